@@ -9,7 +9,7 @@ namespace specdec::cli {
 
 namespace {
 
-// "2", "4,6", "auto": whole numbers, or auto (-1) where that is allowed.
+// Parses "2", "4,6", "auto": whole numbers, or auto (-1) where `allow_auto` permits it.
 std::vector<int> parse_list(const char* flag, const std::vector<std::string>& words, bool allow_auto) {
   std::vector<int> values;
   for (const std::string& word : words) {
@@ -30,7 +30,7 @@ std::vector<int> parse_list(const char* flag, const std::vector<std::string>& wo
 void add_bench(Cli& cli) {
   auto options = std::make_shared<deploy::BenchOptions>();
   CLI::App* sub = cli.app.add_subcommand(
-      "bench", "Normal against speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
+      "bench", "Compares normal and speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")
       ->required()
@@ -49,7 +49,7 @@ void add_bench(Cli& cli) {
          "Sequences decoded together: comma list")
       ->delimiter(',')
       ->default_str("1,2,4");
-  sub->add_option("--prompts", options->prompts, "Prompts, spread over the split")->capture_default_str();
+  sub->add_option("--prompts", options->prompts, "Number of prompts, spread over the split")->capture_default_str();
   sub->add_option("--tokens", options->tokens, "Tokens of every answer; end of text is ignored")->capture_default_str();
   sub->add_flag("--allow-stale", options->allow_stale, "Run drafts that were made for another target");
   add_sampling_flags(*sub, options->sampling);
@@ -62,7 +62,7 @@ void add_bench(Cli& cli) {
       "  specdec bench --target T --draft run/draft --data traffic --out bench\n"
       "  specdec bench --target T --draft small --draft smaller --data traffic --out bench --ks 4,auto --batches 1,8\n"
       "  specdec bench --target T --draft naive --data traffic --out bench --ks 10 --batches 1 --temperature 0\n"
-      "Exit codes: 0 whatever is faster, 3 not lossless, 5 stale: an experiment that ran is done.");
+      "Exit codes: 0 done, whichever is faster, 3 not lossless, 5 stale.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.bench, options); });
 }
 

@@ -1,5 +1,5 @@
-// Children of the command line: stages of the loop run to the end, servers run beside and are stopped. Stages talk
-// through files, stdout and exit codes only.
+// Child processes of the command line: stages of the loop, which run to their end, and servers, which run in the
+// background and are stopped. Stages communicate through files, stdout and exit codes only.
 #pragma once
 
 #include <filesystem>
@@ -15,13 +15,13 @@ struct ChildResult {
   std::string output;  // its stdout, at most 64 MiB
 };
 
-// Runs program with arguments to the end; stdout is captured, stderr goes where `stderr_file` says ("" = inherited,
-// else appended). `directory`: where it works, "" = here. A stop request (base/progress.h) is handed on as SIGTERM.
-// Throws Error(kInternal) if it cannot be started.
+// Runs the program until it ends. Captures stdout; appends stderr to `stderr_file` ("" = inherits it). `directory` is
+// the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as SIGTERM. Throws
+// Error(kInternal) if the program cannot be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {});
 
-// A server beside us. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
+// A server in the background. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
 class BackgroundChild {
  public:
   // stdout and stderr are appended to `log_file`.
@@ -31,11 +31,11 @@ class BackgroundChild {
   BackgroundChild(const BackgroundChild&) = delete;
   BackgroundChild& operator=(const BackgroundChild&) = delete;
 
-  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the log's last
-  // line if the child ends first or `seconds` pass.
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the last line
+  // of the log if the child ends first or `seconds` pass.
   std::string wait_for_line(const std::string& pattern, double seconds);
   bool running() { return !child_.code(); }
-  int stop();  // SIGTERM and wait; returns the exit code
+  int stop();  // sends SIGTERM and waits; returns the exit code
 
  private:
   std::filesystem::path log_file_;

@@ -31,7 +31,7 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options) {
 }
 
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
-  sub.add_option("--draft-dtype", options.draft_dtype, "The draft's, in the words of --dtype")
+  sub.add_option("--draft-dtype", options.draft_dtype, "dtype of the draft, with the values of --dtype")
       ->default_str("as --dtype")
       ->group("Device");
 }
@@ -41,10 +41,10 @@ void add_sampling_flags(CLI::App& sub, SamplingOptions& options) {
   sub.add_option("--top-k", options.top_k, "Keep the k likeliest tokens, 0 = off")
       ->capture_default_str()
       ->group("Sampling");
-  sub.add_option("--top-p", options.top_p, "Keep the smallest set with this mass")
+  sub.add_option("--top-p", options.top_p, "Keep the smallest set of tokens with this probability mass")
       ->capture_default_str()
       ->group("Sampling");
-  sub.add_option("--min-p", options.min_p, "Drop tokens below this share of the best one")
+  sub.add_option("--min-p", options.min_p, "Drop tokens below this share of the likeliest one's probability")
       ->capture_default_str()
       ->group("Sampling");
 }
@@ -76,11 +76,12 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
 
 void add_shape_flags(CLI::App& sub, SpeculationOptions& options) {
   sub.add_flag("--suffix,!--no-suffix", options.suffix,
-               "Also draft what followed when the text's end stood in it before: free, with or without a draft model")
+               "Also draft the text that followed an earlier occurrence of the current ending: free, with or without a "
+               "draft model")
       ->group("Speculation");
   sub.add_option_function<std::string>(
          "--tree", [&options](const std::string& text) { options.tree = parse_tree(text); },
-         "Draft a tree: children of every node by depth, such as 2,2,1; K is then how many of its levels")
+         "Draft a tree: children of every node by depth, such as 2,2,1; K is then the number of levels used")
       ->group("Speculation");
 }
 
@@ -95,8 +96,8 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
 
 namespace {
 
-// Draws what the working thread reports, and has a thread of its own that shows that a silent stretch of work is still
-// at work.
+// Draws the progress that the working thread reports. A thread of its own keeps the line alive while the work reports
+// nothing.
 class LiveProgress {
  public:
   explicit LiveProgress(bool terminal)

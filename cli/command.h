@@ -1,6 +1,6 @@
-// How a subcommand is put together. Options live in plain structs of the stages; add_<command>() declares the flags,
-// and is linked into both executables: `specdec` (torch-free: parses, runs the light commands, execs the other for the
-// rest) and `specdec-engine` (runs models). EngineRunners is empty in the first, filled in the second.
+// The parts of a subcommand. The options are plain structs of the stages; add_<command>() declares the flags. Both
+// executables link it: `specdec` (torch-free: parses, runs the light commands, execs the other one for the rest) and
+// `specdec-engine` (runs models). EngineRunners is empty in the first and filled in the second.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 #include "base/secret.h"
 
 namespace CLI {
-class App;  // a heavy header: only files that declare flags include it
+class App;  // a heavy header, which only files that declare flags include
 }
 namespace specdec::deploy {
 struct GenerateOptions;
@@ -32,11 +32,11 @@ struct Global {
   int verbosity = 0;  // -q = -1, -v = 1
   std::string log_format = "text";
   std::string config_file;
-  std::string program;                 // absolute path of this executable, to start siblings
-  std::vector<std::string> arguments;  // argv[1..], handed on to specdec-engine
+  std::string program;                 // absolute path of this executable, to start other processes of it
+  std::vector<std::string> arguments;  // argv[1..], passed to specdec-engine
 };
 
-// Each returns an exit code and prints its result to stdout (one JSON object with --json).
+// Each runner returns an exit code and prints its result to stdout (one JSON object with --json).
 struct EngineRunners {
   int (*generate)(const Global&, const deploy::GenerateOptions&) = nullptr;
   int (*distill)(const Global&, const distill::DistillOptions&) = nullptr;
@@ -49,7 +49,8 @@ struct Cli {
   CLI::App& app;
   Global& global;
   const EngineRunners& runners;
-  std::function<int()> selected;  // set by the chosen subcommand's callback; run by main inside the error translation
+  // set by the chosen subcommand's callback; run_program calls it where errors become exit codes
+  std::function<int()> selected;
 };
 
 void add_fetch(Cli& cli);
@@ -67,32 +68,35 @@ void add_demo(Cli& cli);
 void add_doctor(Cli& cli);
 void add_completion(Cli& cli);
 
-// Body of an engine command's callback: runs `runner` here, or execs specdec-engine with the same arguments when it is
-// null. Usage: sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
+// The body of an engine command's callback: calls `runner` in this process, or execs specdec-engine with the same
+// arguments if it is null. Usage: sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options);
+// });
 template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);
 [[noreturn]] void exec_engine(const Global& global);
 
-// Shared flag groups, so that the same option has the same name, help and check everywhere.
+// Groups of flags that commands share, so that the same option has the same name, help and check everywhere.
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
-void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and those of add_verify_flags
+void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and the flags of add_verify_flags
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k
 void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tree, --suffix
 
-// The key a client sends: the first word of a file that serve --api-key-file reads, too. Throws Error(kConfig) for a
-// file without one.
+// Returns the key that a client sends: the first word of a file such as serve --api-key-file reads. Throws
+// Error(kConfig) for a file without one.
 Secret read_api_key(const std::string& file);
-// A URL argument: itself, or with @FILE the first word of that file, which no other user of the machine sees. Warns of
-// a secret that stands among the arguments. Throws Error(kConfig) for a file without one.
+// Returns the URL of an argument: the argument itself, or for @FILE the first word of that file, which other users of
+// the machine cannot see. Warns if the argument itself contains a secret. Throws Error(kConfig) for a file without a
+// word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// Hub names as MODEL are looked up, and downloaded where they are missing, from here on. Called again it asks the hub
-// again.
+// From now on, MODEL arguments may be hub names, which are downloaded if they are not in the cache. A second call makes
+// names be resolved at the hub again.
 void install_hub(const Global& global);
 
-// Draws progress on stderr: a bar with ETA on a terminal, one line in 30 s elsewhere, nothing with -q.
+// Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines of text elsewhere, nothing with
+// -q.
 ProgressFn make_progress(const Global& global);
 
 template <class Options>

@@ -43,7 +43,7 @@ std::string counts_text(const std::map<std::string, int64_t>& counts) {
   return text;
 }
 
-// index.json and what the caller wants to see of it: rows and tokens of each split.
+// Returns index.json plus the rows and tokens of each split.
 Json index_json(const ShardIndex& index) {
   Json result = to_json(index);
   Json splits = Json::object();
@@ -66,7 +66,7 @@ void print_splits(const Json& result, const std::string& out) {
   std::printf("written to %s\n", out.c_str());
 }
 
-// What was left out and why, one line a reason, the most frequent first.
+// Prints what was left out and why, one line per reason, the most frequent first.
 void print_left_out(const data::IngestReport& report, const std::string& out) {
   std::vector<std::pair<int64_t, std::string>> lines;
   for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
@@ -163,7 +163,7 @@ int run_stats(const Global& global, const data::StatsOptions& options) {
   return 0;
 }
 
-// Loading weights takes longer than opening the port: completions would be refused until then.
+// Loading weights takes longer than opening the port, and until then completions would be refused.
 void wait_until_ready(BackgroundChild& server, const std::string& url) {
   data::ClientOptions options;
   options.url = url;
@@ -194,7 +194,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   if (!flags.api_key_file.empty()) {
     options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
-    // Nobody asked for it to be sent there: an endpoint inside may want none.
+    // The user did not ask to send it there, and an internal endpoint may need none.
     if (net::keeps_secrets(flags.target))
       options.api_key = key;
     else
@@ -209,7 +209,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // before a server is started for nothing
+    data::validate(options);  // fail before starting a server in vain
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());
     server = std::make_unique<BackgroundChild>(
@@ -248,7 +248,8 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
 
 void add_ingest(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::IngestOptions>();
-  CLI::App* sub = data.add_subcommand("ingest", "Traffic logs into redacted, deduplicated, split, tokenised shards");
+  CLI::App* sub =
+      data.add_subcommand("ingest", "Converts traffic logs to redacted, deduplicated, split, tokenised shards");
   sub->add_option("sources", o->sources,
                   "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and "
                   ".txt files (serve --record fills one), or - for standard input;\n"
@@ -259,7 +260,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_flag("--records", o->records,
                 "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
   sub->add_option("--format", o->format, data::format_names())->capture_default_str();
-  sub->add_option("--separator", o->separator, "Between documents of plain text; \"\" = one document a file")
+  sub->add_option("--separator", o->separator,
+                  "Separator between documents of plain text; \"\" = one document per file")
       ->capture_default_str();
   sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")
       ->capture_default_str();
@@ -267,8 +269,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
       ->capture_default_str();
   sub->add_option("--min-chars", o->min_chars,
                   "Reject rows with fewer Unicode characters of content (white space around text not counted)");
-  sub->add_option("--skip", o->skip, "Leave out the first N accepted rows, in file order");
-  sub->add_option("--limit", o->limit, "Then keep N rows and read no further; 0 = all");
+  sub->add_option("--skip", o->skip, "Skip the first N accepted rows, in file order");
+  sub->add_option("--limit", o->limit, "Keep N rows after these and stop reading; 0 = all");
   sub->add_option("--written-by", o->written_by, "Who wrote the answers")->capture_default_str();
   sub->add_option("--holdout", o->holdout, "Share of the conversations held out")
       ->capture_default_str()
@@ -283,12 +285,15 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--order", o->order, "given | shuffle: rows of the training split")
       ->capture_default_str()
       ->group("Split");
-  sub->add_option("--seed", o->seed, "Of the hash split and of the shuffle")->capture_default_str()->group("Split");
-  sub->add_option("--domain", o->domain, "Tag of every row of this call")->group("Domains");
-  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\"); a.b looks inside a")
+  sub->add_option("--seed", o->seed, "Seed of the hash split and of the shuffle")
+      ->capture_default_str()
+      ->group("Split");
+  sub->add_option("--domain", o->domain, "Domain tag for every row of this call")->group("Domains");
+  sub->add_option("--domain-field", o->domain_field,
+                  "Field that holds the domain tag (else \"domain\"); a.b looks inside a")
       ->group("Domains");
   sub->add_option("--domain-rules", o->domain_rules,
-                  "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first that matches counts")
+                  "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first match counts")
       ->group("Domains");
   sub->add_option("--domain-clusters", o->domain_clusters,
                   "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their "
@@ -298,15 +303,16 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")
       ->group("Domains");
   sub->add_option("--tenant-field", o->tenant_field,
-                  "Field that holds the tenant (else what the format has: team, user, …)")
+                  "Field that holds the tenant (else the format's own: team, user, …)")
       ->group("Domains");
   sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")
       ->capture_default_str()
       ->group("Domains");
-  sub->add_option("--salt", o->salt,
-                  "File of the secret that tenants, conversations and ids are hashed with; made if it is missing (else "
-                  "OUT.salt). Data directories\n"
-                  "that share it have the same ids; whoever has it can test guesses of names: do not hand it on");
+  sub->add_option(
+      "--salt", o->salt,
+      "File of the secret that tenants, conversations and ids are hashed with; created if it is missing (default: "
+      "OUT.salt). Data directories\n"
+      "that share it have the same ids; whoever has it can test guesses of names: do not share it with others");
   sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
   sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
   sub->add_option(
@@ -319,7 +325,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
       "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 "
       "--holdout-count 200 --holdout-rule first\n"
       "  specdec data ingest traffic/ --target store:production --out data --domain-field team\n"
-      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row "
+      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT was not written by specdec data, 7 "
+      "bad input or no row "
       "accepted, 130 or 143 stopped by a signal.");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
 }
@@ -327,7 +334,7 @@ void add_ingest(Cli& cli, CLI::App& data) {
 void add_stats(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::StatsOptions>();
   CLI::App* sub = data.add_subcommand(
-      "stats", "Counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
+      "stats", "Shows counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
   sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->required();
   sub->footer("Examples:\n  specdec data stats traffic\n  specdec --json data stats traffic");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_stats(cli.global, *o); }; });
@@ -335,12 +342,13 @@ void add_stats(Cli& cli, CLI::App& data) {
 
 void add_audit(Cli& cli, CLI::App& data) {
   auto f = std::make_shared<AuditFlags>();
-  CLI::App* sub = data.add_subcommand(
-      "audit",
-      "What is in a data directory and where it came from: sources, formats, tenants, rejects, personal data, lengths");
+  CLI::App* sub = data.add_subcommand("audit",
+                                      "Shows what a data directory contains and where it came from: sources, formats, "
+                                      "tenants, rejects, personal data, lengths");
   sub->add_option("dir", f->data, "Output of data ingest or data regenerate")->required();
   sub->add_option("--target", f->target,
-                  "MODEL it was made for: the rows are turned back into text and searched for personal data again");
+                  "MODEL that the data was made for: its tokenizer turns the rows back into text, which is searched "
+                  "for personal data again");
   sub->footer("Examples:\n  specdec data audit traffic\n  specdec --json data audit traffic --target T");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_audit(cli.global, *f); }; });
 }
@@ -348,22 +356,25 @@ void add_audit(Cli& cli, CLI::App& data) {
 void add_regenerate(Cli& cli, CLI::App& data) {
   auto f = std::make_shared<RegenerateFlags>();
   data::RegenerateOptions& o = f->options;
-  CLI::App* sub = data.add_subcommand("regenerate",
-                                      "Answers rewritten by the current target, through an OpenAI-compatible endpoint");
+  CLI::App* sub = data.add_subcommand(
+      "regenerate", "Has the current target rewrite the answers, through an OpenAI-compatible endpoint");
   sub->add_option("dir", o.data, "Output of data ingest")->required();
-  sub->add_option("--target", f->target, "MODEL (served by a child on a free port) or URL http(s)://host[:port][/v1]")
+  sub->add_option("--target", f->target,
+                  "MODEL (served by a child process on a free port) or URL http(s)://host[:port][/v1]")
       ->required();
   sub->add_option("--out", o.out, "Directory to write")->required();
-  sub->add_option("--target-files", f->target_files,
-                  "With a URL: local directory of the same model; its fingerprint is recorded, its tokenizer used");
-  sub->add_option("--model", o.model, "Name at the endpoint (else the first of /v1/models)");
+  sub->add_option(
+      "--target-files", f->target_files,
+      "With a URL: local directory of the same model; its fingerprint is recorded and its tokenizer is used");
+  sub->add_option("--model", o.model, "Name of the model at the endpoint (else the first of /v1/models)");
   sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
-  sub->add_option("--temperature", o.temperature, "For every row (else the row's own, else 1)");
-  sub->add_option("--max-tokens", o.max_tokens, "Of an answer; 0 = as many as the old answer had")
+  sub->add_option("--temperature", o.temperature, "Temperature for every row (else the row's own, else 1)");
+  sub->add_option("--max-tokens", o.max_tokens, "Longest answer; 0 = as many tokens as the old answer has")
       ->capture_default_str();
   sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
   sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
-  sub->add_flag("--prompt-as-text", o.prompt_as_text, "Send prompts as text, for endpoints that take no token ids");
+  sub->add_flag("--prompt-as-text", o.prompt_as_text,
+                "Send prompts as text, for endpoints that do not accept token ids");
   sub->add_flag("--resume", o.resume, "Keep the answers of an interrupted run");
   add_device_flags(*sub, f->device);
   sub->footer(
@@ -373,14 +384,14 @@ void add_regenerate(Cli& cli, CLI::App& data) {
       "traffic-new --concurrency 32\n"
       "  specdec data regenerate traffic --target stories260K --out traffic-new --resume\n"
       "Exit codes: 0 done, 2 key or model refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: "
-      "--resume goes on.");
+      "--resume continues.");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
 }
 
 }  // namespace
 
 void add_data(Cli& cli) {
-  CLI::App* data = cli.app.add_subcommand("data", "Production traffic into training data");
+  CLI::App* data = cli.app.add_subcommand("data", "Turns production traffic into training data");
   data->require_subcommand(1);
   data->footer(
       "Examples:\n"

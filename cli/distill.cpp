@@ -17,22 +17,24 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
        "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or "
        "a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
-  flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
+  flag("--temperature", o.temperature, "Temperature of both models, in the loss and in the measured acceptance");
   flag("--lr", o.learning_rate,
        "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
-  flag("--min-lr-ratio", o.min_lr_ratio, "Last learning rate over the peak");
+  flag("--min-lr-ratio", o.min_lr_ratio, "Final learning rate divided by the peak");
   flag("--warmup-ratio", o.warmup_ratio, "Share of the run that warms up");
-  flag("--weight-decay", o.weight_decay, "Decoupled, of matrices");
+  flag("--weight-decay", o.weight_decay, "Decoupled weight decay of the matrices");
   flag("--clip", o.clip, "Largest gradient norm, 0 = off");
   flag("--beta1", o.beta1, "AdamW");
   flag("--beta2", o.beta2, "AdamW");
   flag("--epsilon", o.epsilon, "AdamW");
   flag("--batch-tokens", o.batch_tokens,
-       "Tokens of a batch, padding included; 0 = what leaves the run about 1,000 updates, by the measured time of one");
+       "Tokens per batch, padding included; 0 = as many as leave time for about 1,000 updates, by the measured time of "
+       "one");
   flag("--accumulate", o.accumulate,
        "Batches per update; 0 = 1, or more where the default batch's logits would be large");
-  flag("--sequence-length", o.sequence_length, "Rows are cut to it; 0 = the longest, at most what the models take");
-  flag("--teacher-cache", o.teacher_cache_mib, "MiB: the target's answers stay in memory if all fit; 0 = never");
+  flag("--sequence-length", o.sequence_length,
+       "Longest row in tokens, longer ones are cut; 0 = the longest in the data, at most the models' context");
+  flag("--teacher-cache", o.teacher_cache_mib, "MiB: keep the target's logits in memory if they all fit; 0 = never");
 }
 
 void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
@@ -50,9 +52,9 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
   flag("--evaluate-rows", o.evaluate_rows,
-       "Held-out rows that choose the checkpoint; 0 = 64, fewer where the run is short");
+       "Held-out rows that choose the checkpoint; 0 = 64, fewer if the run is short");
   flag("--checkpoint-every", o.checkpoint_every, "Updates between checkpoints, 0 = at measurements");
-  sub.add_flag("--resume", o.resume, "Go on with the run in --out, or start it where there is none")
+  sub.add_flag("--resume", o.resume, "Resume the run in --out, or start one if there is none")
       ->group("Limits and checkpoints");
 }
 
@@ -70,7 +72,8 @@ void add_distill(Cli& cli) {
                   "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
       ->required();
   sub->add_option("--draft-vocab", options->draft_vocab,
-                  "Tokens that the draft proposes, the commonest of the data; 0 = all, or as the model: draft")
+                  "Number of tokens that the draft can propose, the commonest of the data; 0 = all, or those of the "
+                  "model: draft")
       ->capture_default_str();
   sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")
       ->required();
@@ -86,7 +89,7 @@ void add_distill(Cli& cli) {
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
       "saved.\n"
-      "TensorBoard reads --out as it is.");
+      "TensorBoard can read --out directly.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.distill, options); });
 }
 

@@ -47,7 +47,7 @@ std::string interval(const Json& figure) {
   return "[" + number(ci[0].get<double>()) + ", " + number(ci[1].get<double>()) + "]";
 }
 
-// One chart of the curves that exist, over the union of their steps.
+// Adds one chart of the curves that exist, over the union of their steps.
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -145,7 +145,7 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
     for (const auto& [name, value] : row.items()) {
       if (name == "kind" || name == "step" || name == "time" || !value.is_number()) continue;
       auto& curve = points[kind + "/" + name];
-      curve.erase(curve.upper_bound(step), curve.end());  // what was run again replaces what came after
+      curve.erase(curve.upper_bound(step), curve.end());  // a step that was run again replaces all later ones
       curve[step] = value.get<double>();
     }
   }

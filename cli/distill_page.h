@@ -1,4 +1,4 @@
-// What a training run did, as a page: loss and acceptance over the run, the choice of the checkpoint, and the verdict.
+// Renders a training run as a page: loss and acceptance over the run, the choice of the checkpoint, and the verdict.
 #pragma once
 
 #include <filesystem>
@@ -14,12 +14,12 @@ namespace specdec::cli {
 struct Curve {
   std::vector<double> step, value;  // steps ascending
 };
-// RUN/metrics.jsonl by "<kind>/<name>", such as "train/loss". Steps that were rolled back or run again after a resume
-// count once, as they were run last; of many steps the means of at most 500 stretches are kept. A line that is no
-// metric is skipped (a crash may cut the last one); of a file that cannot be read there are no curves.
+// Reads RUN/metrics.jsonl into curves by "<kind>/<name>", such as "train/loss". Steps that were rolled back, or run
+// again after a resume, count once, with their latest value. More than 500 steps are averaged to at most 500 points. A
+// line that is not a metric is skipped (a crash may truncate the last one); a file that cannot be read gives no curves.
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file);
 
-// `result`: schema specdec.distill/1.
+// `result` has the schema specdec.distill/1.
 deploy::Page distill_page(const Json& result, const std::map<std::string, Curve>& curves);
 
 }  // namespace specdec::cli

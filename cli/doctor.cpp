@@ -1,5 +1,5 @@
-// `specdec doctor`: what this machine has and what is missing, one line each. Torch-free: the engine is asked through a
-// child.
+// `specdec doctor`: lists what this machine has and what is missing, one line each. Torch-free: a child process checks
+// the engine.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ Finding check_engine(const Global& global) {
   }
   if (::access(engine.c_str(), X_OK) != 0)
     return {"engine", false, engine.string() + " is missing: build with LibTorch"};
-  // --version makes the loader resolve LibTorch, and nothing else happens.
+  // --version makes the loader resolve LibTorch and does nothing else.
   const int status = std::system(("'" + engine.string() + "' --version >/dev/null 2>&1").c_str());
   return {"engine", status == 0,
           status == 0 ? engine.string() + " starts"
@@ -65,7 +65,7 @@ Finding check_gpu() {
   return {"gpu", true, driver ? "NVIDIA driver present" : "no NVIDIA driver: models run on the CPU"};
 }
 
-// Where models named org/name come from; nothing is asked.
+// Reports where models named org/name come from, without asking the hub.
 Finding check_hub() try {
   const net::HubOptions options = net::hub_options_from_environment();
   int64_t models = 0;
@@ -116,7 +116,7 @@ int run_doctor(const Global& global) {
 
 void add_doctor(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU, hub");
-  sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 all is there, 3 something is missing.");
+  sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 nothing is missing, 3 something is missing.");
   sub->callback([&cli] { cli.selected = [&cli] { return run_doctor(cli.global); }; });
 }
 

@@ -1,5 +1,5 @@
-// Hands the command over to specdec-engine. In a build tree its run path names LibTorch; an installed tree has to find
-// one.
+// Replaces this process by specdec-engine. In a build tree its run path names LibTorch; an installed tree has to search
+// for it.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// torch/lib of the Python environment whose prefix this is, or "".
+// Returns torch/lib of the Python environment with this prefix, or "".
 fs::path torch_of_prefix(const fs::path& prefix) {
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(prefix / "lib", ec)) {
@@ -33,7 +33,7 @@ fs::path torch_of_prefix(const fs::path& prefix) {
   return {};
 }
 
-// SPECDEC_TORCH_LIB, else the active virtual environment, else the Python installations on PATH.
+// Searches SPECDEC_TORCH_LIB, then the active virtual environment, then the Python installations on PATH.
 fs::path find_torch() {
   if (const char* given = std::getenv("SPECDEC_TORCH_LIB")) return given;
   if (const char* venv = std::getenv("VIRTUAL_ENV"))
@@ -72,10 +72,10 @@ void exec_engine(const Global& global) {
   std::vector<char*> argv{const_cast<char*>(engine.c_str())};
   for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
-  // libgomp reads it when it is loaded: idle threads must not spin on cores that others share.
+  // libgomp reads this when it is loaded: idle threads must not spin on cores that other processes use.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // A signal during the exec waits until the engine takes signals (cli/program.cpp); one that came before would be
-  // forgotten by it.
+  // Signals are blocked until the engine unblocks them (cli/program.cpp). One that arrived earlier would be lost by the
+  // exec, so check for it here.
   sigset_t stops;
   sigemptyset(&stops);
   sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);

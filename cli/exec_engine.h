@@ -1,4 +1,4 @@
-// Where specdec-engine lies and what it needs to start.
+// Finds specdec-engine and the libraries that it needs to start.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace specdec::cli {
 
-// Path of specdec-engine; in an installed tree the library path of this process gets the LibTorch it needs. Throws
-// Error(kConfig) where there is none.
+// Returns the path of specdec-engine. In an installed tree it also adds LibTorch to this process's library path. Throws
+// Error(kConfig) if either is missing.
 std::filesystem::path prepare_engine(const Global& global);
 
 }  // namespace specdec::cli

@@ -1,4 +1,5 @@
-// `specdec fetch`: models into the Hugging Face cache before they are needed; and how every command finds hub names.
+// `specdec fetch` downloads models into the Hugging Face cache before they are needed. This file also defines how every
+// command resolves hub names.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -12,8 +13,8 @@
 
 namespace specdec::cli {
 
-// The environment is read at the first hub name. A name asked for twice is the same commit, whatever happens at the hub
-// meanwhile.
+// The environment is read at the first hub name. A name that is resolved twice gives the same commit, even if the hub
+// changes in between.
 void install_hub(const Global& global) {
   auto found = std::make_shared<std::map<std::string, HubSnapshot>>();
   set_hub_resolver([&global, found](const HubName& hub) {
@@ -49,16 +50,16 @@ int run_fetch(const Global& global, const std::vector<std::string>& models) {
 
 void add_fetch(Cli& cli) {
   auto models = std::make_shared<std::vector<std::string>>();
-  CLI::App* sub = cli.app.add_subcommand(
-      "fetch",
-      "Downloads models from a Hugging Face hub, as every command does that is given a name; prints where they lie");
+  CLI::App* sub = cli.app.add_subcommand("fetch",
+                                         "Downloads models from a Hugging Face hub, as every command does when it is "
+                                         "given a hub name; prints their paths");
   sub->add_option("model", *models, "org/name[@revision]; may be repeated")->required();
   sub->footer(
       "Examples:\n"
       "  specdec fetch org/name                                   before the machine goes offline (HF_HUB_OFFLINE=1)\n"
       "  specdec --json fetch org/target@v1.2 org/draft           commits and directories, for CI\n"
       "  HF_ENDPOINT=https://mirror.internal specdec fetch org/name\n"
-      "Exit codes: 0 there and complete, 2 licence or token, 7 no such model or damaged bytes, 74 disk full, 75 hub "
+      "Exit codes: 0 complete in the cache, 2 licence or token, 7 no such model or damaged bytes, 74 disk full, 75 hub "
       "down or a signal: run it again.");
   sub->callback([&cli, models] { cli.selected = [&cli, models] { return run_fetch(cli.global, *models); }; });
 }

@@ -9,7 +9,7 @@ namespace specdec::cli {
 void add_generate(Cli& cli) {
   auto options = std::make_shared<deploy::GenerateOptions>();
   CLI::App* sub =
-      cli.app.add_subcommand("generate", "One answer in the terminal, with the speculation figures at the end");
+      cli.app.add_subcommand("generate", "Prints one answer in the terminal, with the speculation figures at the end");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->draft, "MODEL that drafts (a package brings its own)");
   CLI::Option* prompt = sub->add_option_function<std::string>(
@@ -18,19 +18,20 @@ void add_generate(Cli& cli) {
         options->prompt = text;
         options->has_prompt = true;
       },
-      "Raw text after BOS; empty: BOS alone");
-  CLI::Option* messages =
-      sub->add_option("--messages", options->messages_file, "JSON array of {role, content}, through the chat template");
+      "Raw text after BOS; empty = only BOS");
+  CLI::Option* messages = sub->add_option("--messages", options->messages_file,
+                                          "JSON array of {role, content}, rendered by the chat template");
   prompt->excludes(messages);
-  sub->add_option("--max-tokens", options->max_tokens, "Length of the answer at most")->capture_default_str();
-  sub->add_flag("--ignore-eos", options->ignore_eos, "Go on after the end-of-text token");
+  sub->add_option("--max-tokens", options->max_tokens, "Longest answer in tokens")->capture_default_str();
+  sub->add_flag("--ignore-eos", options->ignore_eos, "Continue after the end-of-text token");
   sub->add_flag("--allow-stale", options->allow_stale, "Use a draft that was made for another target");
   add_sampling_flags(*sub, options->sampling);
   sub->add_option("--presence-penalty", options->presence_penalty,
-                  "Off every token that the answer has already, -2 to 2")
+                  "Subtracted once from the logit of each token that already occurs in the answer, -2 to 2")
       ->capture_default_str()
       ->group("Sampling");
-  sub->add_option("--frequency-penalty", options->frequency_penalty, "The same for every time it has it, -2 to 2")
+  sub->add_option("--frequency-penalty", options->frequency_penalty,
+                  "Subtracted once for each time the token already occurs in the answer, -2 to 2")
       ->capture_default_str()
       ->group("Sampling");
   sub->add_option("--repetition-penalty", options->repetition_penalty,
@@ -40,14 +41,13 @@ void add_generate(Cli& cli) {
   sub->add_option("--logit-bias", options->logit_bias,
                   "ID=VALUE, -100 to 100, added to this token's logit; may be repeated")
       ->group("Sampling");
-  sub->add_option("--bad-word", options->bad_words, "Text that the answer must not have; may be repeated")
+  sub->add_option("--bad-word", options->bad_words, "Text that the answer must not contain; may be repeated")
       ->group("Sampling");
-  CLI::Option* schema =
-      sub->add_option("--json-schema", options->json_schema_file, "FILE: the answer is JSON of this schema")
-          ->group("Sampling");
+  CLI::Option* schema = sub->add_option("--json-schema", options->json_schema_file,
+                                        "FILE with a JSON schema; the answer is JSON that follows it")
+                            ->group("Sampling");
   CLI::Option* regex =
-      sub->add_option("--regex", options->regex, "The answer matches this regular expression as a whole")
-          ->group("Sampling");
+      sub->add_option("--regex", options->regex, "Regular expression that the whole answer matches")->group("Sampling");
   schema->excludes(regex);
   add_speculation_flags(*sub, options->speculation);
   add_shape_flags(*sub, options->speculation);

@@ -1,4 +1,4 @@
-// Installs the sink of base/log.h: text or JSON lines on stderr.
+// Installs the sink of base/log.h, which writes text or JSON lines to stderr.
 #pragma once
 
 #include "cli/command.h"

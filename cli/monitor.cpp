@@ -21,15 +21,15 @@ namespace specdec::cli {
 
 namespace {
 
-// Names and reasons come from records and pages.
+// Makes text from records and metrics pages safe to print, on one line.
 std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
 
-// The columns are those that were judged: what was seen, and what the baseline promises for the positions that were
+// Prints one row per judged segment: the measured acceptance, and what the baseline expects at the positions that were
 // reached.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
-    if (!s["acceptance"].is_number()) continue;  // nothing was seen of it
+    if (!s["acceptance"].is_number()) continue;  // no requests of this segment
     if (!std::exchange(header, true))
       std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference",
                   "tolerance", "log10 e");
@@ -76,7 +76,8 @@ int run_check(const Global& global, monitor::CheckOptions options) {
   return result.exit_code;
 }
 
-// Looks again and again until a signal; a source that does not answer, or answers nonsense, is a log line, not the end.
+// Checks repeatedly until a signal. A source that does not answer, or answers nonsense, is logged and does not end the
+// loop.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   options.program = global.program;
   int code = 0, failed_polls = 0;
@@ -106,7 +107,7 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
   return code;
 }
 
-// Verdicts and transitions in the order of their times, then what is still to be done.
+// Prints verdicts and transitions in the order of their times, then the actions that are still pending.
 void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history,
                  const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
   std::printf("now: %s, %s, package %.12s\n",
@@ -183,7 +184,7 @@ CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double uni
   return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
-// Each occurrence of the flag adds one.
+// Declares a flag of which each occurrence adds one URL.
 CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows,
                       std::vector<SecretUrl>& urls, const char* help) {
   const auto set = [&global, shows, &urls](const std::vector<std::string>& given) {
@@ -197,13 +198,14 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   const char* const group = "Redistilling";
   sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")
       ->group(group);
-  sub.add_option("--redistil", p.redistil, "A command instead; exit 0 done, 75 try again at the next check")
+  sub.add_option("--redistil", p.redistil,
+                 "Command to run instead of the loop; exit 0 = done, 75 = try again at the next check")
       ->group(group);
   sub.add_option(
          "--job", p.job,
          "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")
       ->group(group);
-  sub.add_option("--job-image", p.job_image, "Its image")->group(group);
+  sub.add_option("--job-image", p.job_image, "Container image of the Job")->group(group);
   add_time(sub, "--cooldown", p.cooldown_hours, 3600, "Between two redistillations for the same target", "24h")
       ->group(group);
   sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")
@@ -214,15 +216,16 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000))
       ->group(group);
-  sub.add_option("--redistil-gpu-hours", p.gpu_hours, "What one costs; it has to come back within --horizon")
+  sub.add_option("--redistil-gpu-hours", p.gpu_hours,
+                 "GPU hours of one redistillation; the savings have to repay them within --horizon")
       ->check(CLI::NonNegativeNumber)
       ->group(group);
   add_time(sub, "--horizon", p.horizon_days, 86400, "Time in which it has to come back", "14d")->group(group);
-  sub.add_option("--gpus", p.gpus, "GPUs that make --tokens-per-second")
+  sub.add_option("--gpus", p.gpus, "Number of GPUs that serve --tokens-per-second")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000))
       ->group(group);
-  sub.add_option("--tokens-per-second", p.tokens_per_second, "Of the deployment under load, today")
+  sub.add_option("--tokens-per-second", p.tokens_per_second, "Throughput of the deployment under load, today")
       ->check(CLI::PositiveNumber)
       ->group(group);
   sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")
@@ -233,9 +236,10 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
 void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
   sub.add_option(
          "--canary", p.canary,
-         "Data directory of the canary set (its requests are in the package's report): an alarm is confirmed on it")
+         "Data directory of the canary set (its requests are in the package's report), on which an alarm is confirmed")
       ->group("Confirmation");
-  sub.add_option("--probe", p.probe, "A command instead; prints what specdec --json validate --baseline prints")
+  sub.add_option("--probe", p.probe,
+                 "Command to confirm an alarm with instead; it prints what specdec --json validate --baseline prints")
       ->group("Confirmation");
   sub.add_option_function<std::string>(
          "--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; },
@@ -257,15 +261,15 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
   sub.add_option_function<std::string>(
          "--admin-key-file", [&p](const std::string& file) { p.admin_key = read_api_key(file); }, "File with its key")
       ->group(canary);
-  sub.add_option("--score", p.score, "Part of the conversations that the candidate scores")
+  sub.add_option("--score", p.score, "Share of the conversations that the candidate scores")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0))
       ->group(canary);
-  sub.add_option("--serve", p.serve, "Part of the conversations that are served with it")
+  sub.add_option("--serve", p.serve, "Share of the conversations that are served with the candidate")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0))
       ->group(canary);
-  sub.add_option("--margin", p.margin, "By how much its acceptance may be lower")
+  sub.add_option("--margin", p.margin, "By how much the candidate's acceptance may be lower")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0))
       ->group(canary);
@@ -307,31 +311,33 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
                  "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the "
                  "package's own, or the one it refers to");
   sub.add_flag("--full", o.full_target,
-               "Compare every byte of a local target's weights, not samples alone; read again only after a write");
+               "Compare every byte of a local target's weights, not only samples; the weights are read again only "
+               "after a write");
   sub.add_option_function<std::string>(
       "--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); },
       "With a URL: file with its key");
   sub.add_option("--target-model", o.target_watch.model,
                  "With a URL: name of the model there; default: the first of /v1/models");
-  sub.add_option("--target-calls", o.target_watch.calls, "With a URL: requests of a look for each of 8 prompts")
+  sub.add_option("--target-calls", o.target_watch.calls,
+                 "With a URL: requests per check of the target, for each of 8 prompts")
       ->capture_default_str()
       ->check(CLI::Range(8, 256));
   sub.add_option_function<double>(
          "--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; },
-         "With a URL: hours between such looks")
+         "With a URL: hours between these checks of the target")
       ->default_str("24")
       ->check(CLI::Range(0.01, 8760.0));
-  sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
-  sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")
+  sub.add_option("--state", state, "The monitor's memory (SQLite file, created if it is missing)")->required();
+  sub.add_option("--requests-per-day", o.requests_per_day,
+                 "Volume of the traffic; with --false-alarm-every it sets the alarm level")
       ->check(CLI::NonNegativeNumber);
   add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 86400,
            "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
-  sub.add_option("--model", o.model,
-                 "model_name whose counters are meant, where a page or a Prometheus server has several");
+  sub.add_option("--model", o.model, "model_name whose counters to read, if a page or a Prometheus server has several");
   sub.add_option(
       "--baseline", o.baseline,
-      "What acceptance is without drift: a file of monitor baseline; default: the roll-outs of the package's report");
-  sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")
+      "File that monitor baseline wrote: the acceptance without drift; default: the roll-outs of the package's report");
+  sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, if it is known")
       ->check(CLI::Range(0.0, 0.5));
   sub.add_option(
       "--on-drift", o.on_drift,
@@ -339,7 +345,7 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")
       ->capture_default_str()
       ->check(CLI::IsMember({"warn", "drift", "stale"}));
-  sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
+  sub.add_flag("--acknowledge", o.acknowledge, "Restart the detectors after an alarm that was investigated");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");
   add_policy_flags(sub, global, o.policy);
 }
@@ -347,7 +353,8 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
 }  // namespace
 
 void add_monitor(Cli& cli) {
-  CLI::App* sub = cli.app.add_subcommand("monitor", "Acceptance drift and target changes: verdict, exit code, trigger");
+  CLI::App* sub =
+      cli.app.add_subcommand("monitor", "Watches for acceptance drift and target changes: verdict, exit code, trigger");
   sub->require_subcommand(1);
   sub->footer(
       "Examples:\n"
@@ -359,7 +366,7 @@ void add_monitor(Cli& cli) {
   auto interval = std::make_shared<double>(60);
 
   add_monitor_baseline(*sub, cli);
-  CLI::App* check = sub->add_subcommand("check", "One look, for cron");
+  CLI::App* check = sub->add_subcommand("check", "Checks once, for cron");
   add_check_flags(*check, cli.global, *options, *state);
   check->footer(
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
@@ -371,16 +378,17 @@ void add_monitor(Cli& cli) {
       "      --state monitor.db --canary canary --loop LOOP.toml --admin unix:/run/specdec/admin.sock\n"
       "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source "
       "broken or missing\n"
-      "(a /metrics page that is none, too), 75 URL does not answer, or another check or what it started is at work.");
+      "(also an invalid /metrics page), 75 the URL does not answer, or another check or an action that it started is "
+      "running.");
   check->callback([&cli, options, state] {
     options->state = *state;
     cli.selected = [&cli, options] { return run_check(cli.global, *options); };
   });
 
   CLI::App* watch =
-      sub->add_subcommand("watch", "Looks every --interval seconds until a signal; a failed poll is a warning");
+      sub->add_subcommand("watch", "Checks every --interval seconds until a signal; a failed poll is a warning");
   add_check_flags(*watch, cli.global, *options, *state);
-  watch->add_option("--interval", *interval, "Seconds between looks")
+  watch->add_option("--interval", *interval, "Seconds between checks")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
   watch->footer(
@@ -393,8 +401,8 @@ void add_monitor(Cli& cli) {
 
   for (const char* name : {"status", "report"}) {
     const bool all = std::string(name) == "report";
-    CLI::App* history = sub->add_subcommand(
-        name, all ? "The whole history of verdicts and transitions" : "State and verdict now and the newest changes");
+    CLI::App* history = sub->add_subcommand(name, all ? "Prints the whole history of verdicts and transitions"
+                                                      : "Prints the current state and verdict and the newest changes");
     history->add_option("--state", *state, "The monitor's memory")->required();
     history->footer(std::string("Example:\n  specdec monitor ") + name + " --state monitor.db");
     history->callback([&cli, state, all] {

@@ -58,13 +58,13 @@ void add_monitor_baseline(CLI::App& monitor, Cli& cli) {
   auto options = std::make_shared<BaselineOptions>();
   CLI::App* sub = monitor.add_subcommand(
       "baseline",
-      "What acceptance is today, from recorded traffic: by segment, temperature and grammar, with its own wander");
+      "Measures today's acceptance from recorded traffic: by segment, temperature and grammar, with its own wander");
   sub->add_option("--package", options->package,
-                  "Package directory or STORE:CHANNEL: records of other pairs are left out")
+                  "Package directory or STORE:CHANNEL; records of other pairs are skipped")
       ->required();
   sub->add_option("--source", options->sources, "Acceptance records (*.jsonl file or directory); may be repeated")
       ->required();
-  sub->add_option("--out", options->out, "The baseline file, for monitor check --baseline")->required();
+  sub->add_option("--out", options->out, "Baseline file to write, for monitor check --baseline")->required();
   sub->footer(
       "Example:\n  specdec monitor baseline --package store:production --source recorded/acceptance --out "
       "baseline.json\n"

@@ -1,5 +1,5 @@
-// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp, push and
-// pull in package_transfer.cpp.
+// `specdec package` and its subcommands verify | sign | lint. package_store.cpp has the subcommands of the store,
+// package_transfer.cpp has push and pull.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
     if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
 }
 
-// The reason of an exit code that is no error goes last on stderr, as errors do.
+// If the exit code is not 0 but there was no error, the reason is the last line on stderr, as for errors.
 int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
            const std::string& verdict, const std::string& text) {
   result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
@@ -44,7 +44,7 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
   return outcome.exit_code;
 }
 
-// Never from the command line, which other users see.
+// The passphrase never comes from the command line, which other users can see.
 std::string read_passphrase(const PackageFlags& flags) {
   if (flags.key.empty()) return "";
   if (flags.passphrase_file.empty()) {
@@ -72,7 +72,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.store = flags.store;
   options.name = flags.name;
   options.engines = flags.engines;
-  // A directory is referred to by its absolute path, a hub name by itself.
+  // The package refers to a directory by its absolute path, and to a hub name by the name.
   if (flags.reference_target)
     options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
@@ -182,7 +182,7 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   }
   if (flags.format == "sarif")
     std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-  // The gate's verdict belongs to what is linted: with the figure it was judged by, and what to do about it.
+  // The output includes the gate's verdict with the figure that decided it, and what to do about it.
   const GateCommand again =
       report && !flags.package.empty()
           ? command_of(*report, "gate")
@@ -212,7 +212,7 @@ deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what) {
   app.add_option("--key", flags.key, what);
   app.add_option("--passphrase-file", flags.passphrase_file,
-                 "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+                 "File with the passphrase of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
 }
 
 namespace {
@@ -220,24 +220,27 @@ namespace {
 void add_create_flags(CLI::App& app, PackageFlags& flags) {
   app.add_option("--target", flags.target, "MODEL that answers")->group("Create");
   app.add_option("--draft", flags.draft, "MODEL that drafts")->group("Create");
-  app.add_option("--report", flags.reports, "report.json of specdec validate for this pair; again for quantised drafts")
+  app.add_option("--report", flags.reports,
+                 "report.json of specdec validate for this pair; repeat it for quantised drafts")
       ->group("Create");
-  app.add_option("--quantise,--quantize", flags.quantise, "The draft in these formats too, comma separated: fp8,int8")
+  app.add_option("--quantise,--quantize", flags.quantise,
+                 "Also package the draft in these formats, comma separated: fp8,int8")
       ->delimiter(',')
       ->group("Create");
-  app.add_option("--store", flags.store, "Directory of packages/ and refs/, made where missing")->group("Create");
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")->group("Create");
   app.add_option("--name", flags.name, "Served model name; default: the target directory's name")->group("Create");
   app.add_option("--engines", flags.engines,
                  "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")
       ->delimiter(',')
       ->group("Create");
-  app.add_flag("--allow-failed", flags.allow_failed,
-               "Package although the verdict is not pass; the manifest records it")
+  app.add_flag("--allow-failed", flags.allow_failed, "Package even if the verdict is not pass; the manifest records it")
       ->group("Create");
-  app.add_flag("--reference-target", flags.reference_target, "Refer to the target where it lies instead of copying it")
+  app.add_flag("--reference-target", flags.reference_target,
+               "Refer to the target at its present place instead of copying it")
       ->group("Create");
   app.add_option("--visibility", flags.visibility,
-                 "public: anyone may read it, the manifest says so; private goes to no public hub repository")
+                 "public: anyone may read the package, and the manifest says so; a private one is not pushed to a "
+                 "public hub repository")
       ->check(CLI::IsMember({"private", "public"}))
       ->capture_default_str()
       ->group("Create");
@@ -266,7 +269,8 @@ void add_package(Cli& cli) {
       "Exit codes: 3, 4, 6 the report's verdict; 5 the report or draft belongs to another target; 7 damaged or bad "
       "input.");
 
-  CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
+  CLI::App* verify = app->add_subcommand(
+      "verify", "Checks fingerprints, sizes and digests, and that there are no extra files and no links");
   verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   verify->add_option("--public-key,--trusted", flags->public_key,
                      "File of minisign public keys: one of them must have signed it");
@@ -274,18 +278,20 @@ void add_package(Cli& cli) {
   sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   add_key_flags(*sign, *flags, "Secret key file (minisign -G)");
   sign->get_option("--key")->required();
-  CLI::App* quantise = app->add_subcommand("quantise", "A draft in 8 bits, as vLLM, SGLang and transformers load it");
+  CLI::App* quantise = app->add_subcommand(
+      "quantise", "Converts a draft to 8 bits, in the form that vLLM, SGLang and transformers load");
   quantise->alias("quantize");
-  quantise->add_option("--draft", flags->draft, "MODEL; of a package its draft")->required();
+  quantise->add_option("--draft", flags->draft, "MODEL; for a package its draft")->required();
   quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")
       ->required()
       ->check(CLI::IsMember(deploy::known_quantisations()));
-  quantise->add_option("--out", flags->out, "Directory that is made")->required();
-  CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
+  quantise->add_option("--out", flags->out, "Directory to create")->required();
+  CLI::App* lint = app->add_subcommand("lint", "Finds what engines refuse or serve badly, in drafts made by any tool");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
   lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head");
-  lint->add_option("--report", flags->report, "report.json of validate: was the draft measured as it lies here");
+  lint->add_option("--report", flags->report,
+                   "report.json of validate, to check that the draft was measured as it is now");
   lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")
       ->check(CLI::IsMember({"text", "json", "sarif"}))
       ->capture_default_str();

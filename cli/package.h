@@ -1,4 +1,4 @@
-// What the files of `specdec package` share: flags, the result object, and the commands of the store.
+// Shared by the files of `specdec package`: flags, the result object, and the commands of the store.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,14 +15,14 @@ namespace specdec::cli {
 struct PackageFlags {
   std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file,
                                                                                public_key, out, visibility = "private";
-  std::vector<std::string> engines, quantise,
-      reports;  // of create: the draft's report first, then those of its variants
+  // `reports` are those for create: the draft's first, then those of its variants.
+  std::vector<std::string> engines, quantise, reports;
   bool allow_failed = false, reference_target = false, dry_run = false, make_public = false, understood = false;
   int keep = 3;
 };
 using PackageCommand = int (*)(const Global&, const PackageFlags&);
 
-// One object on stdout, with what every result carries.
+// The JSON result of a command on stdout, with the fields that every result has.
 class PackageResult {
  public:
   explicit PackageResult(const std::string& action);
@@ -36,12 +36,12 @@ class PackageResult {
   Json json_;
 };
 
-// --key and --passphrase-file, and who signs by them: nobody without the first.
+// Declares --key and --passphrase-file. channel_signer() returns their signer, which signs nothing without --key.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what);
 deploy::ChannelSigner channel_signer(const PackageFlags& flags);
-// push and pull.
+// Adds push and pull.
 void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
-// list, promote, rollback, gc, pin, unpin below `app`; `select` names the one that was chosen.
+// Adds list, promote, rollback, gc, pin, unpin below `app`; `select` receives the chosen command.
 void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
 
 }  // namespace specdec::cli

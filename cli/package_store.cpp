@@ -1,4 +1,4 @@
-// `specdec package` list | promote | rollback | gc | pin | unpin: the store.
+// `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
 #include "cli/package.h"
@@ -139,23 +139,24 @@ void add_channel_flags(CLI::App& app, PackageFlags& flags) {
 }  // namespace
 
 void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select) {
-  CLI::App* list = app.add_subcommand("list", "Packages of a store and the channels that name them");
+  CLI::App* list = app.add_subcommand("list", "Lists the packages of a store and the channels that name them");
   CLI::App* promote = app.add_subcommand("promote", "Points a channel at a package, after verifying it");
   CLI::App* rollback = app.add_subcommand("rollback", "Points a channel back at the package before the current one");
   CLI::App* gc = app.add_subcommand("gc", "Removes packages that no channel, rollback, pin or running process needs");
   CLI::App* pin = app.add_subcommand("pin", "Keeps a package from gc");
-  CLI::App* unpin = app.add_subcommand("unpin", "Leaves it to gc again");
+  CLI::App* unpin = app.add_subcommand("unpin", "Lets gc remove the package again");
   for (CLI::App* command : {promote, pin, unpin})
     command->add_option("package", flags.package, "Digest (8 digits are enough after sha256-) or PACKAGE")->required();
   for (CLI::App* command : {list, promote, rollback, gc, pin, unpin}) add_store_flag(*command, flags);
   add_channel_flags(*promote, flags);
   add_channel_flags(*rollback, flags);
   rollback->add_option("--from", flags.from,
-                       "Digest: only if the channel names it, so that the same command again changes nothing");
-  gc->add_option("--keep", flags.keep, "Newest packages that stay, of the store and of each channel's history")
+                       "Digest: act only if the channel names it, so that repeating the command changes nothing");
+  gc->add_option("--keep", flags.keep,
+                 "Number of the newest packages to keep, in the store and in each channel's history")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  gc->add_flag("--dry-run", flags.dry_run, "Only says what would go");
+  gc->add_flag("--dry-run", flags.dry_run, "Only print what would be removed");
   pin->add_option("--why", flags.why, "Reason, kept in the pin");
   list->callback([select] { select(run_list); });
   promote->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, false); }); });

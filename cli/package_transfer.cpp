@@ -1,4 +1,4 @@
-// `specdec package` push | pull: packages between stores, which are directories or lie in S3 or at a hub.
+// `specdec package` push | pull: copies packages between stores, which are directories or are in S3 or at a hub.
 #include <cstdio>
 
 #include "cli/package.h"
@@ -8,7 +8,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Both bring PACKAGE into a store: the one is said from where it was made, the other from where it is needed.
+// Both copy PACKAGE into a store. push is used where the package was made, pull where it is needed.
 int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
   PackageResult result(action);
   const deploy::TransferOutcome done = deploy::transfer({.package = flags.package,
@@ -45,8 +45,10 @@ int run_transfer(const Global& global, const PackageFlags& flags, const char* ac
 }  // namespace
 
 void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select) {
-  CLI::App* push = app.add_subcommand("push", "Copies a package into another store, checked; continues what broke off");
-  CLI::App* pull = app.add_subcommand("pull", "The same, said from the other end");
+  CLI::App* push =
+      app.add_subcommand("push", "Copies a package into another store and checks it; resumes an interrupted copy");
+  CLI::App* pull =
+      app.add_subcommand("pull", "Copies a package from another store and checks it; resumes an interrupted copy");
   for (CLI::App* command : {push, pull}) {
     command
         ->add_option(
@@ -55,10 +57,11 @@ void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::functi
         ->required();
     command
         ->add_option("--store", flags.store,
-                     "Store that gets it: a directory, made where missing, s3://bucket/prefix or hf://org/name")
+                     "Store that receives the package: a directory, created if it is missing, s3://bucket/prefix or "
+                     "hf://org/name")
         ->required();
     command->add_option("--channel", flags.channel,
-                        "Channel there that names it afterwards; at a hub a branch, main without this");
+                        "Channel there that names the package afterwards; at a hub a branch, default: main");
     command->add_option("--why", flags.why, "Reason, kept in a directory's channel log and in a hub's commit");
     add_key_flags(*command, flags,
                   "Signs the channel there with this secret key of minisign; without it the signature that the channel "
@@ -71,7 +74,8 @@ void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::functi
         "  specdec package push store:production --store hf://org/draft --channel production\n"
         "  specdec package pull hf://org/draft:production --store store --channel production");
   }
-  push->add_flag("--public", flags.make_public, "Where the hub has no such repository: make it public, not private");
+  push->add_flag("--public", flags.make_public,
+                 "If the hub does not have the repository: create it as public, not private");
   push->add_flag("--i-understand", flags.understood, "Publish a package marked private where anyone can read it");
   push->callback(
       [select] { select([](const Global& g, const PackageFlags& f) { return run_transfer(g, f, "push"); }); });

@@ -19,13 +19,13 @@ namespace specdec::cli {
 
 namespace {
 
-// First signal: long work is asked to save and stop, and has some seconds for it. Second: the default action.
+// The first signal asks long work to save and stop, and gives it some seconds; the second has its default action.
 void on_signal(int number) {
   stop_by_signal(number);
   std::signal(number, SIG_DFL);
 }
 
-// exec_engine() holds them back while one program becomes the other.
+// exec_engine() blocks these signals while one program replaces the other.
 void take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGINT, on_signal);
@@ -54,7 +54,7 @@ std::string own_path() {
   return ec ? std::string("specdec") : path.string();
 }
 
-// The last line on stderr names the file or key and the reason, on one line whatever the message holds.
+// The last line on stderr names the file or key and the reason. It is one line, whatever the message contains.
 int report_error(const Error& error) {
   std::fprintf(stderr, "specdec: error: %s\n", one_line(error.what()).c_str());
   return error.kind() == ErrorKind::kNetwork && stop_requested() ? stop_exit_code() : exit_code(error.kind());
@@ -75,7 +75,7 @@ void declare_globals(CLI::App& app, Global& global) {
   app.failure_message(CLI::FailureMessage::simple);
 }
 
-// CLI11 says only that a command is missing; users want to read the word they mistyped.
+// CLI11 only reports that a command is missing; users want to see the word that they mistyped.
 void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--config" || arguments[i] == "--log-format") {
@@ -88,7 +88,7 @@ void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>&
   }
 }
 
-// "data regenerate" and its like, as parsed.
+// Returns the command as parsed, for example "data regenerate".
 std::string chosen_command(const CLI::App& app) {
   std::string name;
   for (const CLI::App* level = &app; !level->get_subcommands().empty();
@@ -97,7 +97,7 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
-// Commands that go on with the work of a stopped process when they are run again, some with --resume.
+// True for commands that resume the work of a stopped process when they are run again, some with --resume.
 bool goes_on(const std::string& command) {
   static const std::set<std::string> kThese = {"distill", "data regenerate", "package push",  "package pull",
                                                "fetch",   "loop run",        "monitor check", "monitor watch"};

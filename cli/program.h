@@ -1,5 +1,4 @@
-// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code here and nowhere
-// else.
+// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code only here.
 #pragma once
 
 #include "cli/command.h"

@@ -35,7 +35,8 @@ void ProgressLine::show(const Progress& progress, double now) {
   }
   any_ = true;
   last_ = progress;
-  const bool ends = finished() && !ended_;  // a stage that repeats some of its work says so at the usual pace
+  // if a stage ends again because it repeats work, it is shown at the usual interval
+  const bool ends = finished() && !ended_;
   ended_ = finished();
   const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;
   if (ends || now - shown_ >= gap) put(now);

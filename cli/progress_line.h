@@ -1,5 +1,5 @@
-// Progress as text on stderr: one line that is redrawn on a terminal, lines elsewhere. Nobody waits two seconds for a
-// sign of life: where the work has nothing new to say, tick() repeats the last line with the time that has passed.
+// Shows progress as text on stderr: one line that is redrawn on a terminal, separate lines elsewhere. Users never wait
+// two seconds for a sign of life: if the work reports nothing new, tick() repeats the last line with the elapsed time.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,17 @@ namespace specdec::cli {
 class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
-  static constexpr double kRedrawSeconds = 0.1;  // on a terminal
-  static constexpr double kLineSeconds = 1.9;    // elsewhere, while a stage is young
+  static constexpr double kRedrawSeconds = 0.1;  // interval on a terminal
+  // interval elsewhere, in the first kOldStageSeconds of a stage; later kOldLineSeconds
+  static constexpr double kLineSeconds = 1.9;
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
 
-  // Times are seconds of any clock. `now`: when the command began.
+  // Times are seconds of any clock. `now` is when the command began.
   ProgressLine(bool terminal, Write write, double now) : terminal_(terminal), write_(std::move(write)), shown_(now) {}
 
   void show(const Progress& progress, double now);
-  void tick(double now);  // a few times a second
-  void end();             // closes a line that is still open on a terminal
+  void tick(double now);  // to be called a few times per second
+  void end();             // ends a line that is still open on a terminal
 
  private:
   void put(double now);

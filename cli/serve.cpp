@@ -13,20 +13,21 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
   app.add_option("--host", options.host, "Address to bind; any but loopback needs --api-key-file")
       ->capture_default_str()
       ->group("Network");
-  app.add_option("--port", options.port, "Port to bind; 0 takes a free one and prints it")
+  app.add_option("--port", options.port, "Port to bind; 0 chooses a free one and prints it")
       ->capture_default_str()
       ->group("Network");
   app.add_option("--api-key-file", options.api_key_file,
-                 "One key a line, then a name if you like; with it every route but /health and /ready needs a key")
+                 "File with one key per line, optionally followed by a name; with it every route but /health and "
+                 "/ready needs a key")
       ->group("Network");
   app.add_option("--allowed-host", options.allowed_hosts,
-                 "Without keys: a name under which clients may call this server, beside localhost, 127.0.0.1 and "
+                 "Without keys: a host name by which clients may call this server, besides localhost, 127.0.0.1 and "
                  "[::1]; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Network");
   app.add_option("--admin-socket", options.admin_socket,
-                 "Unix socket (mode 0600) that takes POST /admin/drain and /admin/draft (docs/serve.md)")
+                 "Unix socket (mode 0600) that accepts POST /admin/drain and /admin/draft (docs/serve.md)")
       ->group("Network");
   app.add_option("--model-name", options.model_name,
                  "Name in /v1/models and in requests; default: the target's directory name")
@@ -34,21 +35,22 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
 }
 
 void add_capacity_flags(CLI::App& app, deploy::ServeOptions& options) {
-  app.add_option("--max-batch", options.max_batch, "Answers generated at once")
+  app.add_option("--max-batch", options.max_batch, "Number of answers generated at the same time")
       ->capture_default_str()
       ->group("Capacity");
-  app.add_option("--queue-limit", options.queue_limit, "Requests that may wait; one more is answered 429")
+  app.add_option("--queue-limit", options.queue_limit, "Number of requests that may wait; further ones get status 429")
       ->capture_default_str()
       ->group("Capacity");
   app.add_option("--tenant-queue", options.tenant_queue,
-                 "Of these, requests of one API key's name; 0 = half where there are several names, else all")
+                 "How many of these may have the same API key's name; 0 = half if there are several names, else all")
       ->capture_default_str()
       ->group("Capacity");
-  app.add_option("--max-context", options.max_context, "Tokens of prompt and answer together; 0 = the target's longest")
+  app.add_option("--max-context", options.max_context,
+                 "Longest prompt and answer together, in tokens; 0 = the target's context")
       ->capture_default_str()
       ->group("Capacity");
   app.add_option("--cache", options.cache_mib,
-                 "MiB for the KV caches of both models, prompts read before among them; 0 = --max-batch answers of "
+                 "MiB for the KV caches of both models, reusable prompts included; 0 = --max-batch answers of "
                  "--max-context tokens")
       ->capture_default_str()
       ->group("Capacity");
@@ -64,13 +66,13 @@ void add_record_flags(CLI::App& app, deploy::ServeOptions& options) {
                  "subdirectory acceptance")
       ->group("Records");
   app.add_option("--record-rejects", options.record_rejects,
-                 "Of this part of the conversations (0 to 1) also what the target refused, in the subdirectory "
-                 "rejects: token ids, no text")
+                 "For this share of the conversations (0 to 1) also record the tokens that the target refused, in the "
+                 "subdirectory rejects: token ids, no text")
       ->needs("--record")
       ->capture_default_str()
       ->group("Records");
   app.add_option("--record-quota", options.record_quota_mib,
-                 "MiB that all of --record may take; over it records are lost and counted; 0 = no limit")
+                 "MiB that all of --record may take; beyond this, records are dropped and counted; 0 = no limit")
       ->needs("--record")
       ->capture_default_str()
       ->group("Records");
@@ -86,7 +88,7 @@ void add_serve(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("serve", "OpenAI-compatible server with lossless speculative decoding");
   CLI::Option* package =
       sub->add_option("package", options->package, "Package: directory, STORE:CHANNEL or sha256-... in a store");
-  CLI::Option* target = sub->add_option("--target", options->target, "MODEL that answers, where no package is given");
+  CLI::Option* target = sub->add_option("--target", options->target, "MODEL that answers, if no package is given");
   sub->add_option("--draft", options->draft, "MODEL that drafts; without it the target answers alone")
       ->excludes(package)
       ->needs(target);
@@ -107,10 +109,10 @@ void add_serve(Cli& cli) {
       "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
       "A package brings its validated K schedule: the first K for each batch size, until costs are measured, with the "
       "largest as --max-k,\n"
-      "and its verification rule. --k, --max-k and --verify win.\n"
+      "and its verification rule. --k, --max-k and --verify override these.\n"
       "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
-      "in use, 75 another server records there.");
+      "in use, 75 another server records to the same directory.");
   sub->callback([&cli, options, sub] {
     if (options->package.empty() && options->target.empty())
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");

@@ -64,7 +64,8 @@ std::string scalar_text(const toml::node& node, const std::string& where) {
   throw Error(ErrorKind::kConfig, where + ": expected a string, number or boolean");
 }
 
-// A table's key for an option: values of the file become the environment's, unless the environment has one.
+// Returns a table's value for an option as text. apply_settings puts it into the environment, unless the variable is
+// set already.
 std::optional<std::string> value_in(const toml::table* table, const std::string& key, const std::string& file) {
   if (table == nullptr) return std::nullopt;
   const toml::node* node = table->get(key);
@@ -119,12 +120,12 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
     if (!value) value = value_in(&root, name, file);
     if (!value) continue;
-    // Lists are joined by new lines on their way through the environment, which the engine process reads again.
+    // Lists are joined by newlines in the environment, because the engine process reads it again.
     if (const char delimiter = option->get_delimiter(); delimiter != '\0')
       std::replace(value->begin(), value->end(), '\n', delimiter);
     else if (option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)
       option->delimiter('\n');
-    // CLI11 counts an environment value as given, so that it satisfies required options, and lets flags win over it.
+    // CLI11 counts an environment value as given, so it satisfies required options, and flags override it.
     ::setenv(own.c_str(), value->c_str(), 1);
     option->envname(own);
   }

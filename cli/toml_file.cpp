@@ -48,7 +48,7 @@ int line_of_deep_key(std::string_view text) {
 class AsciiSpelling {
  public:
   explicit AsciiSpelling(std::string_view text) {
-    std::random_device random;  // so that no escape sequence of the text can spell the mark
+    std::random_device random;  // the mark is random, so that no escape sequence of the text can spell it
     do {
       const std::random_device::result_type drawn = random();
       mark_ = "Z" + to_hex({reinterpret_cast<const char*>(&drawn), sizeof drawn});

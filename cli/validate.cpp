@@ -9,7 +9,7 @@ namespace specdec::cli {
 void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
   CLI::App* sub = cli.app.add_subcommand(
-      "validate", "The gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
+      "validate", "Runs the gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
   sub->add_option("--data", options->data, "Output of data ingest")->required();
@@ -17,54 +17,57 @@ void add_validate(Cli& cli) {
       ->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option("--contexts", options->contexts,
-                  "target: text the target did not write is answered anew by it | data: the text as it is")
+                  "target: the target first rewrites answers that it did not write | data: the text is used as it is")
       ->capture_default_str();
   sub->add_option("--parts", options->parts,
-                  "Comma list; with fewer the verdict is inconclusive unless already decided")
+                  "Comma-separated list; with fewer parts the verdict is inconclusive unless it is already decided")
       ->capture_default_str();
   sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request");
-  sub->add_option(
-      "--against", options->against,
-      "MODEL or STORE:CHANNEL whose draft serves now: scored on the same requests, in the same passes of the target");
-  sub->add_option("--floor", options->floor, "Fails when acceptance is surely below; under 0.5 needs --force")
+  sub->add_option("--against", options->against,
+                  "MODEL or STORE:CHANNEL whose draft serves now; it is scored on the same requests, in the same "
+                  "passes of the target");
+  sub->add_option("--floor", options->floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
       ->capture_default_str()
       ->group("Gate");
-  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR of one segment; repeat")
+  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR for one segment; may be repeated")
       ->allow_extra_args(false)
       ->group("Gate");
-  sub->add_option("--segments-floor", options->segments_floor, "Of every segment with at least 30 requests")
+  sub->add_option("--segments-floor", options->segments_floor, "Floor of every segment with at least 30 requests")
       ->group("Gate");
   sub->add_option(
          "--min-gain", options->min_gain,
-         "Least acceptance above the other draft's; with --against -0.02 unless given, with --baseline only if given")
+         "Least gain of acceptance over the other draft; default: -0.02 with --against, not checked with --baseline")
       ->group("Gate");
-  sub->add_option("--goal", options->goal, "Reported only")->capture_default_str()->group("Gate");
+  sub->add_option("--goal", options->goal, "Acceptance to aim for; it is only reported")
+      ->capture_default_str()
+      ->group("Gate");
   sub->add_flag("--force", options->force, "Allow a floor below 0.5")->group("Gate");
   sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")
       ->group("Gate");
   sub->add_flag("--exit-zero", options->exit_zero, "Exit 0 whatever the verdict")->group("Gate");
   sub->add_option("--max-requests", options->max_requests,
-                  "Requests of the split, in random order; scoring stops earlier when the verdict on acceptance is "
-                  "sure; 0 = all")
+                  "Number of requests from the split, in random order; scoring stops earlier when the verdict on "
+                  "acceptance is sure; 0 = all")
       ->capture_default_str()
       ->group("Effort");
   sub->add_flag_callback(
          "--no-early-stop", [options] { options->early_stop = false; }, "Score all of them")
       ->group("Effort");
   sub->add_option("--rollout-requests", options->rollout_requests,
-                  "The first of these, for the roll-outs (the monitor's baseline); 0 = all")
+                  "How many of these are used for the roll-outs (the monitor's baseline); 0 = all")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_option("--predict", options->predict,
-                  "c=C,v=V[,batch=B]: speed-up of an engine that is not here, from its costs in plain steps; repeat")
+  sub->add_option(
+         "--predict", options->predict,
+         "c=C,v=V[,batch=B]: predict the speed-up of another engine from its costs in plain steps; may be repeated")
       ->allow_extra_args(false);
-  sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens of an answer in roll-outs and new contexts")
+  sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens per answer in roll-outs and rewritten contexts")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_option("--speed-prompts", options->speed_prompts, "Prompts of the measured speed-up")
+  sub->add_option("--speed-prompts", options->speed_prompts, "Number of prompts for the measured speed-up")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_option("--speed-tokens", options->speed_tokens, "Tokens of their answers")
+  sub->add_option("--speed-tokens", options->speed_tokens, "Tokens per answer for the measured speed-up")
       ->capture_default_str()
       ->group("Effort");
   add_sampling_flags(*sub, options->sampling);

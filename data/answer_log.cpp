@@ -83,7 +83,7 @@ void AnswerLog::read_existing(const Json& settings) {
     }
     position = end + 1;
   }
-  // The line that a kill tore in two was never counted.
+  // A line that was torn by a kill was never counted.
   if (position < text.size() && ::truncate(path_.c_str(), static_cast<off_t>(position)) != 0)
     io_error(path_, "cannot cut off a torn line");
 }

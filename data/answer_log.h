@@ -1,4 +1,5 @@
-// Answers of an endpoint as they come, each durable before it counts: the memory of an interrupted `data regenerate`.
+// Stores the answers of an endpoint as they arrive, so that an interrupted `data regenerate` can resume. Each answer is
+// durable before it counts.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,19 @@
 namespace specdec::data {
 
 struct Answer {
-  std::string id;               // of the row
-  std::vector<int32_t> tokens;  // the whole new row
+  std::string id;               // id of the row
+  std::vector<int32_t> tokens;  // the whole new row, prompt included
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;
-  std::string rejected;  // reason; then the rest is empty
+  std::string rejected;  // reason; the other fields are then empty
 };
 
-// JSONL: a header with the settings, then one line an answer. Not thread-safe.
+// A JSONL file: a header with the settings, then one line per answer. Not thread-safe.
 class AnswerLog {
  public:
-  // Without `resume` the file must not exist. With it, the header must equal `settings`; a torn last line is dropped.
-  // Throws Error(kUsage) otherwise (naming the settings that differ), Error(kData) for a damaged file, Error(kIo).
+  // Without `resume` the file must not exist. With it, the header must equal `settings`, and a torn last line is
+  // dropped. Otherwise throws Error(kUsage) that names the settings that differ; Error(kData) for a damaged file;
+  // Error(kIo).
   AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
   ~AnswerLog();
   AnswerLog(const AnswerLog&) = delete;

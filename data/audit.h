@@ -1,5 +1,5 @@
-// `data audit`: what is in a data directory and where it came from, for whoever has to answer for it. Reading it checks
-// every digest.
+// `data audit`: reports what a data directory contains and where it came from, for people who are accountable for it.
+// Reading the directory checks every digest.
 #pragma once
 
 #include <filesystem>
@@ -15,21 +15,21 @@ namespace specdec::data {
 
 struct LengthPercentiles {
   int64_t rows = 0;
-  double p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;  // tokens of a row
+  double p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;  // tokens per row
 };
 
 struct DataAudit {
   DataStats stats;
-  std::optional<IngestReport> report;                // absent in directories of data regenerate and of older versions
+  std::optional<IngestReport> report;  // absent in directories written by data regenerate or by older versions
   std::map<std::string, LengthPercentiles> lengths;  // "train", "holdout"
-  bool searched = false;                             // the two below were looked for
-  std::map<std::string, int64_t> finds;              // kind → personal data and secrets left in the text of the rows
+  bool searched = false;                 // whether the rows were searched; if not, the two members below are empty
+  std::map<std::string, int64_t> finds;  // kind → personal data and secrets left in the text of the rows
   int64_t rows_with_finds = 0;
 };
 
-// With a `target` the rows are turned back into text by its tokenizer and searched as `data ingest` does: what
-// --no-redact let through. Throws Error(kData): the directory is no output of ours, is damaged, or belongs to another
-// tokenizer; Error(kModel) for the target.
+// With a `target`, its tokenizer turns the rows back into text, which is searched as `data ingest` does; this finds
+// what --no-redact let through. Throws Error(kData) if the directory was not written by this program, is damaged, or
+// belongs to another tokenizer; Error(kModel) for the target.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
 Json to_json(const DataAudit& audit);  // schema "specdec.data-audit/1"
 std::string to_table(const DataAudit& audit);

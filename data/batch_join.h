@@ -1,5 +1,5 @@
-// Puts the two rows of a batch together, in whatever order and from whatever files they come. The first of them waits
-// on disk; memory is 40 bytes for each row that waits.
+// Joins the request row and the response row of each batch item, in whatever order and from whatever files they come.
+// The first row of a pair waits on disk; each waiting row takes 40 bytes of memory.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,19 @@
 
 namespace specdec::data {
 
-// Where a row stands, for its reject.
+// The place of a row in the sources, which its reject names.
 struct RowPlace {
   uint32_t source = 0;  // index of the file
-  int64_t number = 0;   // of the line in it
+  int64_t number = 0;   // line number in the file
 };
 
 class BatchJoin {
  public:
   explicit BatchJoin(const std::filesystem::path& directory) : waiting_rows_(directory) {}
 
-  // The record once both rows are there; nothing while one waits. A custom_id is unique within one batch only: the same
-  // half coming again while the first waits makes the id ambiguous, and all its rows are refused (ambiguous_id).
+  // Returns the record when both rows have arrived, and nothing while the first one waits. A custom_id is unique within
+  // one batch only: if the same half comes again while the first one waits, the id is ambiguous and all its rows are
+  // refused (ambiguous_id).
   std::optional<ParsedRow> add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options);
 
   // Calls f(place, why) for each row whose other half never came, in the order of their places.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kStoredBlock = 256 << 10;
 
-// The source as it is stored, with its digest.
+// Reads the source as it is stored, and computes its digest.
 class StoredBytes final : public ByteSource {
  public:
   explicit StoredBytes(const std::string& source) {
@@ -31,7 +31,7 @@ class StoredBytes final : public ByteSource {
     head_.resize(read_more(head_));
   }
 
-  std::string_view head() const { return head_; }  // the first four bytes; read() gives them, too
+  std::string_view head() const { return head_; }  // the first four bytes, which read() returns, too
 
   size_t read(std::span<char> out) override {
     if (head_given_ < head_.size()) {
@@ -52,7 +52,7 @@ class StoredBytes final : public ByteSource {
   }
 
  private:
-  // As much as there is, up to the size of `out`; digested.
+  // Reads up to out.size() bytes and adds them to the digest.
   size_t read_more(std::span<char> out) {
     size_t n = 0;
     if (file_) {
@@ -73,7 +73,7 @@ class StoredBytes final : public ByteSource {
   Sha256 sha_;
 };
 
-// What both decompressors share: the stored bytes in blocks.
+// Base of both decompressors: reads the stored bytes in blocks.
 class UnpackedBytes : public ByteSource {
  public:
   UnpackedBytes(std::string name, std::unique_ptr<StoredBytes> stored)
@@ -150,7 +150,7 @@ class ZstdBytes final : public UnpackedBytes {
       }
       rest_ = ZSTD_decompressStream(stream_, &to, &from_);
       if (ZSTD_isError(rest_)) damaged("zstd", ZSTD_getErrorName(rest_));
-      pending_ = to.pos == to.size;  // the output was too small: there may be more without more input
+      pending_ = to.pos == to.size;  // the output was too small: more may come without more input
     }
     return to.pos;
   }

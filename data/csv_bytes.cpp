@@ -12,8 +12,8 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10, kMaxHeaderBytes = 64 << 10;
-// Names stand in every line, so that lines may be much longer than rows: no more are made of a block before these are
-// read.
+// Every JSON line repeats the names, so lines may be much longer than rows: conversion pauses when this many bytes are
+// waiting to be read.
 constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
@@ -40,11 +40,11 @@ class CsvBytes final : public ByteSource {
   std::string finish_sha256() override { return text_->finish_sha256(); }
 
  private:
-  enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: behind a quote in a quoted field
+  enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: after a quote in a quoted field
 
   void next_block() {
     size_t n = 0;
-    while (n < 3) {  // the byte-order mark whole
+    while (n < 3) {  // until the byte-order mark is complete
       const size_t got = text_->read(std::span(block_).subspan(n));
       n += got;
       if (got == 0) break;
@@ -72,7 +72,7 @@ class CsvBytes final : public ByteSource {
     if (state_ != State::kStart || field_ > 0) end_record();
   }
 
-  // Of a value that has begun: goes into the line as it is.
+  // True for a character that is copied unchanged into a value that has begun.
   bool is_plain(char c) const {
     return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' &&
            (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
@@ -119,7 +119,7 @@ class CsvBytes final : public ByteSource {
     put(c);
   }
 
-  // A character of a value, or of a name while the header is read.
+  // Appends a character to the value, or to the name while the header is read.
   void put(char c) {
     if (record_ == 0) {
       names_.back() += c;
@@ -188,14 +188,14 @@ class CsvBytes final : public ByteSource {
   std::string name_;
   std::unique_ptr<ByteSource> text_;
   std::vector<char> block_;
-  size_t at_ = 0, text_end_ = 0;  // in block_
+  size_t at_ = 0, text_end_ = 0;  // positions in block_
   bool last_block_ = false;
-  std::vector<std::string> names_, keys_;  // keys_: {"name": and ,"name":
+  std::vector<std::string> names_, keys_;  // keys_: {"name": for the first column and ,"name": for the others
   size_t header_bytes_ = 0;
   State state_ = State::kStart;
   int64_t record_ = 0;  // 0 = the header
   size_t field_ = 0;
-  bool open_ = false;  // the value has a character
+  bool open_ = false;  // whether the value has a character yet
   std::string lines_;
   size_t given_ = 0;
   bool ended_ = false;

@@ -1,5 +1,4 @@
-// The patterns of redaction, and the checks behind them: checksums, number ranges, and what must not stand beside a
-// find.
+// The patterns of redaction and their checks: checksums, number ranges, and characters that must not be next to a find.
 #include "data/detectors.h"
 
 #include <arpa/inet.h>
@@ -15,11 +14,11 @@ namespace specdec::data {
 namespace {
 
 char at(std::string_view text, size_t i) { return i < text.size() ? text[i] : '\0'; }
-// The character before `begin`, NUL at the start of the text.
+// Returns the character before `begin`, NUL at the start of the text.
 char before(std::string_view text, size_t begin) { return begin == 0 ? '\0' : text[begin - 1]; }
 bool is_one_of(char c, std::string_view set) { return c != '\0' && set.find(c) != std::string_view::npos; }
 
-// ISO 13616 registry: country and length.
+// Country codes and lengths of the ISO 13616 registry.
 constexpr std::string_view kIbanLengths =
     "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24FI18FK18FO18FR27GB22GE"
     "22GI23GL18"
@@ -44,7 +43,7 @@ Span check_iban(std::string_view text, Span found) {
     digits += upper(text[i]);
     numerals += is_digit(text[i]);
   }
-  // Every country's account number is digits by two fifths or more: the words of a sentence after "no12" are not.
+  // At least two fifths of every country's account number are digits; the words of a sentence after "no12" have fewer.
   if (length == 0 || digits.size() != length || is_word(at(text, i)) || 5 * numerals < 2 * length) return {};
   std::rotate(digits.begin(), digits.begin() + 4, digits.end());
   int rest = 0;
@@ -52,7 +51,7 @@ Span check_iban(std::string_view text, Span found) {
   return rest == 1 ? Span{found.begin, i} : Span{};
 }
 
-// Issuer ranges by length (ISO/IEC 7812 as used by the large networks).
+// Checks the issuer ranges by length (ISO/IEC 7812, as used by the large networks).
 bool is_card_prefix(const std::string& d) {
   const int two = std::stoi(d.substr(0, 2)), four = std::stoi(d.substr(0, 4));
   switch (d.size()) {
@@ -84,8 +83,8 @@ Span check_card(std::string_view text, Span found) {
   if (is_word(previous) || previous == '.') return {};
   std::string digits;
   size_t end = 0, group = 0, points = 0;
-  // The longest run of groups that is a card: "4111 1111 1111 1111 12/29" has more digits after it. Groups are of three
-  // digits or more: "5-1-12-9-20" is a list. One full stop is a number's with decimals.
+  // Takes the longest run of groups that is a card number: "4111 1111 1111 1111 12/29" has more digits after it. Groups
+  // have three digits or more, because "5-1-12-9-20" is a list. Exactly one full stop means a decimal number.
   for (size_t i = found.begin; i < found.end; ++i) {
     if (!is_digit(text[i])) {
       if (is_digit(text[i - 1]) && group < 3) break;
@@ -95,7 +94,7 @@ Span check_card(std::string_view text, Span found) {
     }
     digits += text[i];
     ++group;
-    // A full stop and a digit after it: a number with decimals.
+    // A full stop and a digit after it make it a decimal number.
     const bool goes_on = is_word(at(text, i + 1)) || (at(text, i + 1) == '.' && is_digit(at(text, i + 2)));
     if (digits.size() >= 13 && group >= 3 && points != 1 && !goes_on && is_card_prefix(digits) && luhn(digits))
       end = i + 1;
@@ -103,7 +102,7 @@ Span check_card(std::string_view text, Span found) {
   return {found.begin, end};
 }
 
-// Social security numbers of the United States: area, group and serial number as they are given out.
+// Checks that area, group and serial number of a US social security number are among those that are issued.
 Span check_ssn(std::string_view text, Span found) {
   const char previous = before(text, found.begin), next = at(text, found.end);
   if (is_word(previous) || is_one_of(previous, "-.+/$#") || is_word(next) || next == '-' ||
@@ -133,7 +132,7 @@ Span check_ipv6(std::string_view text, Span found) {
   const std::string address(text.substr(found.begin, found.end - found.begin));
   in6_addr parsed;
   if (inet_pton(AF_INET6, address.c_str(), &parsed) != 1) return {};
-  // "ab::cd" is an address and a C++ name: ask for a full first group with a digit in the address, or four groups.
+  // "ab::cd" is an address and also a C++ name, so require a full first group and a digit somewhere, or four groups.
   int groups = 0;
   for (size_t i = 0; i < address.size(); ++i) groups += address[i] != ':' && (i == 0 || address[i - 1] == ':');
   const bool digit = std::any_of(address.begin(), address.end(), is_digit);
@@ -146,12 +145,12 @@ Span check_phone(std::string_view text, Span found) {
   if (is_word(next) || (is_one_of(next, "-./:") && is_digit(at(text, found.end + 1)))) return {};
   const auto digits = std::count_if(text.begin() + found.begin, text.begin() + found.end, is_digit);
   const bool national = text[first_digit(text, found.begin)] == '0';
-  // A group in the middle of a longer number ("DE89 3704 0044 0532 …") is no number of its own.
+  // Rejects a group in the middle of a longer number ("DE89 3704 0044 0532 …").
   if (text[found.begin] == '0' && previous == ' ' && found.begin >= 2 && is_digit(text[found.begin - 2])) return {};
   return digits >= (national ? 8 : 9) && digits <= 15 ? found : Span{};
 }
 
-// The password of scheme://user:password@host.
+// Returns the password of scheme://user:password@host.
 Span check_url_password(std::string_view text, Span found) {
   const size_t user = text.find("://", found.begin) + 3;
   return {text.find(':', user) + 1, found.end - 1};
@@ -183,7 +182,7 @@ std::vector<Detector> make_detectors() {
       "key", "[KEY]", Holds::kAnything,
       [](const TextFacts&, std::string_view t) { return t.find("PRIVATE KEY") != t.npos; }, check_private_key,
       R"(-----(?:BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)");
-  // Addresses that let whoever knows them write to a channel.
+  // Webhook addresses: anyone who knows one can write to the channel.
   add(
       "key", "[KEY]", Holds::kAnything,
       [](const TextFacts& f, std::string_view t) { return f.run && t.find("://") != t.npos; }, check_any,
@@ -191,8 +190,8 @@ std::vector<Detector> make_detectors() {
       R"((?:[a-z]+\.)?discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,})"
       R"(|[a-z0-9\-]+\.webhook\.office\.com/[A-Za-z0-9/@_\-]{20,}|)"
       R"(chat\.googleapis\.com/v1/spaces/[A-Za-z0-9_\-]+/messages\?[A-Za-z0-9&=_%\-]{20,}))");
-  // Prefixes as published by the issuers: OpenAI and alike, AWS, GitHub, GitLab, Slack, Google, Hugging Face, npm,
-  // PyPI, Stripe, SendGrid, DigitalOcean, Telegram, Azure's client secrets, Shopify, Vault, Databricks, Atlassian,
+  // Prefixes published by the issuers: OpenAI and compatible ones, AWS, GitHub, GitLab, Slack, Google, Hugging Face,
+  // npm, PyPI, Stripe, SendGrid, DigitalOcean, Telegram, Azure's client secrets, Shopify, Vault, Databricks, Atlassian,
   // NVIDIA, Groq, Docker, age.
   add("key", "[KEY]", Holds::kAnything, has_run, check_any,
       R"(\b(?:sk-[A-Za-z0-9_\-]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|gh[pousr]_[A-Za-z0-9]{30,}|)"

@@ -1,4 +1,5 @@
-// What redaction looks for: a pattern or a scan that proposes candidates, and a check that decides about each one.
+// The patterns that redaction searches for. A detector proposes candidates by a pattern or a scan, and a check decides
+// about each candidate.
 #pragma once
 
 #include <cstddef>
@@ -11,37 +12,39 @@
 
 namespace specdec::data {
 
-// [begin, end) of a text; end = 0: nothing.
+// The bytes [begin, end) of a text; end = 0 means that nothing was found.
 struct Span {
   size_t begin = 0, end = 0;
   bool found() const { return end != 0; }
 };
 
 struct Detector {
-  // What every find holds: the rest of a text is not searched.
+  // What every find contains, so that text without it need not be searched.
   enum class Holds { kAnything, kDigit, kAtSign };
 
   const char *name, *tag;
   Holds holds;
-  // Cheap, and true wherever there may be a find.
+  // A cheap test that is true whenever the text may contain a find.
   bool (*possible)(const TextFacts& facts, std::string_view text);
-  // The first candidate in [begin, end) of `text`, which is looked at beyond these for what stands around it.
+  // Returns the first candidate in [begin, end) of `text`. It may look beyond these at the neighbouring characters.
   std::function<Span(std::string_view text, size_t begin, size_t end)> propose;
-  // The find that the candidate leads to. It may begin before the candidate or end behind it.
+  // Returns the find for a candidate. It may begin before the candidate or end after it.
   Span (*check)(std::string_view text, Span candidate);
-  // Whether it fits ids too. Tokens that look random do not: the ids of a log look so.
+  // Whether the detector also applies to ids. Random-looking tokens do not: most ids in a log look random.
   bool in_ids = true;
-  // Whether a candidate that is no find holds none; else the search goes on one character after where it began.
+  // If true, a candidate that fails the check contains no find; if false, the search continues one character after the
+  // candidate's begin.
   bool candidates_are_whole = false;
 };
 
-// In the order in which they are applied: what an earlier one found is not seen by later ones.
+// Returns the detectors in the order in which they are applied; later ones do not see the text that earlier ones found.
 const std::vector<Detector>& detectors();
 
-// A random-looking token (data/token_surprise.h) in the run of token characters that holds `candidate`, or nothing.
+// propose_token returns the next run of token characters; check_token returns the random-looking token
+// (data/token_surprise.h) in it, or nothing.
 Span propose_token(std::string_view text, size_t begin, size_t end);
 Span check_token(std::string_view text, Span candidate);
-// A PEM block of a private key, also one whose begin or end is cut off.
+// Returns a PEM block of a private key, also if its begin or end is cut off.
 Span check_private_key(std::string_view text, Span marker);
 
 }  // namespace specdec::data

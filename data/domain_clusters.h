@@ -1,5 +1,5 @@
-// Domains for traffic without tags: prompts grouped by their words (spherical k-means over hashed words: Dhillon and
-// Modha, "Concept Decompositions for Large Sparse Text Data Using Clustering", 2001; seeding by Arthur and
+// Assigns domains to traffic without tags by grouping prompts by their words (spherical k-means over hashed words:
+// Dhillon and Modha, "Concept Decompositions for Large Sparse Text Data Using Clustering", 2001; seeding by Arthur and
 // Vassilvitskii, "k-means++", 2007).
 #pragma once
 
@@ -16,20 +16,20 @@ namespace specdec::data {
 
 inline constexpr int kMaxDomainClusters = 64;
 inline constexpr int kWordBuckets = 256;
-using WordCounts = std::array<uint8_t, kWordBuckets>;  // words of a text by the hash of the word, at most 255 of each
+using WordCounts = std::array<uint8_t, kWordBuckets>;  // counts of a text's words by hash bucket, capped at 255
 
 class DomainClusters {
  public:
-  // Features lie in a scratch file in `directory`; memory is one sample of 8,192 rows (8 MiB), whatever the number of
-  // rows.
+  // Features are kept in a scratch file in `directory`. Memory is one sample of 8,192 rows (8 MiB), whatever the number
+  // of rows.
   DomainClusters(const std::filesystem::path& directory, int clusters, uint64_t seed);
 
-  // The next row, by what its last answer answers (text without a prompt: all of it).
+  // Adds the next row, represented by the prompt of its last answer (by all of the text if it has no prompt).
   void add(const TrafficRecord& record);
   size_t size() const { return num_rows_; }
 
-  // The cluster of each row, 0 being the one with the most rows. Fewer clusters than asked for where there are fewer
-  // different rows. The same rows in the same order give the same clusters. Call once.
+  // Returns the cluster of each row; cluster 0 has the most rows. There are fewer clusters than requested if there are
+  // fewer different rows. The same rows in the same order give the same clusters. Call once.
   std::vector<uint8_t> assign();
 
   static std::string name(uint8_t cluster) { return "cluster-" + std::to_string(cluster + 1); }

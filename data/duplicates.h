@@ -1,4 +1,4 @@
-// Which records are the same as an earlier one.
+// Finds records that duplicate an earlier one.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +11,13 @@
 
 namespace specdec::data {
 
-// The content with runs of white space as one space and the parts kept apart: equal strings mean equal records. Reuses
-// `out`.
+// Writes to `out` the content with each run of white space as one space and with the parts kept apart, so that equal
+// strings mean equal records.
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {
  public:
-  // near: similarity from which a record counts as a duplicate, 0 = only equal ones.
+  // `near` is the similarity from which a record counts as a duplicate; 0 = only equal records do.
   Duplicates(const std::filesystem::path& directory, bool equal, double near);
 
   enum class Verdict { kNew, kEqual, kNear };

@@ -1,17 +1,17 @@
-// Logs of gateways and servers: request and response bodies of OpenAI's interface with something around them.
+// Logs of gateways and servers: OpenAI request and response bodies with metadata around them.
 #pragma once
 
 #include "data/row_parser.h"
 
 namespace specdec::data {
 
-// OpenAI Batch. Input rows {custom_id, method, url, body}; output rows {id, custom_id, response: {status_code, body},
-// error}; some providers leave method and url out. Each is half of a record.
+// OpenAI Batch. Input rows are {custom_id, method, url, body}; output rows are {id, custom_id, response: {status_code,
+// body}, error}; some providers leave out method and url. Each row is half of a record.
 bool is_batch(const Json& row);
 void parse_batch(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 ParsedRecord join_batch(const Json& request, const Json& response);
 
-// LiteLLM's StandardLoggingPayload: one row a call. Tenant: the key's team, else the end user.
+// LiteLLM's StandardLoggingPayload, one row per call. The tenant is the key's team, else the end user.
 bool is_litellm(const Json& row);
 void parse_litellm(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
@@ -25,9 +25,9 @@ void parse_helicone(const Json& row, const RowOptions& options, std::vector<Pars
 bool is_portkey(const Json& row);
 void parse_portkey(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
-// SGLang's --export-metrics-to-file {request_parameters: JSON in a string, …meta_info}. SGLang writes no answer there:
-// such rows are refused (no_answer). Rows to which a deployment adds the answer (text, output_text or out: {text}) are
-// read.
+// SGLang's --export-metrics-to-file {request_parameters: JSON in a string, …meta_info}. SGLang does not log the answer
+// there, so such rows are refused (no_answer). Rows to which a deployment has added the answer (text, output_text or
+// out: {text}) are accepted.
 bool is_sglang(const Json& row);
 void parse_sglang(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 

@@ -39,7 +39,7 @@ std::string random_digits(const fs::path& file) {
   return to_hex({bytes.data(), bytes.size()});
 }
 
-// The secret of the file, or nothing if there is none. Everything is decided about the opened file.
+// Returns the secret in the file, or nothing if the file does not exist. All checks are made on the opened file.
 std::optional<std::string> read_secret(const fs::path& file) {
   const Descriptor opened{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
   if (opened.fd < 0 && errno == ENOENT) return std::nullopt;

@@ -32,13 +32,14 @@ constexpr double kMegabyte = 1e6;
 constexpr int64_t kProgressRecords = 256;
 constexpr size_t kLargestTenants = 20;
 
-// Weights are not needed to ingest: a directory with only a tokenizer gives an id that no target has.
+// Returns the fingerprint of the target. Ingest does not need weights: a directory with only a tokenizer gives an id
+// that no target has.
 std::string ingest_target_id(const fs::path& target) {
   const bool weights = fs::exists(target / "model.safetensors") || fs::exists(target / "model.safetensors.index.json");
   return weights ? fingerprint_model(target).id : std::string(64, '0');
 }
 
-// Tags of the accepted rows, with the names behind them.
+// Collects the tags of the accepted rows, and the names that the tags stand for.
 class TagTable {
  public:
   RowTags add(const std::string& tenant, const std::string& domain, bool holdout) {
@@ -180,7 +181,7 @@ class Ingest {
         {source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
     source_names_.push_back(source);
     const auto show = [&] {
-      // nobody knows how long standard input is
+      // the size of standard input is unknown
       const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());
       if (progress_)
         progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte,
@@ -249,7 +250,7 @@ class Ingest {
     IngestReport& report = result_.report;
     if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars)
       return reject(place, {"too_short", std::to_string(n) + " characters"});
-    // The split follows what a conversation was called in the log, whatever the salt makes of it.
+    // The split uses the conversation's name as logged, so that it does not depend on the salt.
     const std::string conversation = record.conversation.empty() ? record.id : record.conversation;
     RedactionCounts redactions;
     try {
@@ -307,7 +308,7 @@ class Ingest {
     for (const auto& [name, n] : redactions) report.redactions[name] += n;
   }
 
-  // Ids are unique within the output: regenerate finds rows by them.
+  // Makes ids unique within the output, because regenerate finds rows by their ids.
   void make_unique(std::string& id) {
     if (seen_ids_.insert(hash_key(id))) return;
     int64_t& n = repeated_ids_.try_emplace(id, 1).first->second;
@@ -389,17 +390,17 @@ class Ingest {
   std::unique_ptr<Duplicates> duplicates_;
   std::unique_ptr<BatchJoin> batch_;
   std::unique_ptr<DomainClusters> clusters_;
-  std::vector<uint32_t> clustered_rows_;   // indices of the rows in it
-  std::vector<std::string> source_names_;  // as given
+  std::vector<uint32_t> clustered_rows_;   // row index of each row in clusters_
+  std::vector<std::string> source_names_;  // as given on the command line
   KeySet seen_ids_;
   std::unordered_map<std::string, int64_t> repeated_ids_;
   std::vector<SplitRow> split_rows_;
   std::vector<RowTags> row_tags_;
   TagTable tags_;
-  std::unordered_map<std::string, std::string> tenant_names_;  // as they are written
+  std::unordered_map<std::string, std::string> tenant_names_;  // tenant → its name in the outputs
   std::string first_reject_, collapsed_, line_;
   int64_t selected_ = 0;
-  uint64_t split_key_ = 0;  // of the record at hand
+  uint64_t split_key_ = 0;  // conversation key of the current record
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };
 

@@ -11,20 +11,22 @@
 namespace specdec::data {
 
 struct IngestResult {
-  ShardIndex index;     // as written to DIR/index.json; `started` is empty there, so that equal input gives equal bytes
+  ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
-  std::string split_rule;      // time | hash | first
-  int64_t unlearnt_turns = 0;  // earlier answers of accepted chats that the template rewrites (data/tokenise.h)
+  std::string split_rule;  // time | hash | first
+  // earlier answers of accepted chats that are not learnt because the template rewrites them (data/tokenise.h)
+  int64_t unlearnt_turns = 0;
 };
 
-// Order of the steps for one record: parse, --min-chars, redact, equal and near duplicates, domain, tokenise, cut,
+// Steps for each record, in this order: parse, --min-chars, redact, equal and near duplicates, domain, tokenise, cut,
 // --skip, --limit; at the end the split, --tenant-cap and --mix. Rejected records go to DIR/rejects.jsonl {file, line,
-// reason, detail}; `detail` never holds content. Of equal or near records the first stays, and --holdout-src is read
-// first. With `records` the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest reads
-// again) instead of tokens to shards; `index` is then empty. Memory: the longest record, one shard a split, and some
-// 200 bytes a record (21 to 43 with `records`); what waits for its other half or for the split is on disk. Throws
-// Error(kData): a source that is no readable text file, no record accepted, chat rows for a target without a template;
-// Error(kUsage): `out` exists and is not ours; Error(kNetwork) after a stop request (nothing is written).
+// reason, detail}; `detail` never holds content. Of equal or near-equal records the first is kept, and --holdout-src is
+// read first. With `records`, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can
+// read) instead of tokens to shards; `index` is then empty. Memory: the longest record, one shard per split, and about
+// 200 bytes per record (21 to 43 with `records`); rows that wait for their other half or for the split are on disk.
+// Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a
+// target without a template; Error(kUsage) if `out` exists and was not written by this program; Error(kNetwork) after a
+// stop request (nothing is written).
 IngestResult ingest(const IngestOptions& options, const ProgressFn& progress);
 
 }  // namespace specdec::data

@@ -1,5 +1,5 @@
-// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under a keyed digest of their
-// name (data/id_key.h).
+// OUT/ingest.json: the counts of a `data ingest` run, for `data audit`. It holds no content, and tenants under a keyed
+// digest of their name (data/id_key.h).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr const char* kIngestReportFile = "ingest.json";
 struct SourceCounts {
   std::string file;
   int64_t records = 0, accepted = 0, rejected = 0;
-  std::map<std::string, int64_t> formats;  // of its records; "plain" = documents of text, "unknown"
+  std::map<std::string, int64_t> formats;  // record format → records; "plain" = documents of text, "unknown"
 };
 
 struct IngestReport {
@@ -25,11 +25,11 @@ struct IngestReport {
   std::vector<SourceCounts> sources;
   std::map<std::string, int64_t> rejects;     // reason → records
   std::map<std::string, int64_t> redactions;  // kind → finds in accepted records
-  std::map<std::string, int64_t> writers;     // model as the log names it → accepted records; "" = unknown
+  std::map<std::string, int64_t> writers;     // model as named in the log → accepted records; "" = unknown
   int64_t records = 0, accepted = 0, redacted_records = 0;
-  int64_t duplicates = 0, near_duplicates = 0;     // dropped
-  int64_t skipped = 0, capped = 0, thinned = 0;    // left out by --skip, --tenant-cap, --mix
-  int64_t tenants = 0;                             // different ones among the accepted records
+  int64_t duplicates = 0, near_duplicates = 0;     // dropped records
+  int64_t skipped = 0, capped = 0, thinned = 0;    // records left out by --skip, --tenant-cap, --mix
+  int64_t tenants = 0;                             // number of different tenants among the accepted records
   std::map<std::string, int64_t> largest_tenants;  // "tenant-<12 hexadecimal digits>" → accepted records, at most 20
 
   void validate(const std::string& where) const;  // throws Error(kData)

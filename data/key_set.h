@@ -1,4 +1,4 @@
-// Set of 64-bit keys in 8 bytes at a load of at most 3/4: what ingest remembers of each row it has seen.
+// A set of 64-bit keys with 8 bytes per slot and a load of at most 3/4. Ingest stores one key for each row it has seen.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,18 @@
 
 namespace specdec::data {
 
-// XXH3: some two of n texts share a key with probability n² / 2^65 (one in 3700 for 10^8 rows).
+// XXH3 of the text. The probability that any two of n texts share a key is n² / 2^65 (one in 3700 for 10^8 rows).
 uint64_t hash_key(std::string_view text);
 
 class KeySet {
  public:
-  // True if the key was not there.
+  // Returns true if the key was not in the set.
   bool insert(uint64_t key);
   size_t size() const { return size_; }
 
  private:
   void grow();
-  std::vector<uint64_t> slots_;  // 0 = free; the key 0 is kept as 1
+  std::vector<uint64_t> slots_;  // 0 = free slot; the key 0 is stored as 1
   size_t size_ = 0;
 };
 

@@ -11,11 +11,11 @@ namespace specdec::data {
 
 namespace {
 
-constexpr size_t kBucketSlots = 8;  // one cache line: a key is anywhere in its bucket
+constexpr size_t kBucketSlots = 8;  // one cache line; a key may be in any slot of its bucket
 constexpr uint64_t kFamilySeed = 0x5D2026, kFamilyStream = 3;
 
-// The permutations x → a x + b of 32-bit numbers, a odd. The base hash is strong, which makes this family close enough
-// to min-wise independent (measured in tests/data/near_duplicates_test.cpp).
+// The permutations x → a x + b of 32-bit numbers, with a odd. The base hash is strong enough to make this family nearly
+// min-wise independent (measured in tests/data/near_duplicates_test.cpp).
 struct Family {
   alignas(64) uint32_t a[kMinHashes], b[kMinHashes];
 };
@@ -38,7 +38,7 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2
   return x ^ (x >> 31);
 }
 
-// The loop that the compiler turns into vector instructions, for the machine at hand.
+// The compiler turns this loop into the vector instructions of the machine.
 SPECDEC_CLONES("avx2", "default")
 void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
               const uint32_t* __restrict b) {
@@ -139,7 +139,7 @@ bool NearDuplicates::seen(std::string_view text) {
   if (all.empty() || (all.size() == 1 && word_hashes(text).size() < kShingleWords)) return false;
   const MinHash signature = min_hash(all);
   std::array<uint32_t, kBands> keys;
-  uint32_t looked_at = 0;  // the row most candidates lead to is compared once
+  uint32_t looked_at = 0;  // the last row compared: several bands often lead to the same row
   for (int band = 0; band < kBands; ++band) {
     uint64_t hash = static_cast<uint64_t>(band) + 1;
     for (int i = 0; i < kBandRows; ++i)
@@ -161,7 +161,7 @@ bool NearDuplicates::seen(std::string_view text) {
   return false;
 }
 
-// Into a free slot of the bucket, else in the place of its oldest row.
+// Stores the row in a free slot of the bucket, or replaces the bucket's oldest row.
 void NearDuplicates::remember(uint32_t key, uint32_t row) {
   if (2 * used_ > slots_.size() && slots_.size() < max_slots_) grow();
   const size_t bucket = key & (slots_.size() - 1) & ~(kBucketSlots - 1);

@@ -19,35 +19,36 @@ namespace specdec::data {
 inline constexpr int kMinHashes = 128, kBands = 16, kBandRows = kMinHashes / kBands, kShingleWords = 5;
 using MinHash = std::array<uint32_t, kMinHashes>;
 
-// One hash a word, in order. A word is a run of letters and digits, ASCII letters in lower case, or one character from
-// U+0800 on (scripts without spaces).
+// Returns one hash per word, in order. A word is a run of letters and digits, with ASCII letters in lower case, or one
+// character from U+0800 on (scripts without spaces).
 std::vector<uint64_t> word_hashes(std::string_view text);
-// Hashes of all runs of 5 words (of the whole text where it has fewer), with repeats.
+// Returns the hashes of all runs of 5 words (of the whole text if it has fewer), with repeats.
 std::vector<uint64_t> shingles(std::string_view text);
 MinHash min_hash(const std::vector<uint64_t>& shingles);
-// Share of equal places: estimates the Jaccard similarity J of the sets of shingles with standard deviation sqrt(J (1 −
-// J) / 128).
+// Returns the share of equal entries. It estimates the Jaccard similarity J of the sets of shingles with standard
+// deviation sqrt(J (1 − J) / 128).
 double estimated_similarity(const MinHash& a, const MinHash& b);
 
-// What is new in a row: the last answer and what was said since the answer before it. Rows that log a growing
-// conversation again and again share their beginning, and are no duplicates.
+// Returns the new part of a row: the last answer and the messages since the answer before it. Rows that log a growing
+// conversation share their beginning, but are not duplicates.
 std::string newest_exchange(const TrafficRecord& record);
 
 class NearDuplicates {
  public:
-  // A pair of similarity J is looked at with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.0003 at 0.4) and counts from
-  // an estimate of `threshold` on. Signatures lie in a scratch file in `directory`; the bands of the latest `max_rows`
-  // rows or so in memory (up to 256 bytes each, 128 MiB by default): older rows are forgotten.
+  // A pair of similarity J is compared with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.0003 at 0.4), and is a
+  // duplicate if its estimated similarity is at least `threshold`. Signatures are in a scratch file in `directory`; the
+  // bands of about the latest `max_rows` rows are in memory (up to 256 bytes each, 128 MiB by default). Older rows are
+  // forgotten.
   NearDuplicates(const std::filesystem::path& directory, double threshold, size_t max_rows = size_t{1} << 19);
 
-  // True if an earlier text is near; else the text is remembered. Texts with fewer than 5 words are never near another
-  // one.
+  // Returns true if an earlier text is near-equal; otherwise remembers the text and returns false. Texts with fewer
+  // than 5 words are never near-equal to another one.
   bool seen(std::string_view text);
 
  private:
   struct Slot {
     uint32_t key = 0;
-    uint32_t row = 0;  // from 1; 0 = free
+    uint32_t row = 0;  // row number from 1; 0 = free slot
   };
   bool is_near(const MinHash& signature, uint32_t row) const;
   void remember(uint32_t key, uint32_t row);

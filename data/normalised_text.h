@@ -1,5 +1,6 @@
-// A text as a reader sees it, for the detectors of redaction: secrets are written with no-break spaces, full-width
-// digits, typographic dashes, invisible characters and percent-encoding, and every pattern would have to know them all.
+// Normalises a text to what a reader sees, for the detectors of redaction. Secrets are written with no-break spaces,
+// full-width digits, typographic dashes, invisible characters and percent-encoding, and without this every pattern
+// would have to handle all of these.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@ namespace specdec::data {
 
 struct NormalisedText {
   std::string text;
-  std::vector<uint32_t> origin;  // of text.size() + 1: where in the original each byte, and the end, came from
+  std::vector<uint32_t> origin;  // text.size() + 1 entries: the position in the original of each byte, and of the end
 };
 
 // Spaces of every width become ' '; full-width ASCII and the decimal digits of other scripts become ASCII; dashes and
-// minus signs become '-'; zero-width characters and soft hyphens vanish; %XX of a printable ASCII character becomes
-// that character, also where the
-// '%' itself was encoded (%2540). Nothing if that changes no character. `text` must be valid UTF-8 of less than 4 GiB.
+// minus signs become '-'; zero-width characters and soft hyphens are removed; %XX of a printable ASCII character
+// becomes that character, also if the '%' itself was encoded (%2540). Returns nothing if no character changes. `text`
+// must be valid UTF-8 of less than 4 GiB.
 std::optional<NormalisedText> normalise(std::string_view text);
 
 }  // namespace specdec::data

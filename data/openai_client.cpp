@@ -66,7 +66,7 @@ std::string describe(const HttpReply& reply) {
       if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
     text += ": " + message;
   } catch (const std::exception&) {
-    // Not an OpenAI error object: the status says what can be said.
+    // The body is not an OpenAI error object, so the status is all there is to report.
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// Client of an OpenAI-compatible endpoint over net/http_client: bounded, with retries that honour Retry-After, no
-// redirects.
+// Client of an OpenAI-compatible endpoint on top of net/http_client: bounded, with retries that honour Retry-After,
+// without redirects.
 #pragma once
 
 #include <string>
@@ -19,21 +19,23 @@ struct ClientOptions {
 
 using net::HttpReply;
 
-// One connection that is kept open; one thread at a time. Different objects may be used by different threads.
+// Keeps one connection open. An object may be used by one thread at a time, different objects by different threads.
 class OpenAiClient {
  public:
   // Throws Error(kUsage) for a URL that is not http(s) or carries a user name or password.
   explicit OpenAiClient(ClientOptions options);
 
-  // Path below the base URL ("/models"). Retries as above, then gives the last reply whatever its status.
-  // Throws Error(kNetwork): unreachable, timed out or too large after all attempts, or stopped by a signal.
+  // `path` is below the base URL ("/models"). Both retry, then return the last reply whatever its status. They throw
+  // Error(kNetwork) if the endpoint is unreachable, timed out or sent too large a reply in all attempts, or if a signal
+  // stopped them.
   HttpReply get(const std::string& path);
   HttpReply post(const std::string& path, const Json& body);
 
-  // GET of a path of the server itself ("/ready"), once, without retries; status 0 when it cannot be reached.
+  // Sends GET for a path of the server itself ("/ready") once, without retries; status 0 if it cannot be reached.
   HttpReply probe(const std::string& absolute_path);
 
-  // First model of GET /models. Throws Error(kNetwork) on a bad status, Error(kData) on a reply that is no model list.
+  // Returns the first model of GET /models. Throws Error(kNetwork) for a bad status, Error(kData) for a reply that is
+  // not a model list.
   std::string first_model();
 
   const std::string& base_url() const { return base_; }
@@ -46,7 +48,7 @@ class OpenAiClient {
   net::HttpClient http_;
 };
 
-// "HTTP 401: <message of an OpenAI error object, at most 200 printable characters>".
+// Returns "HTTP 401: <message of an OpenAI error object, at most 200 printable characters>".
 std::string describe(const HttpReply& reply);
 
 }  // namespace specdec::data

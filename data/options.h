@@ -15,27 +15,34 @@ struct IngestOptions {
   std::vector<std::string> sources;  // files, directories, patterns, "-" (data/sources.h)
   std::string holdout_source;        // a file whose rows all go to the hold-out; "" = none
   std::string target, out;           // resolved model directory; output directory
-  std::string salt;             // file of the secret that names are hashed with; "" = OUT.salt, made if it is missing
-  std::string format = "auto";  // a name of data/row_parser.h, or plain: text without JSON
-  bool records = false;         // write redacted records (records.jsonl) instead of shards; no target
-  std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document a file
-  int64_t max_length = 0;                   // tokens of a row, BOS included; 0 = no cut
+  // File of the secret that names are hashed with; "" = OUT.salt, created if it is missing.
+  std::string salt;
+  // A name of data/row_parser.h, or plain: text without JSON.
+  std::string format = "auto";
+  bool records = false;                     // write redacted records (records.jsonl) instead of shards; no target
+  std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
+  int64_t max_length = 0;                   // tokens per row, BOS included; 0 = no cut
   double holdout = 0.05;                    // share of the conversations, 0 … 1
-  int64_t holdout_count = 0;                // conversations instead of a share; 0 = by share
-  std::string holdout_rule = "auto";        // auto (time if every row has one, else hash) | time | hash | first
-  std::string domain_field, domain;         // field with the tag (else "domain"); tag of every row of this call
-  std::string domain_rules;                 // file of rules for rows without a tag (data/domain_rules.h)
-  int domain_clusters = 0;   // groups of the rows that are still without a tag, 0 = none (data/domain_clusters.h)
-  std::string tenant_field;  // field with the tenant (else what the format has)
+  // Number of conversations, which replaces the share; 0 = by share.
+  int64_t holdout_count = 0;
+  std::string holdout_rule = "auto";  // auto (time if every row has one, else hash) | time | hash | first
+  // Field that holds the tag ("" = "domain"); tag for every row of this call.
+  std::string domain_field, domain;
+  std::string domain_rules;  // file of rules for rows without a tag (data/domain_rules.h)
+  // Number of groups for the rows that are still without a tag, 0 = none (data/domain_clusters.h).
+  int domain_clusters = 0;
+  std::string tenant_field;  // field that holds the tenant; "" = the format's own
   int64_t tenant_cap = 0;    // rows of one tenant in the training split, 0 = all
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
-  double near_duplicates = 0;   // Jaccard similarity from which a row is dropped, 0 = no search
-  uint64_t seed = 0;            // of the hash split and of --order shuffle
-  std::string order = "given";  // given | shuffle: rows of the training split
+  double near_duplicates = 0;   // Jaccard similarity from which a row is dropped; 0 = no search
+  uint64_t seed = 0;            // seed of the hash split and of --order shuffle
+  std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";
-  int64_t min_chars = 0;        // Unicode characters of the content as read (text without white space around)
-  int64_t skip = 0, limit = 0;  // accepted rows of the sources, in file order, after every reject; limit 0 = all
+  // Least number of Unicode characters of the content as read (for text, without white space around it).
+  int64_t min_chars = 0;
+  // Rows to skip and to keep, counted over the accepted rows of all sources in file order; limit 0 = all.
+  int64_t skip = 0, limit = 0;
   int64_t max_record_bytes = 16 << 20;  // longer lines and documents are rejected
 };
 
@@ -47,18 +54,18 @@ struct RegenerateOptions {
   std::string data, out;
   std::string url;     // http(s)://host[:port][/v1]
   std::string model;   // name at the endpoint; "" = the first of /v1/models
-  std::string target;  // resolved local directory of the same model; "" = none (then written_by = model name)
+  std::string target;  // resolved local directory of the same model; "" = none (written_by is then the model's name)
   Secret api_key;
-  std::optional<double> temperature;  // else the row's own, else 1
-  int64_t max_tokens = 0;             // 0 = as many as the old answer had
+  std::optional<double> temperature;  // nothing = the row's own, else 1
+  int64_t max_tokens = 0;             // 0 = as many as the old answer has
   int concurrency = 4;
   bool resume = false;
-  bool prompt_as_text = false;  // for endpoints that take no token ids
+  bool prompt_as_text = false;  // for endpoints that do not accept token ids
   uint64_t seed = 0;
   double request_timeout_s = 600;
 };
 
-// Throw Error(kUsage) naming the flag, what was found and what is allowed.
+// Throw Error(kUsage) that names the flag, the value found and the values allowed.
 void validate(const IngestOptions& options);
 void validate(const RegenerateOptions& options);
 

@@ -16,7 +16,7 @@ namespace {
 constexpr ChildLimits kLimits{.memory_bytes = uint64_t{1} << 30};
 constexpr int kSecondsToNextRows = 60;
 
-// What the child writes before each piece: rows, the message of an error, or nothing but that it came to its end.
+// Header that the child writes before each piece: rows, an error message, or nothing at its end.
 struct Head {
   enum Kind : uint32_t { kRows, kError, kEnd } kind;
   uint32_t size;
@@ -27,8 +27,8 @@ void send(int pipe, Head::Kind kind, std::string_view piece, uint64_t stored_don
   const Head head{kind, static_cast<uint32_t>(piece.size()), stored_done};
   write_pipe(pipe, {reinterpret_cast<const char*>(&head), sizeof head});
   write_pipe(pipe, piece);
-  const itimerval left{{0, 0},
-                       {kSecondsToNextRows, 0}};  // of CPU time: a reader that takes its time is no fault of the file
+  // Limits CPU time, because a slow reader is not the file's fault.
+  const itimerval left{{0, 0}, {kSecondsToNextRows, 0}};
   setitimer(ITIMER_PROF, &left, nullptr);
 }
 
@@ -96,7 +96,7 @@ class ParquetBytes final : public ByteSource {
   std::string file_;
   std::unique_ptr<ByteSource> stored_;
   std::optional<ConfinedChild> child_;
-  uint32_t left_ = 0;  // of the piece that is being read
+  uint32_t left_ = 0;  // bytes left of the current piece
   uint64_t done_ = 0;
   bool ended_ = false;
 };

@@ -9,7 +9,7 @@ namespace specdec::data {
 
 namespace {
 
-// The bytes that JSON wants escaped.
+// The bytes that JSON strings must escape.
 constexpr std::array<bool, 256> kEscaped = [] {
   std::array<bool, 256> is{};
   for (size_t c = 0; c < 0x20; ++c) is[c] = true;
@@ -17,7 +17,7 @@ constexpr std::array<bool, 256> kEscaped = [] {
   return is;
 }();
 
-// True if none of the eight bytes is escaped (the byte tricks of "Bit Twiddling Hacks", S. E. Anderson).
+// True if none of the eight bytes must be escaped (byte tricks of "Bit Twiddling Hacks", S. E. Anderson).
 bool eight_are_plain(const char* text) {
   constexpr uint64_t kOnes = 0x0101010101010101ull, kHigh = 0x8080808080808080ull;
   uint64_t word;

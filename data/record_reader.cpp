@@ -18,7 +18,7 @@ std::string_view trim(std::string_view s) {
   return s.substr(begin, s.find_last_not_of(kBlank) - begin + 1);
 }
 
-// Brackets outside strings: > 0 if the line opens more than it closes.
+// Returns the depth of open brackets outside strings; it is > 0 if the line opens more than it closes.
 int64_t open_brackets(std::string_view line) {
   int64_t depth = 0;
   bool in_string = false;
@@ -39,7 +39,7 @@ int64_t open_brackets(std::string_view line) {
   return depth;
 }
 
-// An object printed over several lines, not a line that was cut off before the next one.
+// True for an object printed over several lines, false for a line that was cut off before the next one.
 bool goes_on(std::string_view line, std::string_view rest) {
   if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
   const std::string_view inside = trim(line.substr(1));
@@ -66,7 +66,7 @@ RecordReader::RecordReader(const std::string& source, ReaderOptions options)
   delimiter_ = container_ == Container::kLines ? "\n" : std::move(options.separator);
 }
 
-// Content that would only give thousands of rejects gets one error that says what it is.
+// UTF-16 would only give thousands of rejects, so it gets one error that says what it is.
 void RecordReader::refuse_utf16() const {
   const std::string_view head = std::string_view(buffer_).substr(0, 4);
   const bool little = head.size() == 4 && head[0] && !head[1] && head[2] && !head[3],
@@ -75,7 +75,7 @@ void RecordReader::refuse_utf16() const {
     throw Error(ErrorKind::kData, name_ + ": UTF-16 text, expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8)");
 }
 
-// Appends the next block; bytes already handed out are dropped first. False at the end of the source.
+// Appends the next block after dropping the bytes that were already returned. Returns false at the end of the source.
 bool RecordReader::fill() {
   dropped_ += position_;
   buffer_.erase(0, position_);
@@ -108,7 +108,7 @@ bool RecordReader::next_delimited(RawRecord& record) {
       record.number = ++number_;
       return true;
     }
-    // A delimiter may begin in the last bytes of the block: keep those, and drop the rest of a record that is too long.
+    // A delimiter may begin in the last bytes of the block, so keep those; drop the rest of a record that is too long.
     const size_t keep = std::min(buffer_.size() - position_, delimiter_.empty() ? 0 : delimiter_.size() - 1);
     if (buffer_.size() - position_ > max_record_bytes_ + keep) {
       record.too_long = true;
@@ -132,7 +132,7 @@ bool RecordReader::next_value(RawRecord& record) {
     throw Error(ErrorKind::kData, name_ + ": neither a JSON array nor JSON objects one after another: " + what +
                                       " near byte " + std::to_string(dropped_ + position_));
   };
-  const auto peek = [&]() -> int {  // next byte that is not blank, -1 at the end
+  const auto peek = [&]() -> int {  // returns the next non-blank byte, or -1 at the end
     while (true) {
       const size_t at = buffer_.find_first_not_of(kBlank, position_);
       position_ = at == std::string::npos ? buffer_.size() : at;
@@ -167,7 +167,7 @@ bool RecordReader::next_value(RawRecord& record) {
   return true;
 }
 
-// Brackets are counted outside strings; whether the value is JSON is for the parser to say.
+// Counts brackets outside strings; whether the value is valid JSON is left to the parser.
 bool RecordReader::find_value_end(RawRecord& record) {
   int64_t depth = 0;
   bool in_string = false, escaped = false;
@@ -194,7 +194,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (depth == 0 && (c == ',' || c == ']')) {
-      end = i;  // of a value without brackets, or after one
+      end = i;  // end of a value without brackets, or the byte after one with brackets
     } else if (c == '}' || c == ']') {
       --depth;
       if (depth == 0 && array_ == ArrayState::kNone) end = i + 1;
@@ -222,7 +222,7 @@ Container guess_container(const std::string& name, std::string_view head, size_t
     head.remove_prefix(end == std::string_view::npos ? head.size() : end + 1);
     if (text.empty()) continue;
     if (lines == 0 && goes_on(text, trim(head))) return Container::kValues;
-    // A line cut short or too long still counts as an attempt at JSON; its reject says what is wrong with it.
+    // A truncated or overlong line still counts as JSON; its reject will say what is wrong with it.
     objects += line.size() > max_record_bytes || text.starts_with('{') ? 1 : 0;
     ++lines;
   }

@@ -13,15 +13,15 @@ namespace specdec::data {
 
 namespace {
 
-// No find of a detector that needs digits begins or ends further than this from one (IBAN with spaces: 41, IPv6: 51
-// with digits inside).
+// A detector that needs digits finds nothing that begins or ends further than this from a digit (IBAN with spaces: 41,
+// IPv6: 51 with digits inside).
 constexpr size_t kDigitReach = 56;
 
-// What the pattern of addresses is made of; all of a character beyond ASCII counts.
+// True for the characters of the address pattern; every byte of a character beyond ASCII counts as one.
 bool in_address(char c) { return is_word(c) || c == '.' || c == '-' || c == '%' || c == '+' || c == '@' || (c & 0x80); }
 
-// The next stretch of text that the detector has to search, from `position` on: all of it, what lies around the next
-// digits, or the run of an address's characters around the next at sign.
+// Returns the next stretch of text that the detector has to search, from `position` on: the whole rest, the
+// neighbourhood of the next digits, or the run of address characters around the next at sign.
 Span next_stretch(const Detector& detector, std::string_view text, size_t position) {
   if (detector.holds == Detector::Holds::kAnything) return {position, text.size()};
   size_t begin, end;
@@ -40,15 +40,15 @@ Span next_stretch(const Detector& detector, std::string_view text, size_t positi
   return {begin, std::min(text.size(), end + kDigitReach)};
 }
 
-// Past the character, not into the middle of a UTF-8 sequence.
+// Returns the position after the character at `i`, never the middle of a UTF-8 sequence.
 size_t after_character(std::string_view text, size_t i) {
   for (++i; i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;) ++i;
   return i;
 }
 
-// The text that the detectors work on, in which finds have become tags already. Where it is a normalised form of the
-// original, `origin` says where each byte, and the end, came from, and `finds` collects the original's stretches; else
-// both are empty.
+// The text that the detectors work on, in which earlier finds are already tags. If it is a normalised form of the
+// original, `origin` holds the original position of each byte and of the end, and `finds` collects the stretches found
+// in the original; otherwise both are empty.
 struct Work {
   struct Find {
     size_t begin, end;
@@ -59,7 +59,7 @@ struct Work {
   std::vector<Find> finds;
 };
 
-// Builds the text with tags in it; it is copied only when there is a find.
+// Builds the text with tags in it; copies the text only if there is a find.
 class Replacement {
  public:
   explicit Replacement(Work& work) : work_(work) {}
@@ -126,7 +126,8 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// The original with the collected finds replaced. One that holds another swallows it.
+// Returns the original with the collected finds replaced. Of a find that begins inside another one only the end that
+// stands out is taken away too.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);
@@ -134,7 +135,10 @@ std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::string out;
   size_t copied = 0;
   for (const Work::Find& find : finds) {
-    if (find.begin < copied) continue;
+    if (find.begin < copied) {
+      copied = std::max(copied, find.end);
+      continue;
+    }
     out.append(original.substr(copied, find.begin - copied)).append(find.tag);
     copied = find.end;
   }
@@ -159,15 +163,16 @@ std::string redact_as(std::string_view input, bool is_id, RedactionCounts& count
   return work.finds.empty() ? std::string(input) : replaced(input, std::move(work.finds));
 }
 
-// Names stay different where they were: what holds a find becomes a keyed digest, the same in every row.
+// Replaces a name with a find by a keyed digest, which is the same in every row, so that different names stay
+// different.
 void redact_name(std::string& name, const IdKey& key) {
   RedactionCounts finds;
   redact_as(name, true, finds);
   if (!finds.empty()) name = "redacted-" + key.digest("name", name);
 }
 
-// Every value of JSON that is kept as text, a number with a find as text then. Keys are the program's, but below
-// "arguments" the model wrote them; two that become the same are numbered.
+// Redacts every value of JSON that is kept as text; a number with a find becomes a string. Keys belong to the program,
+// except below "arguments", where the model wrote them. If two keys become the same, they are numbered.
 void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCounts& counts) {
   if (value.is_string()) {
     value = redact(value.get_ref<const std::string&>(), counts);

@@ -61,7 +61,7 @@ class Regenerate {
     return o;
   }
 
-  // What an answer depends on: a progress file made with anything else must not be continued.
+  // Settings that the answers depend on; a progress file made with other settings must not be continued.
   Json settings(const std::string& base_url) const {
     const bool local = !options_.target.empty();
     return {{"data_digest", reader_.digest()},
@@ -94,7 +94,7 @@ class Regenerate {
                  {"temperature", options_.temperature.value_or(sampling.temperature)},
                  {"seed", (options_.seed ^ conversation_key(job.row.id)) >> 11},  // 53 bits: exact in every JSON reader
                  {"return_token_ids", true}};
-    // Extensions and defaults are left out: strict endpoints refuse what they do not know.
+    // Leaves out extensions and defaults, because strict endpoints refuse fields that they do not know.
     if (sampling.top_p < 1) body["top_p"] = sampling.top_p;
     if (sampling.top_k > 0) body["top_k"] = sampling.top_k;
     if (sampling.min_p > 0) body["min_p"] = sampling.min_p;
@@ -110,7 +110,7 @@ class Regenerate {
     return t.decode(prompt, false);
   }
 
-  // The new row; tokens empty = nothing was generated.
+  // Returns the new row; its tokens are empty if nothing was generated.
   TokenRow answered_row(const Job& job, const Json& choice, const std::string& where) const {
     TokenRow row = job.row;
     row.tokens.resize(static_cast<size_t>(row.prompt_tokens));
@@ -172,7 +172,7 @@ class Regenerate {
     return answer;
   }
 
-  // Workers share a counter; this thread draws the progress. The first error stops all.
+  // Workers take jobs by a shared counter, and this thread draws the progress. The first error stops all workers.
   void ask_all(const ProgressFn& progress) {
     std::mutex mutex;
     std::condition_variable changed;

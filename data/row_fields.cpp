@@ -13,7 +13,7 @@ namespace specdec::data {
 
 namespace {
 
-// As seconds these are the years 5138 and later: such a number is in a smaller unit.
+// In seconds these would be the years 5138 and later, so a number from here on is in a smaller unit.
 constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
 
 std::string read_output_items(const Json& items, const std::string& where) {
@@ -30,18 +30,18 @@ std::string read_output_items(const Json& items, const std::string& where) {
 
 constexpr const char* kToolCalls = "unsupported_tool_calls";
 
-// What the text holds; null for what is no text.
+// Returns the JSON in the text; null if `value` is not text.
 nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
   if (!value.is_string()) return nullptr;
   try {
     return parse_ordered_json(value.get_ref<const std::string&>(), where);
-  } catch (const Error&) {  // its message would quote the row
+  } catch (const Error&) {  // the parser's message would quote the row
   }
   refuse(kToolCalls, where + ": expected a JSON array of at most 1 MiB with at most 4096 keys in an object");
 }
 
-// [{…, "function": {"name": …}}] as JSON text, the arguments as JSON where their text is an object.
+// Returns [{…, "function": {"name": …}}] as JSON text, with arguments as JSON if their text is an object.
 std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
@@ -54,13 +54,13 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
       auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData,
                                           {kMaxOrderedBytes, kMaxRowDepth / 2});
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
-    } catch (const Error&) {  // what the model wrote is no JSON: it stays text
+    } catch (const Error&) {  // the model did not write valid JSON: it stays text
     }
   }
   return list.empty() ? "" : list.dump();
 }
 
-// Numbers may be longer than in the log.
+// Refuses a list that is too long: numbers may have become longer than in the log.
 std::string bounded(std::string list, const std::string& where) {
   if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;
@@ -132,7 +132,7 @@ Json unpacked(const Json& value) {
   try {
     return parse_row_json(text);
   } catch (const Error&) {
-    return value;  // text that begins with a bracket
+    return value;  // it is text that begins with a bracket
   }
 }
 

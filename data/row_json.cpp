@@ -6,10 +6,10 @@ namespace specdec::data {
 
 namespace {
 
-// simdjson's buffers grow with the longest row and stay: longer rows are rare and take the slow parser.
+// simdjson's buffers grow with the longest row and are never freed. Longer rows are rare and use the slow parser.
 constexpr size_t kFastRowBytes = 1 << 20;
 
-// False for what parse_json refuses and simdjson does not: a key given twice.
+// Returns false for a key given twice, which parse_json refuses and simdjson does not.
 bool copy_value(const simdjson::dom::element& from, Json& to) {
   using simdjson::dom::element_type;
   switch (from.type()) {
@@ -44,7 +44,7 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       if (n < 0)
         to = n;
       else
-        to = static_cast<uint64_t>(n);  // as parse_json has it
+        to = static_cast<uint64_t>(n);  // as parse_json does
       return true;
     }
     case element_type::UINT64:
@@ -68,7 +68,8 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
 Json parse_row_json(std::string_view text) {
   if (text.size() <= kFastRowBytes) {
     thread_local simdjson::dom::parser parser;
-    thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);  // the depth stays when the buffers grow
+    // the depth stays the same when the buffers grow
+    thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);
     simdjson::dom::element root;
     Json value;
     if (ready == simdjson::SUCCESS && parser.parse(text.data(), text.size()).get(root) == simdjson::SUCCESS &&

@@ -1,4 +1,4 @@
-// One row of a log as JSON, several times faster than base/json.h alone: logs come in gigabytes.
+// Parses one row of a log as JSON, several times faster than base/json.h alone, because logs come in gigabytes.
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,10 @@ namespace specdec::data {
 
 inline constexpr int kMaxRowDepth = 64;
 
-// The same values and the same errors as parse_json(text, "row", kData, {text.size(), kMaxRowDepth}), but for tools and
-// tool_calls: arrays under these keys are JSON as text, their keys in the order of the row, in rows up to 1 MiB. Rows
-// are read by simdjson, and what it refuses is read again by the parser that words the error. Memory: at most 16 bytes
-// a byte of the longest row up to 1 MiB.
+// Returns the values and throws the errors of parse_json(text, "row", kData, {text.size(), kMaxRowDepth}), except for
+// tools and tool_calls: in rows up to 1 MiB, arrays under these keys become JSON text with the keys in the order of the
+// row. simdjson reads the rows, and the slower parser reads again what simdjson refuses, to word the error. Memory: at
+// most 16 bytes per byte of the longest row up to 1 MiB.
 Json parse_row_json(std::string_view text);
 
 }  // namespace specdec::data

@@ -22,7 +22,7 @@ bool is_alpaca(const Json& row) { return find(row, "instruction"); }
 bool is_prompt(const Json& row) { return find(row, "prompt") && find_any(row, {"completion", "response"}); }
 bool is_text(const Json& row) { return find(row, "text"); }
 
-// What the plain formats carry beside their content.
+// Reads the metadata that the plain formats have beside their content.
 ParsedRecord with_metadata(const Json& row) {
   ParsedRecord parsed;
   parsed.record.id = id_text(find_any(row, {"id", "custom_id", "request_id"}));
@@ -43,7 +43,7 @@ void parse_traffic(const Json& row, const RowOptions& options, std::vector<Parse
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
-// OpenAI's messages and ShareGPT's conversations; the answer may stand beside the messages.
+// Parses OpenAI's messages and ShareGPT's conversations; the answer may be in a field beside the messages.
 void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const bool sharegpt = !find(row, "messages");
   const Json* list = find(row, sharegpt ? "conversations" : "messages");
@@ -133,7 +133,7 @@ const TrafficFormat* recognise(const Json& row) {
   return nullptr;
 }
 
-// What an Error says up to the value it found, which may be content.
+// Returns an Error's message up to the value it found, because the value may be content.
 std::string without_values(const std::string& message) {
   return message.substr(0, std::min(message.find(", found"), size_t{160}));
 }
@@ -171,7 +171,8 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
   };
   if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty())
     parsed.record.domain = std::move(domain);
-  parsed.record.domain = one_line(std::move(parsed.record.domain));  // a name that reports and terminals show
+  // one line, because reports and terminals show it
+  parsed.record.domain = one_line(std::move(parsed.record.domain));
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
   if (parsed.record.domain.size() > kMaxTagBytes)
     refuse("bad_field", "domain: longer than " + std::to_string(kMaxTagBytes) + " bytes");

@@ -1,4 +1,5 @@
-// One row of a traffic log in any known format → canonical TrafficRecords, or the reason why not. Pure; no tokenizer.
+// Parses one row of a traffic log in any known format into canonical TrafficRecords, or into the reason why not. Pure
+// functions without a tokenizer.
 #pragma once
 
 #include <span>
@@ -14,9 +15,9 @@ namespace specdec::data {
 
 struct ParsedRecord {
   TrafficRecord record;
-  std::string tenant;  // whose traffic it is, as the log says; "" = none
+  std::string tenant;  // whose traffic it is according to the log; "" = none
 };
-// One of the two rows of a batch: the record needs the other one, from another line and usually another file.
+// One of the two rows of a batch item. The record also needs the other row, from another line and usually another file.
 struct BatchHalf {
   std::string custom_id;
   bool is_request = false;
@@ -28,46 +29,47 @@ struct RowOptions;
 // A format is a row of this table: its name, how it is recognised, and how its rows are read.
 struct TrafficFormat {
   const char* name;  // --format NAME, and the name in the counts
-  const char* keys;  // by which it is recognised, for people
+  const char* keys;  // the keys by which it is recognised, for people to read
   bool (*matches)(const Json& row);
-  // Appends what the row holds (most hold one record, a line of OTLP holds many), or throws Refusal.
+  // Appends the records of the row (most rows hold one; a line of OTLP holds many), or throws Refusal.
   void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 };
-// In the order in which they are tried: the more particular ones first.
+// Returns the formats in the order in which they are tried, the more specific ones first.
 std::span<const TrafficFormat> traffic_formats();
-// Null for "auto". Throws Error(kUsage) with the names there are.
+// Returns null for "auto". Throws Error(kUsage) that lists the names.
 const TrafficFormat* parse_format_name(const std::string& name);
 std::string format_names();  // "auto | traffic | …"
 
 struct RowOptions {
-  const TrafficFormat* format = nullptr;  // null = whatever the row is recognised as
+  const TrafficFormat* format = nullptr;  // null = the format that the row is recognised as
   std::string domain_field;               // "" = "domain"; "a.b" looks inside a
-  std::string tenant_field;               // "" = what the format has
+  std::string tenant_field;               // "" = the format's own field
   bool instructions_as_chat = false;      // instruction/input/output rows become a user and an assistant message
 };
 
 struct ParsedLine {
   const TrafficFormat* format = nullptr;  // null: not recognised
-  std::vector<ParsedRow> rows;            // one, or more where a line holds several records
+  std::vector<ParsedRow> rows;            // one, or several if a line holds several records
 };
 
-// One JSON object as text. The format is found row by row, so that files may be mixed. opt_out: true is respected in
-// every format. A chat ends at its last assistant message. A record's id is "" where the log has none. Reasons:
+// Parses one JSON object. The format is recognised row by row, so files may be mixed. opt_out: true is respected in
+// every format. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons:
 // invalid_utf8, invalid_json, not_an_object, unknown_format, bad_field, empty, no_answer, unsupported_content,
-// unsupported_tool_calls, opted_out, failed_request (the log says so), other_event (a row that is no model's answer).
+// unsupported_tool_calls, opted_out, failed_request (the log says so), other_event (a row that is not a model's
+// answer).
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
-// The request and the response of one custom_id, each a row that parse_line took for a BatchHalf.
+// Parses the request and the response of one custom_id; parse_line returned a BatchHalf for each.
 ParsedRow parse_batch_pair(std::string_view request, std::string_view response, const RowOptions& options);
 
-// A document of plain text: {"text": …} without the JSON. Reasons: invalid_utf8, empty.
+// Parses a document of plain text as if it were {"text": …}. Reasons: invalid_utf8, empty.
 ParsedRow parse_document(std::string_view text);
 
-// Unicode characters of the content: all messages, or prompt and response, or text.
+// Returns the number of Unicode characters of the content: all messages, or prompt and response, or text.
 int64_t content_characters(const TrafficRecord& record);
 
-// For the formats: checks the record and adds what every format may carry: the tag of --domain-field and the tenant of
-// --tenant-field, looked for in `row` and then in `inner` (attributes, metadata; may be null).
+// Used by the formats: checks the record and adds the fields that every format may have, the tag of --domain-field and
+// the tenant of --tenant-field. They are looked up in `row` and then in `inner` (attributes, metadata; may be null).
 void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,
                    std::vector<ParsedRow>& out);
 

@@ -1,4 +1,4 @@
-// Tokenised rows parked on disk until the split is known: ingest holds 40 bytes a row in memory, not the tokens.
+// Keeps tokenised rows on disk until the split is known: ingest holds 40 bytes per row in memory instead of the tokens.
 #pragma once
 
 #include <filesystem>

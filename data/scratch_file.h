@@ -1,4 +1,4 @@
-// Bytes parked on disk while a command runs: the file has no name, so that nothing is left when the process is killed.
+// Keeps bytes on disk while a command runs. The file has no name, so nothing is left when the process is killed.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace specdec::data {
 
 class ScratchFile {
  public:
-  // On the file system of `directory`. Throws Error(kIo).
+  // Creates the file on the file system of `directory`. Throws Error(kIo).
   explicit ScratchFile(const std::filesystem::path& directory);
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  uint64_t append(std::string_view bytes);  // returns where they begin. Throws Error(kIo): disk full, …
+  uint64_t append(std::string_view bytes);  // returns their offset; throws Error(kIo) if the disk is full, …
   void read(uint64_t offset, std::span<char> out) const;
 
  private:

@@ -1,4 +1,4 @@
-// The checks for secrets that are told by how random they look and by what stands before them: tokens, and blocks of
+// The checks for secrets that are recognised by how random they look and by the text before them: tokens, and blocks of
 // private keys.
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@ namespace specdec::data {
 
 namespace {
 
-// A token after a word such as "secret" needs less proof than one that stands alone.
+// A token after a word such as "secret" needs less proof than one on its own.
 constexpr size_t kShortestToken = 20, kShortestLabelled = 16, kShortestHex = 32;
 constexpr double kTokenBits = 27, kLabelledBits = 23, kEntropy = 3.0, kLabelledEntropy = 2.8;
 constexpr size_t kContext = 40;
@@ -20,7 +20,7 @@ bool is_token_character(char c) { return is_run_character(c) && c != '.' && c !=
 bool is_letter(char c) { return is_word(c) && !is_digit(c) && c != '_'; }
 bool is_hex(char c) { return is_digit(c) || (is_letter(c) && (c | 0x20) <= 'f'); }
 
-// The end of the line before `begin`, in lower case.
+// Returns the last kContext characters before `begin` on the same line, in lower case.
 std::string context_before(std::string_view text, size_t begin) {
   std::string_view before = text.substr(begin - std::min(begin, kContext), std::min(begin, kContext));
   if (const size_t line = before.rfind('\n'); line != before.npos) before.remove_prefix(line + 1);
@@ -29,8 +29,8 @@ std::string context_before(std::string_view text, size_t begin) {
   return lower;
 }
 
-// Whether one of the words stands in the context, as a word's end: "api_key" and "keys" hold "key", "keyboard" does
-// not.
+// True if one of the words occurs in the context at the end of a word: "api_key" and "keys" contain "key", "keyboard"
+// does not.
 template <size_t n>
 bool mentions(const std::string& context, const std::array<std::string_view, n>& words) {
   for (const std::string_view word : words)
@@ -49,7 +49,7 @@ bool is_labelled(const std::string& context) {
   return mentions(context, kLabels);
 }
 
-// What is named so is a digest of something public.
+// True if the context names a digest of something public.
 bool is_digest(const std::string& context) {
   static constexpr std::array<std::string_view, 13> kDigests = {"sha",    "sha1",   "sha256",   "sha512", "md5",
                                                                 "commit", "digest", "checksum", "hash",   "integrity",
@@ -57,7 +57,7 @@ bool is_digest(const std::string& context) {
   return mentions(context, kDigests);
 }
 
-// Subresource integrity: "sha384-oqVuAf…".
+// True for subresource integrity: "sha384-oqVuAf…".
 bool is_integrity(std::string_view run) {
   for (const std::string_view name : {"sha256-", "sha384-", "sha512-"})
     if (run.substr(0, name.size()) == name) return true;
@@ -71,7 +71,8 @@ bool is_uuid(std::string_view run) {
   return true;
 }
 
-// 0xBF58476D1CE4E5B9ull → BF58476D1CE4E5B9: a number of 64 bits or less in a program.
+// Strips prefix and suffix of a C++ integer literal: 0xBF58476D1CE4E5B9ull → BF58476D1CE4E5B9, which is a number of at
+// most 64 bits.
 std::string_view without_affixes(std::string_view run) {
   if (run.size() < 3 || run[0] != '0' || (run[1] | 0x20) != 'x') return run;
   while (run.size() > 2 && ((run.back() | 0x20) == 'u' || (run.back() | 0x20) == 'l')) run.remove_suffix(1);
@@ -91,7 +92,7 @@ bool looks_random(std::string_view run, const std::string& context) {
     upper |= c >= 'A' && c <= 'Z';
     all_hex &= is_hex(c);
   }
-  if (lower + upper + digit < 2) return false;  // words, and numbers
+  if (lower + upper + digit < 2) return false;  // made of words, or of numbers
   if (labelled && is_uuid(run)) return true;
   if (!labelled &&
       (is_uuid(run) || is_integrity(run) || (all_hex && (run.size() < kShortestHex || is_digest(context)))))
@@ -100,7 +101,7 @@ bool looks_random(std::string_view run, const std::string& context) {
          surprise_bits(run) >= (labelled ? kLabelledBits : kTokenBits);
 }
 
-// White space, also as it is written in JSON and in source text.
+// Skips white space, also in the escaped forms of JSON and source code.
 size_t skip_blanks(std::string_view text, size_t i) {
   for (; i < text.size(); ++i) {
     if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'n' || text[i + 1] == 'r'))
@@ -113,8 +114,8 @@ size_t skip_blanks(std::string_view text, size_t i) {
 
 bool is_base64(char c) { return is_word(c) || c == '+' || c == '/' || c == '='; }
 
-// Where the lines of base64 end that begin at `i`, or 0 if there are none. Between the marker and them headers may
-// stand ("Proc-Type: …").
+// Returns the end of the base64 lines that begin at `i`, or 0 if there are none. Headers may precede them ("Proc-Type:
+// …").
 size_t end_of_body(std::string_view text, size_t i) {
   constexpr size_t kLine = 16, kHeader = 120;
   size_t end = 0;
@@ -126,7 +127,7 @@ size_t end_of_body(std::string_view text, size_t i) {
       end = stop;
       continue;
     }
-    // No further than a header may reach: the text may hold a marker every few bytes and no line at all.
+    // Looks no further than a header may reach, because the text may hold a marker every few bytes and no line at all.
     const std::string_view rest = text.substr(stop, kHeader);
     const size_t line = std::min(rest.find('\n'), rest.size());
     if (!end && headers < 4 && stop - begin + line < kHeader &&
@@ -135,14 +136,14 @@ size_t end_of_body(std::string_view text, size_t i) {
       i = stop + line;
       continue;
     }
-    // The last line is short. A word of the sentence that goes on is followed by more of it.
+    // The last line is short. If it were a word of the following sentence, more of the sentence would follow.
     const bool alone = stop == text.size() || skip_blanks(text, stop) > stop;
     const bool whole = stop < text.size() && text[stop] == ' ' ? false : alone;
     return end && stop > begin && whole ? stop : end;
   }
 }
 
-// Where the lines of base64 begin that end at `end`, which may be `end` itself.
+// Returns the begin of the base64 lines that end at `end`; this may be `end` itself.
 size_t begin_of_body(std::string_view text, size_t end) {
   size_t begin = end;
   for (bool last = true;; last = false) {
@@ -169,7 +170,7 @@ Span propose_token(std::string_view text, size_t begin, size_t end) {
       }
       size_t stop = i;
       while (stop < text.size() && is_token_character(text[stop])) ++stop;
-      size_t start = i;  // a run may begin before its window
+      size_t start = i;  // a run may begin before the window
       while (start > begin && is_token_character(text[start - 1])) --start;
       if (stop - start >= kShortestLabelled) return {start, stop};
       i = stop;
@@ -180,7 +181,7 @@ Span propose_token(std::string_view text, size_t begin, size_t end) {
 }
 
 Span check_token(std::string_view text, Span run) {
-  // Where it is cut at the start of the search, the rest was judged before.
+  // If the search started inside the run, the run was judged before.
   if (run.begin > 0 && is_token_character(text[run.begin - 1])) return {};
   if (!looks_random(text.substr(run.begin, run.end - run.begin), context_before(text, run.begin))) return {};
   for (int padding = 0; padding < 2 && run.end < text.size() && text[run.end] == '='; ++padding) ++run.end;
@@ -195,7 +196,7 @@ Span check_private_key(std::string_view text, Span marker) {
     return begin == marker.begin ? Span{} : Span{begin, marker.end};
   }
   const std::string_view near = text.substr(marker.end, kLongestKey);
-  // The next dashes are those of the end marker, or the end is cut off.
+  // The next dashes belong to the end marker, unless the end is cut off.
   const size_t dashes = near.find("-----");
   if (dashes != near.npos && near.substr(dashes, kEnd.size()) == kEnd) {
     const size_t close = near.find("-----", dashes + kEnd.size());

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kCapStream = 4, kMixStream = 5;
 constexpr double kWhole = 1 + 1e-9;
 
-// Drops all but `keep` of these rows.
+// Drops all but `keep` of the rows in `group`.
 int64_t thin(std::vector<size_t> group, size_t keep, uint64_t seed, uint64_t stream, std::vector<bool>& kept) {
   if (group.size() <= keep) return 0;
   const auto rank = [&](size_t row) { return std::pair(philox_uniform(seed, stream, row), row); };
@@ -51,7 +51,7 @@ int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::str
     if (!options.mix.count(domains[d])) rest += groups[d].size();
   const double left = std::max(0.0, 1 - named) < 1e-9 ? 0 : 1 - named;
   std::vector<double> shares(domains.size());
-  double total = INFINITY;  // rows of the largest mix that there is
+  double total = INFINITY;  // rows of the largest possible mix
   for (size_t d = 0; d < domains.size(); ++d) {
     const auto it = options.mix.find(domains[d]);
     shares[d] = it != options.mix.end() ? it->second

@@ -16,7 +16,7 @@ constexpr size_t kMaxRowsFileBytes = size_t{4} << 30;
               file.string() + ": " + what + ": the data directory is damaged, run specdec data ingest again");
 }
 
-// safetensors errors are about models; here they mean damaged data.
+// The errors of safetensors are about models; here they mean damaged data.
 template <class F>
 auto as_data_error(F&& f) {
   try {

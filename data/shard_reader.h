@@ -1,4 +1,4 @@
-// Reads what `data ingest` wrote: the only part of data/ that distill and deploy may include.
+// Reads the shards that `data ingest` wrote. It is the only part of data/ that distill and deploy may include.
 #pragma once
 
 #include <filesystem>
@@ -12,14 +12,14 @@ namespace specdec::data {
 
 class ShardReader {
  public:
-  // Reads DIR/index.json and checks that the files exist with the sizes and digests it names. Throws Error(kData).
+  // Reads DIR/index.json and checks that the files exist with the sizes and digests in it. Throws Error(kData).
   explicit ShardReader(const std::filesystem::path& directory);
 
   const ShardIndex& index() const { return index_; }
   std::string digest() const;  // sha256 of index.json
 
-  // All rows of a split: "train", "holdout" or "all", in file order. Loaded at once (a shard is at most 64 MiB of
-  // tokens).
+  // Returns all rows of a split ("train", "holdout" or "all") in file order. They are loaded at once (a shard is at
+  // most 64 MiB of tokens).
   std::vector<TokenRow> rows(const std::string& split) const;
 
  private:

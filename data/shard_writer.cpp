@@ -62,7 +62,7 @@ void ShardWriter::flush(const std::string& split, Buffer& b) {
   shard.num_rows = static_cast<int64_t>(b.row_start.size()) - 1;
   shard.num_tokens = static_cast<int64_t>(b.tokens.size());
   for (uint8_t m : b.loss_mask) shard.num_loss_tokens += m;
-  // Widest dtype first, so that every tensor is aligned in the file.
+  // The widest dtype comes first, so that every tensor is aligned in the file.
   write_safetensors(directory_ / shard.tokens,
                     {as_tensor("row_start", "I64", b.row_start), as_tensor("tokens", "I32", b.tokens),
                      as_tensor("loss_mask", "U8", b.loss_mask)});
@@ -121,7 +121,7 @@ void require_replaceable(const fs::path& destination) {
 }
 
 void publish_data(const fs::path& destination, const std::function<void(const fs::path&)>& fill) {
-  // "out/" has no file name of its own: the temporary directory must lie beside it, not inside it.
+  // "out/" has no file name of its own. The temporary directory must be beside it, not inside it.
   fs::path target = fs::absolute(destination).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   require_replaceable(target);

@@ -1,4 +1,5 @@
-// Writes what ShardReader reads: token shards, row metadata, index.json. The format is in base/schema/shard_index.h.
+// Writes the files that ShardReader reads: token shards, row metadata, index.json. base/schema/shard_index.h defines
+// the format.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@
 
 namespace specdec::data {
 
-// Tokens in one shard: 64 MiB of int32. A row is never cut in two.
+// Tokens per shard: 64 MiB of int32. A row is never split over two shards.
 inline constexpr int64_t kMaxShardTokens = 16 << 20;
 
-// Collects rows and writes "<split>-00000.safetensors" and "<split>-00000.jsonl" into a directory that exists already
+// Collects rows and writes "<split>-00000.safetensors" and "<split>-00000.jsonl" into a directory that must exist
 // (usually the temporary one of replace_directory). Every file is fsynced. Memory: one shard per split.
 class ShardWriter {
  public:
@@ -24,7 +25,7 @@ class ShardWriter {
   // split: "train" | "holdout". Throws Error(kInternal) for a row that breaks the format (mask length, empty row,
   // prompt_tokens outside the row), Error(kIo) if a shard cannot be written.
   void add(const std::string& split, const TokenRow& row);
-  // Writes what is buffered; the shards of "train" come first, then "holdout", each in order of writing.
+  // Writes the buffered rows. Returns the shards of "train", then those of "holdout", each in order of writing.
   std::vector<ShardFile> finish();
 
  private:
@@ -42,16 +43,16 @@ class ShardWriter {
   std::map<std::string, Buffer> buffers_;
 };
 
-// Refuses with Error(kUsage) a destination that exists and is neither empty nor an earlier output of ours (it would be
-// removed).
+// Throws Error(kUsage) if the destination exists and is neither empty nor an earlier output of this program, because
+// publishing would remove it.
 void require_replaceable(const std::filesystem::path& destination);
 
-// Builds a data directory beside `destination` and puts it there in one rename. A killed run leaves the old directory,
-// or none, never a half.
+// Builds a data directory beside `destination` and publishes it by one rename. A killed run leaves the old directory or
+// none, never a partial one.
 void publish_data(const std::filesystem::path& destination,
                   const std::function<void(const std::filesystem::path& directory)>& fill);
-// The same for shards: fill(directory) writes shards and other files and returns the index, which is validated and
-// written last.
+// Publishes a directory of shards: fill(directory) writes shards and other files and returns the index, which is
+// validated and written last.
 void publish_shards(const std::filesystem::path& destination,
                     const std::function<ShardIndex(const std::filesystem::path& directory)>& fill);
 

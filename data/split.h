@@ -1,4 +1,4 @@
-// Which rows are held out: whole conversations only, so that no conversation is ever in both splits.
+// Chooses the rows that are held out. Conversations are held out as a whole, so no conversation is ever in both splits.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@ namespace specdec::data {
 
 struct SplitRow {
   uint64_t conversation = 0;    // first 8 bytes of the SHA-256 of the conversation's name
-  int64_t time = 0;             // unix seconds, 0 unknown
-  bool forced_holdout = false;  // from --holdout-src: takes its whole conversation with it
+  int64_t time = 0;             // Unix seconds, 0 = unknown
+  bool forced_holdout = false;  // from --holdout-src; its whole conversation is held out
 };
 
 struct SplitOptions {
-  // of the conversations, rounded; at least one is held out if share > 0 and there are two or more
+  // Share of the conversations, rounded; at least one is held out if share > 0 and there are two or more.
   double share = 0.05;
-  int64_t count = 0;          // conversations instead of a share, 0 = by share
+  int64_t count = 0;          // number of conversations, which replaces the share; 0 = by share
   std::string rule = "auto";  // auto | time | hash | first
   uint64_t seed = 0;
 };
 
 struct SplitResult {
-  std::vector<bool> holdout;  // one a row
-  std::string rule;           // time | hash | first: the one used
+  std::vector<bool> holdout;  // one per row
+  std::string rule;           // the rule that was used: time | hash | first
 };
 
-// time: the conversations whose last row is latest. hash: those with the smallest seeded hash: stays nearly the same
-// when rows are added. first: those that come first. auto: time if every row has one, else hash. Throws Error(kData)
-// for rule "time" when a row has no time.
+// Rules: time holds out the conversations whose last row is latest; hash those with the smallest seeded hash, which
+// stay nearly the same when rows are added; first those that come first; auto is time if every row has one, else hash.
+// Throws Error(kData) for rule "time" if a row has no time.
 SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& options);
 
 uint64_t conversation_key(const std::string& conversation);
 
-// A permutation of 0 … n−1 (Fisher–Yates over Philox): the same for a seed on every machine.
+// Returns a permutation of 0 … n−1 (Fisher–Yates over Philox), which is the same for a seed on every machine.
 std::vector<size_t> shuffled_order(size_t n, uint64_t seed);
 
 }  // namespace specdec::data

@@ -1,4 +1,4 @@
-// `data stats`: what is in a data directory. Reading it checks every digest.
+// `data stats`: reports what a data directory contains. Reading the directory checks every digest.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ struct GroupCounts {
 
 struct DataStats {
   ShardIndex index;
-  std::string digest;                                                 // of index.json
+  std::string digest;                                                 // SHA-256 of index.json
   std::map<std::string, GroupCounts> splits;                          // "train", "holdout"
   std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none)
-  double length_p50 = 0, length_p95 = 0;                              // tokens of a row
+  double length_p50 = 0, length_p95 = 0;                              // tokens per row
   int64_t length_max = 0;
   int64_t predicted_tokens = 0;      // Σ (tokens of a row − 1)
-  int64_t shared_conversations = 0;  // in both splits: 0 unless the directory was tampered with
-  double bigram_coverage = 0;        // share of the hold-out's loss tokens whose (previous, token) occurs in train
-  bool has_coverage = false;         // both splits have rows
+  int64_t shared_conversations = 0;  // number of conversations in both splits; 0 unless the directory was tampered with
+  double bigram_coverage = 0;        // share of the hold-out's loss tokens whose (previous, token) pair occurs in train
+  bool has_coverage = false;         // true if both splits have rows
 };
 
-// Throws Error(kData) if the directory is no output of ours or is damaged.
+// Throws Error(kData) if the directory was not written by this program or is damaged.
 DataStats data_stats(const std::filesystem::path& directory);
 Json to_json(const DataStats& stats);  // schema "specdec.data-stats/1"
 std::string to_table(const DataStats& stats);

@@ -12,12 +12,12 @@ namespace {
 
 constexpr size_t kLongRun = 14, kWindow = 256, kCountBlock = 64;
 
-// Whether 14 characters of a run stand together, by doubling: one, two, four, eight, fourteen. Loops of one length over
-// a window, which the compiler turns into vector instructions for the machine at hand.
+// True if the window has 14 run characters in a row. Computed by doubling: one, two, four, eight, fourteen. The loops
+// have a fixed length, so the compiler turns them into the vector instructions of the machine.
 SPECDEC_CLONES("avx2", "default")
 bool window_has_run(const char* text) {
   uint8_t together[kWindow + 32] = {};
-  // is_run_character in four loops: all of it in one becomes a table look-up a byte.
+  // Computes is_run_character in four loops, because a single loop would become a table look-up per byte.
   for (size_t i = 0; i < kWindow; ++i) together[i] = static_cast<uint8_t>((text[i] | 0x20) - 'a') < 26;
   for (size_t i = 0; i < kWindow; ++i) together[i] |= static_cast<uint8_t>(text[i] - '0') < 10;
   for (size_t i = 0; i < kWindow; ++i) together[i] |= static_cast<uint8_t>(text[i] - '+') < 5;
@@ -30,8 +30,8 @@ bool window_has_run(const char* text) {
   return any != 0;
 }
 
-// Adds the digits, colons, at signs and foreign bytes of the blocks to `counts`, in this order; blocks of one size, as
-// above.
+// Adds the digits, colons, at signs and foreign bytes of the blocks to `counts`, in this order. Blocks have a fixed
+// length for the same reason as above.
 SPECDEC_CLONES("avx2", "default")
 void count_blocks(const char* text, size_t blocks, uint32_t* counts) {
   for (size_t b = 0; b < blocks; ++b) {

@@ -8,7 +8,8 @@ namespace specdec::data {
 
 namespace {
 
-// Costs in half bits as letters, 'A' = 0. Rows: the letter before ('^' where none stands before), columns: the letter.
+// Costs of a letter after another letter, in half bits, written as letters with 'A' = 0. Rows are the preceding letter
+// ('^' = none), columns the letter.
 constexpr char kLetterCosts[27][27] = {
     "IJHIJJKKJNLJJKKIPIGIMMKOPQ",  // ^
     "QKIJRLKQJUMGJGVKWGIGNMONKR",  // a
@@ -41,7 +42,7 @@ constexpr char kLetterCosts[27][27] = {
 constexpr char kKindCosts[4][5] = {"AMQJ", "BENK", "JNBF", "CJDJ"};
 
 constexpr size_t kShortest = 12;
-constexpr double kStepBits = 3.8;  // the next letter of the alphabet, or the same one: "abcdef", "xxxx"
+constexpr double kStepBits = 3.8;  // most bits of a letter that repeats or follows the one before it: "abcdef", "xxxx"
 
 enum Kind { kLower, kUpper, kDigit, kSign };
 
@@ -53,7 +54,7 @@ Kind kind_of(char c) {
 
 size_t letter(char c) { return static_cast<size_t>((c | 0x20) - 'a'); }
 
-// Bits of a character of each kind where all characters of the alphabet are equally likely, and whether its letters end
+// For an alphabet whose characters are all equally likely: bits per character of each kind, and whether its letters end
 // with F.
 struct Alphabet {
   std::array<double, 4> bits;
@@ -61,13 +62,13 @@ struct Alphabet {
 };
 constexpr double kNever = 18;
 constexpr Alphabet kAlphabets[] = {
-    {{6.0, 6.0, 6.0, 7.0}, false},       // base64: two of 64 are signs, of the four that there are
+    {{6.0, 6.0, 6.0, 7.0}, false},       // base64: two of its 64 characters are signs, out of four possible signs
     {{4.0, kNever, 4.0, kNever}, true},  // hexadecimal
     {{kNever, 4.0, 4.0, kNever}, true},
-    {{5.17, kNever, 5.17, 9.6}, false},  // 36 characters and now and then a sign
+    {{5.17, kNever, 5.17, 9.6}, false},  // 36 characters and sometimes a sign
     {{kNever, 5.17, 5.17, 9.6}, false}};
 
-// Bits of `c` after `before` in an identifier; `before` is NUL at its start.
+// Returns the bits of `c` after `before` in an identifier; `before` is NUL at its start.
 double identifier_bits(char before, char c) {
   const Kind kind = kind_of(c), kind_before = before ? kind_of(before) : kind;
   double change = before ? 0.5 * (kKindCosts[kind_before][kind] - 'A') : 1.0;

@@ -20,8 +20,8 @@ size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
 }
 
-// Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the
-// end of `rendered` if the template changed it.
+// Returns where the answer ends in `rendered`. Searches from `begin`, ignoring white space around the answer because
+// templates trim it. Returns the end of `rendered` if the template changed the answer.
 size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
   const size_t first = content.find_first_not_of(kAnswerBlank);
   if (first == std::string_view::npos) return begin;
@@ -49,16 +49,16 @@ std::vector<int32_t> RowTokeniser::with_bos(const std::string& text) const {
 void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const {
   const std::vector<int32_t> head = with_bos(prompt);
   row.tokens = with_bos(prompt + response);
-  // A token may straddle the border: it is the first one of the response then.
+  // A token that straddles the border counts as the first token of the response.
   const size_t border = common_prefix(head, row.tokens);
   row.loss_mask.assign(row.tokens.size(), 1);
   std::fill_n(row.loss_mask.begin(), std::min(std::max<size_t>(border, 1), row.tokens.size()), 0);
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-// The turn of messages.back() ends where its rendering and one that goes on after it part: templates may close a
-// conversation with EOS, but the model ended its turn before that. White space that the template put there is not the
-// model's either.
+// Returns the end of the turn of messages.back(): the first token where its rendering differs from a rendering that
+// continues. Templates may close a conversation with EOS, but the model ended its turn before that. White space that
+// the template added there is not the model's either.
 size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
   size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
   size_t floor = from;
@@ -97,8 +97,8 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
     if (!end_of_calls && last)
       return Rejected{"unsupported_tool_calls",
                       "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
-    // A template that renders the last turn in a way of its own: all of that is the answer, and no earlier turn is as
-    // it was.
+    // If the template renders the last turn in a special way, the whole rest is the answer, and earlier turns are not
+    // as they were served.
     const bool parts_after_answer =
         common_prefix(turn.other, full) >=
         std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
@@ -119,7 +119,7 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
   return {};
 }
 
-// The conversation going on; as it is where the template refuses that.
+// Returns the rendering of a conversation that continues, or of the conversation itself if the template refuses that.
 std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
@@ -130,8 +130,9 @@ std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages
   }
 }
 
-// Where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 without calls. Nothing if the
-// template ignores them, or all but the first: then the text is not what the model wrote.
+// Returns where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 if there are none.
+// Returns nothing if the template ignores the calls, or all but the first one: then the text is not what the model
+// wrote.
 std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown,
                                               const std::string& tools) const {
   if (messages.back().tool_calls.empty()) return 0;
@@ -141,7 +142,7 @@ std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages,
     try {
       const std::string without = template_->render(messages, false, Json::object(), tools);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
-    } catch (const Error&) {  // refuses a conversation that nobody had: it looks at the calls
+    } catch (const Error&) {  // The template refuses the turn without its calls, so it does read them.
       return shown.size();
     }
   };
@@ -163,7 +164,8 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
     try {
       why = tokenise_chat(record.messages, record.tools, out);
     } catch (const Error& e) {
-      // raise_exception's text and limits are the row's fault and may quote it; a missing template is everybody's.
+      // raise_exception's text and limits are the row's fault, and the text may quote the row; a missing template
+      // affects all rows.
       if (e.kind() != ErrorKind::kData || !template_) throw;
       why = Rejected{"template_error", ""};
     }
@@ -176,7 +178,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
-  // Tokenizers may have added tokens that the model has no embedding for; a row may spell them.
+  // Tokenizers may have added tokens that the model has no embedding for, and the text of a row may spell them.
   for (const int32_t id : row.tokens)
     if (id >= vocab_size_)
       return Rejected{"token_past_vocabulary",

@@ -1,4 +1,4 @@
-// TrafficRecord → tokens and loss mask, as the target will see them when it is served.
+// Converts a TrafficRecord to tokens and loss mask, as the target will see them when it is served.
 #pragma once
 
 #include <filesystem>
@@ -14,18 +14,18 @@
 
 namespace specdec::data {
 
-// Tokens of a roll-out's prompt where the row has no prompt of its own: BOS and this many.
+// A row without a prompt gives a roll-out BOS and this many tokens as its prompt.
 inline constexpr int64_t kTextPromptTokens = 16;
 
 struct TokenisedRow {
   TokenRow row;
-  int64_t unlearnt_turns = 0;  // earlier answers that the template renders otherwise than they were served: mask 0
+  // earlier answers that the template renders differently from how they were served; their mask is 0
+  int64_t unlearnt_turns = 0;
 };
 
 class RowTokeniser {
  public:
-  // Reads the tokenizer and, where there are such, the chat template and config.json's vocab_size. Throws
-  // Error(kModel).
+  // Reads the tokenizer and, if they exist, the chat template and config.json's vocab_size. Throws Error(kModel).
   explicit RowTokeniser(const std::filesystem::path& target);
 
   bool has_chat_template() const { return template_.has_value(); }
@@ -33,20 +33,22 @@ class RowTokeniser {
 
   // text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
   // prompt + response: BOS + the tokens of both together; learnt from the first token that holds a character of the
-  // response. messages: the rendered template (special tokens are the template's business); every assistant turn is
-  // learnt up to its end-of-turn marker; white space or EOS that the template adds after it is not. prompt_tokens =
-  // tokens before the last answer. A turn counts only if the text before it is what the model was given then: templates
-  // that rewrite history (dropped thoughts) make earlier turns unlearnt, and reject the row if it is the last one. A
-  // turn with tool calls that the template does not render is unlearnt, too, and rejects the row if it is the last one.
-  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls; token_past_vocabulary for an id the
-  // model lacks. Throws Error(kData) for messages when the target has no chat template.
+  // response.
+  // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt up to its
+  // end-of-turn marker, but not white space or EOS that the template adds after it. prompt_tokens is the number of
+  // tokens before the last answer. A turn is learnt only if the text before it is what the model was given when it
+  // wrote the turn: templates that rewrite history (dropped thoughts) make earlier turns unlearnt, and the row is
+  // rejected if this affects the last turn. The same holds for a turn with tool calls that the template does not
+  // render.
+  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls; token_past_vocabulary for an id that
+  // the model does not have. Throws Error(kData) for messages if the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
-  // Raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as above.
+  // Tokenises a raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as described above.
   void tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const;
 
  private:
-  // `other`: the rendering that shares the turn with the row's text and parts from it after the turn.
+  // `other` is a rendering that shares the turn with the row's text and differs from it after the turn.
   struct Turn {
     std::string before, content, other;
   };
@@ -60,12 +62,12 @@ class RowTokeniser {
 
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
-  int64_t vocab_size_ = INT32_MAX;  // of config.json; no bound without one
+  int64_t vocab_size_ = INT32_MAX;  // from config.json; unlimited if there is none
 };
 
-// Keeps the first max_length tokens; returns how many were dropped. 0 = no cut.
+// Keeps the first max_length tokens and returns how many were dropped; 0 = no cut.
 int64_t cut_row(TokenRow& row, int64_t max_length);
-// Refuses rows from which nothing can be learnt: too_few_tokens (fewer than 2), no_loss_tokens.
+// Rejects rows without anything to learn: too_few_tokens (fewer than 2), no_loss_tokens.
 std::optional<Rejected> check_learnable(const TokenRow& row);
 
 }  // namespace specdec::data

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaxIndexedMessages = 4096;
 
-// OTLP's AnyValue {"stringValue": …} as plain JSON; what is none stays as it is.
+// Converts OTLP's AnyValue {"stringValue": …} to plain JSON; other values are returned unchanged.
 Json plain_value(const Json& any) {
   if (!any.is_object() || any.size() != 1) return any;
   const std::string& type = any.begin().key();
@@ -37,7 +37,7 @@ Json plain_value(const Json& any) {
   return plain;
 }
 
-// Attributes as a map, however they were written.
+// Returns the attributes as a map, whichever way they were written.
 Json attributes_of(const Json& object) {
   const Json* attributes = find(object, "attributes");
   if (!attributes) return Json::object();
@@ -45,7 +45,7 @@ Json attributes_of(const Json& object) {
   return plain_value(Json::object({{"kvlistValue", Json::object({{"values", *attributes}})}}));
 }
 
-// {role, parts: [{type: "text", content}]} of the conventions, or a message as everybody else writes it.
+// Reads {role, parts: [{type: "text", content}]} of the conventions, or a message in the usual shape.
 ChatMessage read_part_message(const Json& message, const std::string& where) {
   const Json* parts = find(message, "parts");
   if (!parts) return read_message(message, where);
@@ -82,7 +82,7 @@ std::string system_text(const Json& packed) {
   return text;
 }
 
-// gen_ai.prompt.0.role, gen_ai.prompt.0.content, … as OpenLLMetry writes them.
+// Reads gen_ai.prompt.0.role, gen_ai.prompt.0.content, … as OpenLLMetry writes them.
 void append_indexed(const Json& attributes, const std::string& prefix, const char* default_role,
                     std::vector<ChatMessage>& out) {
   for (size_t i = 0; i < kMaxIndexedMessages; ++i) {
@@ -94,8 +94,8 @@ void append_indexed(const Json& attributes, const std::string& prefix, const cha
   }
 }
 
-// Events gen_ai.content.prompt / gen_ai.content.completion, and one event a message (gen_ai.user.message, …,
-// gen_ai.choice).
+// Reads the events gen_ai.content.prompt / gen_ai.content.completion, and events that hold one message each
+// (gen_ai.user.message, …, gen_ai.choice).
 void append_events(const Json& span, std::vector<ChatMessage>& out) {
   const Json* events = find(span, "events");
   if (!events || !events->is_array()) return;
@@ -173,7 +173,7 @@ void parse_span(const Json& span, const Json& resource, const RowOptions& option
   append_record(std::move(parsed), attributes, &resource, options, out);
 }
 
-// Calls f(span, resource's attributes) for each span or log record of a line of OTLP JSON.
+// Calls f(span, resource's attributes) for each span or log record in a line of OTLP JSON.
 template <class F>
 void for_each_span(const Json& row, F&& f) {
   for (const auto& [group, scope, item] :
@@ -260,7 +260,7 @@ void parse_otel(const Json& row, const RowOptions& options, std::vector<ParsedRo
     ++spans;
     try {
       parse_span(span, resource, options, out);
-    } catch (const Refusal& refusal) {  // of this span only
+    } catch (const Refusal& refusal) {  // refuses this span only
       out.push_back(Rejected{refusal.why.reason, "span " + std::to_string(spans) + ": " + refusal.why.detail});
     }
   });

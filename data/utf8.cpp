@@ -19,7 +19,7 @@ bool is_valid_utf8(std::string_view s) {
     if (n == 0 || end - p < n) return false;
     for (int i = 1; i < n; ++i)
       if ((p[i] & 0xC0) != 0x80) return false;
-    // Overlong forms, surrogates and values over U+10FFFF (Unicode 15, table 3-7).
+    // Rejects overlong forms, surrogates and values over U+10FFFF (Unicode 15, table 3-7).
     if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) ||
         (c == 0xF4 && p[1] > 0x8F))
       return false;

@@ -1,4 +1,4 @@
-// What is valid text: logs are foreign bytes.
+// Checks and counts UTF-8, because logs are bytes of unknown origin.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Rows of token shards as training batches: right-padded rows of nearly equal length, so that a causal pass needs no
-// mask and little of a batch is padding. The order depends on (seed, epoch) only and the place in it is two integers.
+// Turns rows of token shards into training batches: right-padded rows of nearly equal length, so that a causal pass
+// needs no mask and little of a batch is padding. The order depends on (seed, epoch) only, so two integers are enough
+// to resume in it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,44 +14,46 @@ namespace specdec::distill {
 
 struct PreparedRows {
   std::vector<TokenRow> rows;
-  int64_t loss_tokens = 0;  // positions to learn: loss_mask[t] = 1 with t >= 1
+  int64_t loss_tokens = 0;  // positions that are learnt: loss_mask[t] = 1 with t >= 1
   int64_t tokens = 0;
-  int64_t cut_rows = 0, cut_tokens = 0;  // what the sequence length took away
-  int64_t empty_rows = 0;                // dropped: nothing to learn in them
+  // Rows that were longer than the sequence length, and the tokens cut off from them.
+  int64_t cut_rows = 0, cut_tokens = 0;
+  int64_t empty_rows = 0;  // dropped because no position in them is learnt
 };
-// Cuts rows to `sequence_length` tokens (0 = no cut) and drops those that then have no position to learn.
+// Cuts rows to `sequence_length` tokens (0 = no cut) and drops those without a position to learn.
 PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length);
 
-// Positions of a row to be learnt: loss_mask[t] = 1 with t >= 1.
+// Number of positions of a row that are learnt: loss_mask[t] = 1 with t >= 1.
 int64_t learnt_positions(const TokenRow& row);
 
 struct Batch {
   at::Tensor tokens;              // [B, S] int64, padded with 0 on the right
   at::Tensor labels;              // [B·S] int64: the next token of the row, 0 after its end
   at::Tensor rows;                // [R] int64: flat positions b·S + t whose next token is to be learnt
-  std::vector<size_t> row_index;  // which rows, in batch order
+  std::vector<size_t> row_index;  // index of each row of the batch in the training set
   int64_t num_tokens = 0;         // without padding
 };
 // Throws Error(kInternal) if `index` is empty.
 Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& index);
 
-// Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, at least one row each: within
-// stretches of the order rows are sorted by length, so that a batch holds nearly equal lengths.
+// Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, with at least one row each. The
+// order is processed in stretches; the rows of a stretch are sorted by length, so that a batch holds nearly equal
+// lengths.
 std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
                                             int64_t batch_tokens);
 
 struct BatchCursor {
   int64_t epoch = 0;
-  int64_t batch = 0;  // batches of this epoch that were handed out
+  int64_t batch = 0;  // batches of this epoch that were already returned
   bool operator==(const BatchCursor&) const = default;
 };
 
 class Batcher {
  public:
-  // `rows` outlives the batcher; not empty.
+  // `rows` must outlive the batcher and must not be empty.
   Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor = {});
 
-  Batch next();  // every row exactly once an epoch; starts the next epoch by itself
+  Batch next();  // Returns every row exactly once per epoch, then starts the next epoch.
   const BatchCursor& cursor() const { return cursor_; }
   void seek(BatchCursor cursor);
   int64_t batches_in_epoch(int64_t epoch) const;

@@ -48,7 +48,7 @@ std::vector<NamedTensor> read_optimizer(const fs::path& path) {
   return out;
 }
 
-// Why a checkpoint cannot be used, "" if it can.
+// Returns why a checkpoint cannot be used, or "" if it can.
 std::string damage(const fs::path& directory, Checkpoint& out) {
   try {
     const fs::path file = directory / "state.json";
@@ -68,7 +68,7 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
-    // a disk that cannot be read now says nothing of what lies on it: no other checkpoint is taken instead
+    // A read error says nothing about whether the checkpoint is damaged, so no other checkpoint is used instead.
     if (e.kind() == ErrorKind::kIo) throw;
     return e.what();
   } catch (const Json::exception& e) {

@@ -1,6 +1,6 @@
 // Training checkpoints: RUN/checkpoints/step-XXXXXXXX/{config.json, model.safetensors, optimizer.safetensors,
-// state.json}, published in one rename, then `latest` names it. state.json carries the SHA-256 of the other files and
-// of itself.
+// state.json}. A checkpoint is published by one rename, after which the file `latest` names it. state.json holds the
+// SHA-256 of the other files and of itself.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@ namespace specdec::distill {
 struct Checkpoint {
   int64_t step = 0;
   std::filesystem::path directory;
-  Json state;  // what save() was given
+  Json state;  // the `state` given to save()
 };
 
 class CheckpointStore {
  public:
   static constexpr int kVersion = 1;  // state.json: schema "specdec.checkpoint/1"
-  static constexpr size_t kKeep = 3;  // newest ones that stay, besides the best
+  static constexpr size_t kKeep = 3;  // newest checkpoints that are kept, besides the best one
 
-  explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; made if missing
+  explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; created if it is missing
 
-  // Publishes step `step` (replacing a damaged one of that name), moves `latest`, then removes all but the newest kKeep
-  // and `best_step`. Throws Error(kIo).
+  // Publishes step `step` (replacing a damaged checkpoint of that name), updates `latest`, then removes all checkpoints
+  // but the newest kKeep and `best_step`. Throws Error(kIo).
   void save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer, const Json& state);
 
-  // The newest checkpoint whose digests hold; damaged ones are named in the log. (A directory newer than `latest` is
-  // one whose save was killed between its two renames: as good.) Nothing if there is none at all; Error(kData) if all
-  // are damaged.
+  // Returns the newest checkpoint whose digests are right, and logs the damaged ones. (A directory newer than `latest`
+  // counts, too: its save was killed between its two renames.) Returns nothing if there is no checkpoint; throws
+  // Error(kData) if all are damaged.
   std::optional<Checkpoint> newest_good() const;
-  // One step with its digests checked; nothing if it is missing or damaged.
+  // Opens the checkpoint of one step and checks its digests; returns nothing if it is missing or damaged.
   std::optional<Checkpoint> open(int64_t step) const;
 
   // Reads the weights into the tensors of `draft` and the moments into `optimizer`. Throws Error(kData) if they do not

@@ -15,13 +15,13 @@ namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
-// Targets at least this many times deeper than the draft: layers are added one by one instead of removed, which costs
-// keep × total passes of shallow models instead of total² / 2 of deep ones.
+// For targets at least this many times deeper than the draft, layers are added one by one instead of removed: that
+// costs keep × total passes of shallow models instead of total² / 2 passes of deep ones.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
 
-// `count` of them, evenly spaced, the last among them.
+// Returns `count` of the candidates, evenly spaced; the last one is among them.
 std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) {
   if (count >= candidates.size()) return candidates;
   std::vector<Layers> out;
@@ -29,8 +29,8 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// What a round can choose from. Added: each other layer besides those kept, the last one first. Removed: each layer but
-// the ends.
+// The candidates of a round. When adding: each layer that is not kept yet, the last layer first. When removing: each
+// layer except the first and the last.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -42,7 +42,7 @@ std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
 }
 std::vector<Layers> candidates_to_remove(const Layers& kept) {
   std::vector<Layers> out;
-  const size_t ends = kept.size() > 2 ? 1 : 0;  // with one layer to keep the ends have no privilege in the last round
+  const size_t ends = kept.size() > 2 ? 1 : 0;  // down to one layer, the last round may remove an end, too
   for (size_t i = ends; i < kept.size() - ends; ++i) {
     out.push_back(kept);
     out.back().erase(out.back().begin() + static_cast<ptrdiff_t>(i));
@@ -50,7 +50,7 @@ std::vector<Layers> candidates_to_remove(const Layers& kept) {
   return out;
 }
 
-// How many candidates of each round, and rows of the probe, the limit pays for.
+// How many candidates each round measures and how many rows of the probe it uses, within the limit.
 struct SearchPlan {
   std::vector<size_t> rounds;
   size_t rows = 0, passes = 0;
@@ -79,7 +79,7 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
   std::vector<TokenRow> probe;
   const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
   const int64_t most = std::clamp<int64_t>(kProbeValues / vocab, 256, kProbeTokens);
-  // Where there can be few positions they are the first ones of several rows, not all of one.
+  // Where only few positions fit, take the first ones of several rows instead of all of one row.
   const int64_t of_a_row = most < kProbeTokens ? std::max<int64_t>(1, most / 16) : kProbeTokens;
   int64_t positions = 0;
   for (size_t i = 0; i < train.size() && positions < most; i += stride) {
@@ -125,10 +125,10 @@ std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& 
   search = {{"trials", Json::array()}};
   const SearchPlan plan = plan_search(keep, total, probe.size(), limits.passes);
   probe.resize(plan.rows);
-  Teacher answers(target, probe, INT64_MAX);  // the target is asked once
+  Teacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
   double reached = 1;
   size_t trials = 0;
-  // The best of `candidates`, each measured; ties go to the last.
+  // Measures each of `candidates` and returns the best; ties go to the last.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = 0;
     reached = -1;

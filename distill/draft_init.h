@@ -1,4 +1,5 @@
-// Where a draft starts: layers of the target, an existing model, or a configuration with random weights.
+// Creates the draft that training starts from: layers of the target, an existing model, or a configuration with random
+// weights.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +20,28 @@ struct DraftInit {
   Json search;  // prune: {"kept": [..], "acceptance", "trials": [{"layers": [..], "acceptance"}, ..]}; else null
 };
 
-// The target with only `layers` (ascending), renumbered: the same tensors, or copies of them.
+// Returns the target with only `layers` (ascending), renumbered. pick_layers shares the tensors, keep_layers copies
+// them.
 model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 
-// About 4,096 tokens of rows spread over the training set, fewer where their logits would be more than 128 M values:
-// held-out rows are not touched by any choice of this stage.
+// Returns about 4,096 tokens of rows spread over the training set, fewer where their logits would be more than 128 M
+// values. Choices at this stage never look at held-out rows.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab);
 
-// What the choice of layers may cost: passes of one candidate over one row of the probe. Each round measures at least
-// two candidates, each on four rows: then the rows are fewer, and after them the candidates, which are spread evenly
-// over the layers.
+// Limits what the choice of layers may cost, in passes of one candidate over one row of the probe. Each round measures
+// at least two candidates on four rows each: rows are reduced first, then candidates, which are spread evenly over the
+// layers.
 struct LayerSearch {
   int64_t passes = INT64_MAX;
-  EvaluationStep step = {};  // between stretches of work, with the share that is done
+  EvaluationStep step = {};  // called between stretches of work with the share that is done
 };
 
-// Which `keep` layers stay, by acceptance measured teacher-forced on `probe`. From the whole target, again and again
-// the layer goes whose removal costs least (first and last stay while keep >= 2; of equals the later goes); of targets
-// at least four times as deep as the draft, again and again the layer is taken that adds most (of equals the earlier).
-// `search` gets the record. Throws Error(kUsage) unless 1 <= keep <= layers.
+// Chooses the `keep` layers with the best acceptance, measured teacher-forced on `probe`. It starts from the whole
+// target and repeatedly removes the layer whose removal costs least (first and last stay while keep >= 2; among equals
+// the later one is removed). If the target is at least four times as deep as the draft, it repeatedly adds the layer
+// that gains most (among equals the earlier one). Writes the record to `search`. Throws Error(kUsage) unless 1 <= keep
+// <= layers.
 std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
                                    std::vector<TokenRow> probe, double temperature, Json& search,
                                    const LayerSearch& limits = {});
@@ -51,7 +54,7 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
 };
-// `target` may be null unless the kind is prune; `train` gives prune its probe. Throws Error(kUsage | kConfig |
+// `target` may be null unless the kind is prune; prune takes its probe from `train`. Throws Error(kUsage | kConfig |
 // kModel).
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
                      const std::vector<TokenRow>& train);

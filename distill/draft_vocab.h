@@ -1,5 +1,5 @@
-// Which tokens a draft of a reduced vocabulary proposes, and how much of the traffic they are
-// (engine/model/draft_vocab.h runs it).
+// Chooses the tokens that a draft with a reduced vocabulary proposes, and measures how much of the traffic they cover.
+// (engine/model/draft_vocab.h runs such a draft.)
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,15 @@
 
 namespace specdec::distill {
 
-// `size` ids, rising: EOS, BOS and padding of `config`, then the most frequent tokens to learn of `rows` (counted where
-// loss_mask is 1), then the lowest ids, which are the commonest merges of a tokenizer. size in [1, config.vocab_size].
+// Returns `size` ids, ascending: EOS, BOS and padding of `config`, then the most frequent learnt tokens of `rows`
+// (those with loss_mask 1), then the lowest ids, which are the commonest merges of a tokenizer. size is in [1,
+// config.vocab_size].
 std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64_t size,
                                         const model::DecoderConfig& config);
 
-// Share of the tokens to learn that are among `draft_vocab`: {"value": x, "domains": {name: x}}; null without tokens.
-// No acceptance can exceed the target's mass on these ids, of which this is the estimate from text.
+// Returns the share of the learnt tokens that are in `draft_vocab`: {"value": x, "domains": {name: x}}; null where
+// there are no tokens. No acceptance can exceed the target's probability mass on these ids; this is its estimate from
+// the text.
 Json vocab_coverage(const std::vector<TokenRow>& rows, const std::vector<int32_t>& draft_vocab);
 
 }  // namespace specdec::distill

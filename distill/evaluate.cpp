@@ -20,12 +20,12 @@ namespace specdec::distill {
 
 namespace {
 
-// Figures of the positions of a batch that count.
+// Scores of the learnt positions of a batch.
 struct PositionScores {
   std::vector<float> overlap, agree, cross_entropy;
 };
 
-// Rows of logits that are there at a time: 8 M values of each model.
+// Limits how many rows of logits exist at a time: 8 M values of each model.
 constexpr int64_t kBlockValues = int64_t{1} << 23;
 
 void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int64_t* label, float inverse,
@@ -40,10 +40,8 @@ void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int6
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(first + i);
-      out.cross_entropy[at] =
-          std::isinf(own) && own < 0
-              ? 0
-              : f.log_sum_draft - (own - f.max_draft) * inverse;  // a label outside of a reduced vocabulary counts as 0
+      // A label outside of a reduced vocabulary counts as 0.
+      out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
     }
@@ -65,7 +63,7 @@ void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at
   keep(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat), out.agree);
 }
 
-// `done` hears how many positions are scored.
+// Calls `done` with the number of positions scored so far.
 PositionScores score_positions(const RowLogits& draft, const RowLogits& target, const Batch& batch, double temperature,
                                int64_t vocab, const std::function<void(int64_t)>& done) {
   const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / vocab);
@@ -86,7 +84,7 @@ PositionScores score_positions(const RowLogits& draft, const RowLogits& target, 
   return out;
 }
 
-// Conversations in order of first appearance, each with its rows.
+// Returns the row indices of each conversation, in order of first appearance.
 std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& rows) {
   std::map<std::string, size_t> seen;
   std::vector<std::vector<size_t>> groups;
@@ -98,7 +96,7 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-using TargetRows = std::function<RowLogits(const Batch&)>;  // empty: no target
+using TargetRows = std::function<RowLogits(const Batch&)>;  // empty without a target
 
 Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, const std::vector<TokenRow>& rows,
                          double temperature, int64_t batch_tokens, const EvaluationStep& step) {
@@ -170,7 +168,7 @@ HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, si
   std::sort(order.begin(), order.end());
   HeldOut out;
   for (size_t i = 0; i < order.size(); ++i) {
-    const bool verdict = i % 2 == 0;  // of an odd number the judging half gets one more
+    const bool verdict = i % 2 == 0;  // with an odd number, the verdict half gets one more
     std::vector<TokenRow>& half = verdict ? out.verdict : out.selection;
     const size_t limit = verdict ? max_verdict_rows : max_selection_rows;
     const auto& members = groups[order[i].second];
@@ -209,7 +207,7 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
                 bool by_acceptance) {
   constexpr double kLevel = 0.05;
   const auto groups = by_conversation(rows);
-  // Acceptance: mean over requests. Cross entropy: over tokens.
+  // Acceptance is a mean over requests, cross entropy a mean over tokens.
   const auto statistic = [&](const Evaluation& e, std::span<const size_t> units) {
     double sum = 0, weight = 0;
     for (const size_t unit : units) {

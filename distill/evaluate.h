@@ -1,5 +1,5 @@
-// Teacher-forced measurement on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer position,
-// mean within a request, then over requests; without a target, the cross entropy of the text.
+// Measures a draft teacher-forced on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer
+// position, mean within a request, then over requests. Without a target it measures the cross entropy of the text.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,46 +17,48 @@ namespace specdec::distill {
 
 struct RowScore {
   double acceptance = 0;     // mean over the row's answer positions; NaN without a target
-  double agreement = 0;      // share of positions where both arg maxes are the same token; NaN without a target
-  double cross_entropy = 0;  // mean of −log q(next token), nats
+  double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
+  double cross_entropy = 0;  // mean of −log q(next token), in nats
   int64_t tokens = 0;        // answer positions
 };
 
 struct Evaluation {
-  std::vector<RowScore> rows;                                             // one a row, in the order given
-  double acceptance = 0;                                                  // over requests
-  double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // over tokens
+  std::vector<RowScore> rows;                                             // one per row, in the order given
+  double acceptance = 0;                                                  // mean over requests
+  double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };
 
-inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens of a pass
-// Called between stretches of work with the share of the positions that is done; what it throws ends the evaluation.
+inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens per pass
+// Called between stretches of work with the share of the positions that is done. An exception thrown from it ends the
+// evaluation.
 using EvaluationStep = std::function<void(double share)>;
 
-// p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic.
-// Of a large vocabulary only a few rows of logits exist at a time.
+// Computes p and q at `temperature` > 0. `target` may be null. A pass has at most `batch_tokens` padded tokens;
+// arithmetic is fp32. With a large vocabulary only a few rows of logits exist at a time.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
 
-// The same against the answers of a teacher made for these rows, which keeps them between calls.
+// Compares with the logits of a teacher that was made for these rows and keeps them between calls.
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
 
-// Held-out rows in two halves that share no conversation: one to choose the checkpoint with, one to judge the chosen
-// by. By hash of the conversation, alternating in hash order: the halves differ by at most one conversation.
+// Held-out rows in two halves that share no conversation: `selection` to choose the checkpoint, `verdict` to judge the
+// chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves differ by at most one.
 struct HeldOut {
   std::vector<TokenRow> selection, verdict;
   int64_t selection_conversations = 0, verdict_conversations = 0;
 };
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows);
 
-// A measured checkpoint. Scores: acceptance, or minus the cross entropy where there is no target: higher is better.
+// A measured checkpoint. The score is the acceptance, or minus the cross entropy where there is no target, so higher is
+// better.
 struct Measured {
   int64_t step = 0;
   double score = 0;
-  double loss = 0;  // of training, recorded beside it and never asked
+  double loss = 0;  // training loss, recorded for the report only
 };
-// Steps from best to worst: by score, the earlier of equals first; NaN scores are left out.
+// Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
 enum class Verdict { kImproved, kNoSignificantGain, kInconclusive };
@@ -64,13 +66,14 @@ const char* to_string(Verdict verdict);  // "improved", "no_significant_gain", "
 
 struct Judgement {
   Verdict verdict = Verdict::kInconclusive;
-  Estimate before, after;  // acceptance with bounded_mean over conversations, or cross entropy with a bootstrap
-  Estimate difference;     // paired, better is positive; 95 % bootstrap over conversations
+  Estimate before, after;  // acceptance: bounded_mean over conversations; cross entropy: bootstrap
+  Estimate difference;     // paired, positive is better; 95 % bootstrap over conversations
 };
 inline constexpr int64_t kMinVerdictConversations = 8;
 
-// Compares two evaluations of the same `rows`. Improved: the lower end of the difference is above zero. Inconclusive:
-// fewer than kMinVerdictConversations. `by_acceptance` false judges cross entropy.
+// Compares two evaluations of the same `rows`. The verdict is kImproved if the lower end of the difference's interval
+// is above zero, and kInconclusive with fewer than kMinVerdictConversations. With `by_acceptance` false, cross entropy
+// is judged.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

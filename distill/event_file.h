@@ -1,5 +1,5 @@
-// TensorBoard event files without protobuf: TFRecord framing, masked CRC-32C and the three Event fields that scalars
-// need. Format: tensorflow/core/lib/io/record_writer.h and core/util/event.proto, core/framework/summary.proto.
+// Writes TensorBoard event files without protobuf: TFRecord framing, masked CRC-32C and the three Event fields that
+// scalars need. Format: tensorflow/core/lib/io/record_writer.h and core/util/event.proto, core/framework/summary.proto.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ std::string tf_record(std::string_view payload);
 // Appends scalars to DIR/events.out.tfevents.<unix>.<host>.<pid>.<n>; each call is one write(2) of whole records.
 class EventFile {
  public:
-  // `first_step` > 0 is a resumed run: readers then drop what an interrupted one wrote from that step on.
-  // Throws Error(kIo), then and in scalars().
+  // `first_step` > 0 marks a resumed run: readers then drop what the interrupted run wrote from that step on. The
+  // constructor and scalars() throw Error(kIo).
   EventFile(const std::filesystem::path& directory, int64_t unix_seconds, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;

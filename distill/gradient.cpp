@@ -10,7 +10,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Rows from the middle of the set, by length, that fill `tokens`.
+// Returns batches of typical rows (of medium length) that hold about `tokens` tokens together.
 std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t tokens, int64_t vocab) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -31,7 +31,8 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
-// AdamW passes over weights, gradients and two moments, of which the norm reads one.
+// Estimated time of an AdamW update divided by that of the gradient norm: the update reads and writes weights,
+// gradients and two moments, the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
 
 }  // namespace
@@ -81,8 +82,8 @@ StepCost measure_step(const GradientSource& source, const std::vector<NamedTenso
   const auto forget = [&] {
     for (const NamedTensor& p : parameters) p.tensor.mutable_grad() = at::Tensor();
   };
-  // The least of a few: others that disturb a step only make it longer. The first one fills the teacher's answers and
-  // counts only alone.
+  // Takes the least of a few times, because disturbances only make a step longer. The first run fills the teacher's
+  // cache and counts only if it is the only one.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
     double least = 0, norm = 0;
     for (int i = 0; i < 4; ++i) {

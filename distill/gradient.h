@@ -1,4 +1,5 @@
-// One training step without its update: batches -> loss -> gradients of the draft's parameters.
+// Computes the gradients of one training step (batches -> loss -> gradients of the draft's parameters) without the
+// update.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,24 +18,24 @@ namespace specdec::distill {
 
 struct GradientSource {
   const model::Decoder* draft = nullptr;  // its weights require gradients
-  Teacher* teacher = nullptr;             // null for ce
+  Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
-  at::Tensor kept;  // of LossInput
+  at::Tensor kept;  // LossInput::kept
 };
 
 struct GradientFigures {
   double loss = 0, acceptance = 0;
   int64_t tokens = 0;  // without padding
-  bool finite = true;  // else the gradients are worth nothing
+  bool finite = true;  // if false, the gradients are useless
 };
 
-// Adds the gradients of the mean over all batches to those that the parameters have. `between` is called between
+// Adds the gradients of the mean over all batches to the parameters' existing gradients. `between` is called between
 // stretches of work and may throw.
 GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
                               const std::function<void()>& between = {});
 
-// Time of a step, by steps on batches of the training set that change nothing. Takes about `seconds`, and at least one
-// small step.
+// Measures the time of a step by running steps on training batches, without changing the weights. Takes about
+// `seconds`, and at least one small step.
 StepCost measure_step(const GradientSource& source, const std::vector<NamedTensor>& parameters,
                       const std::vector<TokenRow>& rows, double seconds, const Clock& clock,
                       const std::function<void()>& between = {});

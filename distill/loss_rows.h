@@ -1,35 +1,35 @@
-// One row of the distillation losses on host memory: softmax of both models, overlap, and the gradient in the draft's
-// logits. Two passes of exponentials instead of stored probabilities: the rows stay in the first-level cache. A NaN or
-// +inf logit makes the row's figures NaN. A token is never less likely than e^-87 of the likeliest, so that reversed
-// divergences stay finite.
+// Computes one row of the distillation losses in host memory: softmax of both models, overlap, and the gradient with
+// respect to the draft's logits. It computes exponentials twice instead of storing probabilities, so the rows stay in
+// the first-level cache. A NaN or +inf logit makes the row's figures NaN. Probabilities are floored at e^-87 of the
+// largest one, so that reversed divergences stay finite.
 #pragma once
 
 #include <cstdint>
 
 namespace specdec::distill {
 
-// bf16 bits as fp32, and back rounded to nearest even; NaN stays NaN.
+// Converts bf16 bits to fp32, and fp32 to bf16 rounded to nearest even; NaN stays NaN.
 void widen_bf16(const uint16_t* bits, int64_t count, float* out);
 void narrow_bf16(const float* values, int64_t count, uint16_t* out);
 
-// The first of the largest values.
+// Returns the index of the largest value, the first one among equals.
 int64_t first_largest(const float* values, int64_t count);
 
 struct RowFigures {
-  float mass = 1;     // of the target on the draft's tokens: p is renormalised over them, acceptance counts mass · p
-  float kl = 0;       // KL(p ‖ q)
+  float mass = 1;  // target's probability of the draft's tokens; p is renormalised over them, acceptance uses mass · p
+  float kl = 0;    // KL(p ‖ q)
   float overlap = 0;  // Σ min(mass · p, q) = 1 − TV
-  float inside = 0;   // Σ q over q < mass · p: what the gradient of TV is centred by
+  float inside = 0;   // Σ q over tokens with q < mass · p; centres the gradient of TV
   float max_target = 0, max_draft = 0;
-  float log_sum_target = 0, log_sum_draft = 0;  // of exp((logit − max) · inverse_temperature)
+  float log_sum_target = 0, log_sum_draft = 0;  // log Σ exp((logit − max) · inverse_temperature)
 };
 
-// p[V] = softmax(target · inverse_temperature), q[V] likewise of the draft.
+// Writes p[V] = softmax(target · inverse_temperature) and q[V], the same of the draft.
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass,
                        float* p, float* q);
 
-// Target logits [vocab] at the ids kept[count] into `out`. Returns the softmax mass of these ids, at least 1e-30, and
-// whether the likeliest token is among them; NaN and +inf make the mass NaN.
+// Copies the target's logits [vocab] at the ids kept[count] to `out`. Returns the softmax mass of these ids, at least
+// 1e-30, and whether the likeliest token is among them. NaN and +inf make the mass NaN.
 struct Kept {
   float mass;
   bool holds_argmax;
@@ -37,9 +37,9 @@ struct Kept {
 Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count,
               float* out);
 
-// grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures` and p, q from overlap_row. grad
-// may be q. d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(p, q). −log α has
-// the gradient of TV over α.
+// Writes grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures`, p and q are those of
+// overlap_row. grad may be q. d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ
+// min(p, q). The gradient of −log α is that of TV divided by α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight,
                   float tv_weight, float* grad);
 
@@ -51,13 +51,14 @@ struct Divergences {
   float rkl = 0;  // Σ q log(q / p)
   float jsd = 0;  // β Σ p log(p / m) + (1 − β) Σ q log(q / m), m = β p + (1 − β) q
 };
-// Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must not be p or q. For a loss Σ f(q): d/dz = q (f' − Σ q f');
-// f' of RKL is log(q / p), of JSD (1 − β) log(q / m), each up to a constant.
+// Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must be neither p nor q. For a loss Σ f(q), d/dz = q (f' − Σ q
+// f'); f' is log(q / p) for RKL and (1 − β) log(q / m) for JSD, each up to a constant.
 Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
                             float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights,
                             float* grad);
 
-// Cross entropy of `label` under softmax(draft · inverse_temperature); grad[V] = weight · (q − onehot).
+// Returns the cross entropy of `label` under softmax(draft · inverse_temperature); writes grad[V] = weight · (q −
+// onehot).
 float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight,
                         float* grad);
 

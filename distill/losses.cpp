@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// The mix once the mean acceptance of the rows is known: the hybrid is KL and TV.
+// Replaces the hybrid by its KL and TV terms, once the mean acceptance of the rows is known.
 LossMix resolve(LossMix mix, double eta, double acceptance) {
   const double lambda = std::exp(-eta * acceptance);
   mix.kl += mix.lk_hybrid * lambda;
@@ -29,38 +29,36 @@ LossMix resolve(LossMix mix, double eta, double acceptance) {
   return mix;
 }
 
-// Sums over rows, then means.
+// Sums over rows, from which put_figures makes means.
 struct Totals {
   double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, overlap = 0;
   void add(const Totals& t) { ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap; }
 };
 
-// `mix` resolved.
+// Writes the means to `result`. `mix` must be resolved.
 void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResult& result) {
   const auto n = static_cast<double>(count);
   result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
   result.kl_weight = mix.kl;
-  const auto term = [&](double weight, double value) {
-    return weight == 0 ? 0 : weight * value;
-  };  // 0 · inf is nothing
+  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // skips 0 · inf
   result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) +
                 term(mix.jsd, sums.jsd / n) + term(mix.tv, 1 - result.acceptance) + term(mix.nla, sums.nla / n);
   if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
 }
 
-// One more than a row's share of work that is worth a thread.
+// Returns the least number of rows that are worth a thread.
 int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 
-// Host memory: what every row needs.
+// The inputs in host memory, which all rows share.
 struct HostRows {
   LogitRows target, draft;  // [T, target_vocab], [T, vocab]
   const int64_t *labels, *rows;
-  const int64_t* kept;  // [vocab], null: both vocabularies are one
+  const int64_t* kept;  // [vocab]; null if the two vocabularies are the same
   int64_t vocab, target_vocab, count;
   float inverse;  // 1 / temperature
 };
 
-// What a thread works in, and both models' distributions of the row it is at.
+// Buffers of one thread, and both models' distributions of its current row.
 struct Room {
   std::vector<float> target, draft, kept, p, q, grad;
   explicit Room(const HostRows& in)
@@ -73,7 +71,7 @@ struct Room {
 };
 struct Compared {
   const float *target, *draft;  // [vocab] logits
-  bool counts;                  // for KL and its kin
+  bool counts;                  // whether KL, RKL and JSD count this row
   RowFigures figures;
 };
 Compared compare(const HostRows& in, int64_t row, Room& room) {
@@ -87,7 +85,7 @@ Compared compare(const HostRows& in, int64_t row, Room& room) {
   return out;
 }
 
-// The column of a row's label; -1 where the draft has none.
+// Returns the column of a row's label; -1 if the draft does not have it.
 int64_t label_of(const HostRows& in, int64_t row) {
   if (!in.kept) return in.labels[row];
   const int64_t* at = std::lower_bound(in.kept, in.kept + in.vocab, in.labels[row]);
@@ -104,13 +102,12 @@ double mean_overlap(const HostRows& in) {
   return std::accumulate(overlap.begin(), overlap.end(), 0.0) / static_cast<double>(in.count);
 }
 
-// Figures and gradient of one row against the target.
+// Computes figures and gradient of one row against the target.
 Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, Room& room, float* grad) {
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  Totals t{.kl = counts ? f.kl : 0 * f.kl,
-           .nla = -std::log(static_cast<double>(f.overlap)),
-           .overlap = f.overlap};  // 0 · NaN stays
+  // 0 * f.kl keeps a NaN.
+  Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
   overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0),
                static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
   if (counts && (mix.rkl > 0 || mix.jsd > 0)) {
@@ -128,7 +125,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, doubl
   return t;
 }
 
-// Cross entropy alone.
+// Computes a row whose loss is cross entropy alone.
 Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
   const float ce = cross_entropy_row(in.draft.row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
@@ -158,9 +155,9 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
                       in.target.defined() ? target.width() : vocab,
                       count,
                       static_cast<float>(1 / options.temperature)};
-  const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a look at all rows first
+  const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a pass over all rows first
   const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
-  // The mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
+  // Combines the mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));
   at::parallel_for(0, count, grain(host.target_vocab), [&](int64_t begin, int64_t end) {
@@ -180,18 +177,19 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
   return result;
 }
 
-// log softmax with the floor of loss_rows.h; NaN and +inf make the row NaN.
+// Computes log softmax with the floor of loss_rows.h; NaN and +inf make the row NaN.
 at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
   const at::Tensor wide = logits.to(at::kFloat);
   const at::Tensor x = ((wide - std::get<0>(wide.max(-1, true))) / temperature).clamp_min(-87.0);
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device. log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1] a
-// column.
+// A block of R rows on any device: log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1]
+// is the column of the label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
-  at::Tensor mass, counts, labelled;  // [R, 1]: as in Compared; 1 where the label is a column
+  // [R, 1]; mass and counts as in Compared, labelled is 1 where the draft has the label
+  at::Tensor mass, counts, labelled;
 };
 
 DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at::Tensor& kept,
@@ -217,8 +215,8 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   return out;
 }
 
-// `figures` [6]: sums in the order of Totals, fp64. Returns the gradient [R, V] fp32, or nothing where only figures are
-// wanted.
+// Adds to `figures` [6], fp64, the sums in the order of Totals. Returns the gradient [R, V] in fp32, or nothing if only
+// figures are wanted.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };
@@ -249,7 +247,7 @@ at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor fig
   return grad;
 }
 
-// Blocks of rows keep the fp32 copies of large vocabularies small.
+// Works in blocks of rows to keep the fp32 copies of large vocabularies small.
 LossResult device_loss(const LossOptions& options, const LossInput& in) {
   const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device()),
                    kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();

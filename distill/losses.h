@@ -1,6 +1,7 @@
-// Distillation losses with their gradients in one call, over rows of logits: the terms of LossMix (distill/options.h).
-// Formulas: Agarwal et al. 2024 (generalised JSD, arXiv 2306.13649), Zhou et al. 2024 (DistillSpec: reverse KL, TV,
-// arXiv 2310.08461), Samarin et al. 2026 (LK losses: −log α and the hybrid, arXiv 2602.23881). All arithmetic in fp32.
+// Computes the distillation losses and their gradients in one call, over rows of logits; LossMix (distill/options.h)
+// names the terms. Formulas: Agarwal et al. 2024 (generalised JSD, arXiv 2306.13649), Zhou et al. 2024 (DistillSpec:
+// reverse KL, TV, arXiv 2310.08461), Samarin et al. 2026 (LK losses: −log α and the hybrid, arXiv 2602.23881). All
+// arithmetic is in fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,34 +12,35 @@ namespace specdec::distill {
 
 struct LossOptions {
   LossMix mix = {.lk_hybrid = 1};
-  double eta = 3.0;          // of lk_hybrid
+  double eta = 3.0;          // η of lk_hybrid
   double temperature = 1.0;  // p, q = softmax(logits / temperature); > 0
 };
 
 struct LossInput {
   at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
-  at::Tensor target;  // [T, V] any of these dtypes, same device; undefined for ce alone
-  at::Tensor labels;  // [T] int64, the next token; read by ce
-  at::Tensor rows;    // [R] int64 on the CPU: the rows that count, ascending (the token at t + 1 is to be learnt)
-  double weight = 1;  // of this call in the gradient: R / rows of the whole optimiser step
-  // [D] int64 on the CPU, rising: the ids that the columns of `draft` stand for; undefined: all. kl, rkl and jsd then
-  // compare with the target renormalised over these ids, and leave rows out whose likeliest token is not among them
-  // (EAGLE, SpecForge); acceptance, tv and nla take the target as it is; ce leaves out other labels. Every mean is over
-  // all R rows.
+  at::Tensor target;  // [T, V] in any of these dtypes, on the same device; undefined for ce alone
+  at::Tensor labels;  // [T] int64, the next token; only ce reads it
+  // [R] int64 on the CPU, ascending: the rows that count, because the token at t + 1 is learnt.
+  at::Tensor rows;
+  double weight = 1;  // weight of this call in the gradient: R / rows of the whole optimiser step
+  // [D] int64 on the CPU, ascending: the ids that the columns of `draft` stand for; undefined if it has all. kl, rkl
+  // and jsd then compare with the target renormalised over these ids, and leave out rows whose likeliest token is not
+  // among them (EAGLE, SpecForge). acceptance, tv and nla use the target as it is; ce leaves out labels that are not
+  // among them. Every mean is over all R rows.
   at::Tensor kept = {};
 };
 
 struct LossResult {
   double loss = 0;        // mean over the rows; NaN when any logit is not finite
   double acceptance = 0;  // detached mean of Σ min(p, q); NaN for ce alone
-  double kl_weight = 0;   // of kl and the hybrid’s share λ
+  double kl_weight = 0;   // weight of kl plus the hybrid's share λ
   at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows that do not count are zero
 };
 
-// Throws Error(kInternal) for R = 0 or shapes that do not fit. Draft logits may require grad; nothing is recorded:
+// Throws Error(kInternal) for R = 0 or shapes that do not fit. Draft logits may require grad, but nothing is recorded:
 // the caller runs draft.backward(grad).
 LossResult loss_and_grad(const LossOptions& options, const LossInput& input);
-// The same with ATen operations on any device: what loss_and_grad runs off the CPU.
+// Computes the same with ATen operations on any device; loss_and_grad calls it for tensors that are not on the CPU.
 LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input);
 
 }  // namespace specdec::distill

@@ -1,4 +1,4 @@
-// What a run writes while it trains: RUN/metrics.jsonl (one object a line) and a TensorBoard event file.
+// Logs a training run: RUN/metrics.jsonl (one object per line) and a TensorBoard event file.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace specdec::distill {
 
 class Metrics {
  public:
-  // `resume_step` > 0: lines of later steps, left by an interrupted run, are dropped. Throws Error(kIo).
+  // If `resume_step` > 0, lines of later steps that an interrupted run left are dropped. Throws Error(kIo).
   Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step);
 
-  // {"kind": kind, "step": step, "time": unix, values…}; the same values as scalars "<kind>/<name>". Non-finite values
-  // are null.
+  // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>".
+  // Non-finite values are written as null.
   void write(const std::string& kind, int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
  private:

@@ -13,7 +13,7 @@ AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
   for (const NamedTensor& p : parameters_) {
     const at::Tensor weights = p.tensor.detach();
-    masters_.push_back(weights.to(at::kFloat));  // the same storage when it is fp32 already
+    masters_.push_back(weights.to(at::kFloat));  // shares the storage if it is fp32 already
     exp_avg_.push_back(at::zeros_like(masters_.back()));
     exp_avg_sq_.push_back(at::zeros_like(masters_.back()));
     steps_.push_back(at::zeros({}, masters_.back().options()));
@@ -34,7 +34,7 @@ double AdamW::grad_norm() const {
 void AdamW::step(double learning_rate, double norm) {
   at::NoGradGuard guard;
   const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1.0;
-  // Two groups: decayed matrices and the rest.
+  // There are two groups: the matrices, which decay, and the rest.
   for (const bool decayed : {true, false}) {
     std::vector<at::Tensor> weights, grads, m, v, steps;
     for (size_t i = 0; i < parameters_.size(); ++i) {

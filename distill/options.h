@@ -9,34 +9,36 @@
 namespace specdec::distill {
 
 struct DistillOptions {
-  std::string target, data, draft, out;  // target and data: directories; draft: prune:N | model:DIR | config:FILE
-  // tokens that the draft proposes, the commonest of the data; 0 = all, or what a model: draft has
+  // target and data are directories; draft is prune:N | model:DIR | config:FILE.
+  std::string target, data, draft, out;
+  // Number of tokens that the draft proposes, the commonest of the data; 0 = all, or those that a model: draft has.
   int64_t draft_vocab = 0;
-  std::string loss = "lk_hybrid";  // parse_loss; ce alone needs no target (--target then gives the tokenizer and may be
-                                   // a config-only directory)
+  // For parse_loss. ce alone needs no target: --target then gives the tokenizer and may be a directory without weights.
+  std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
-  double learning_rate = 0;  // 0 = by width (distill/defaults.h)
+  double learning_rate = 0;  // 0 = by hidden size (distill/defaults.h)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  int64_t batch_tokens = 0;  // of one batch, rows of nearly equal length padded to the longest; 0 = by the run's limits
-                             // (distill/defaults.h)
-  int64_t accumulate = 0;    // batches an update; 0 = as batch_tokens needs, 1 where that is given
-  int64_t sequence_length = 0;  // 0 = longest row, at most the models' context
+  // Tokens of one batch, whose rows have nearly equal length and are padded to the longest; 0 = by the run's limits
+  // (distill/defaults.h).
+  int64_t batch_tokens = 0;
+  // Batches per update; 0 = as many as the chosen batch_tokens needs, or 1 if batch_tokens is given.
+  int64_t accumulate = 0;
+  int64_t sequence_length = 0;  // 0 = the longest row, at most the models' context
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;     // 0 = 64, or as many as a hundredth of the run pays for
+  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if a hundredth of the run does not pay for these
   int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
-  double temperature = 1.0;      // of p and q in the loss and in the measured acceptance
-  // the target's answers to the training set are kept in memory if they fit; 0 = never
+  double temperature = 1.0;      // temperature of p and q in the loss and in the measured acceptance
+  // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
-  bool resume = false;  // goes on from the newest whole checkpoint; starts anew where there is none
+  bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };
 
-// What is minimised: a sum of weighted terms, each a mean over the tokens that count. p: target, q: draft, α = Σ min(p,
-// q).
+// The loss: a sum of weighted terms, each a mean over the learnt tokens. p is the target, q the draft, α = Σ min(p, q).
 struct LossMix {
   double ce = 0;         // −log q[next token]
   double kl = 0;         // Σ p log(p / q)
@@ -44,21 +46,21 @@ struct LossMix {
   double jsd = 0;        // β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q
   double tv = 0;         // 1 − α
   double nla = 0;        // −log α
-  double lk_hybrid = 0;  // λ kl + (1 − λ) tv with λ = exp(−η ā), ā the detached mean of α
-  double beta = 0.5;     // of jsd
+  double lk_hybrid = 0;  // λ kl + (1 − λ) tv with λ = exp(−η ā), where ā is the detached mean of α
+  double beta = 0.5;     // β of jsd
   bool needs_target() const { return kl > 0 || rkl > 0 || jsd > 0 || tv > 0 || nla > 0 || lk_hybrid > 0; }
 };
-// A term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
+// Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
 LossMix parse_loss(const std::string& text);
 
 struct DraftSpec {
   std::string kind;      // "prune" | "model" | "config"
-  std::string argument;  // directory of model:, file of config:
-  int64_t layers = 0;    // of prune:
+  std::string argument;  // directory for model:, file for config:
+  int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
 
-// Throws Error(kUsage) naming the flag and its range.
+// Throws Error(kUsage) that names the flag and its range.
 void validate(const DistillOptions& options);
 
 }  // namespace specdec::distill

@@ -11,7 +11,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Everything a tokenizer may consist of in a Hugging Face directory, and the generation settings.
+// All files that a tokenizer may consist of in a Hugging Face directory, and the generation settings.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
                                            "special_tokens_map.json",
@@ -64,7 +64,7 @@ std::string compact(double x) {
   return text;
 }
 
-// The same training, four times as long.
+// Returns the command of the same training, four times as long.
 std::string longer(const DistillOptions& o) {
   std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
                                     o.data,    "--draft", o.draft,    "--out",  o.out + "-longer"};

@@ -1,4 +1,4 @@
-// What a run leaves: the draft directory bound to its target, and the result object.
+// Writes the results of a run: the draft directory bound to its target, and the result object.
 #pragma once
 
 #include <filesystem>
@@ -14,12 +14,12 @@
 
 namespace specdec::distill {
 
-// Everything that decides the outcome, as JSON: run.json, and the provenance inside specdec.json.
+// Returns everything that decides the outcome as JSON, for run.json and for the provenance inside specdec.json.
 Json describe(const DistillOptions& options);
-// Paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" when equal.
+// Returns the paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" if there are none.
 std::string differing_keys(const Json& a, const Json& b);
 
-// Scores of an evaluation, kept in checkpoints: NaN is null.
+// Convert the scores of an evaluation to JSON and back, for checkpoints; NaN becomes null.
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
@@ -30,24 +30,25 @@ struct Outcome {
   int64_t verdict_conversations = 0, selection_conversations = 0, selection_requests = 0;
   int64_t kept_step = 0;
   TrainingSummary training;
-  Json search;      // of prune:, or null
-  Json vocabulary;  // of a reduced one, or null
-  Json chosen;      // settings that the options left open (distill/preparation.h)
+  Json search;      // record of the layer choice for prune:, or null
+  Json vocabulary;  // coverage of a reduced vocabulary, or null
+  Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
   std::string started;
   double seconds = 0;
 };
-// What to do after a verdict. `rising`: the best measured checkpoint is the last one.
+// Suggests what to do after a verdict. `rising` means that the last measured checkpoint is the best one.
 struct NextStep {
   std::string reason, command;
 };
 NextStep next_step(const std::string& verdict, const DistillOptions& options, bool rising);
 
-// The object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft, inputs.
+// Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
+// inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
-// Publishes the weights with the tokenizer files of `tokenizer_directory` byte for byte, and specdec.json unless
-// `target` is empty.
+// Publishes the weights with byte-for-byte copies of the tokenizer files in `tokenizer_directory`, and specdec.json
+// unless `target` is empty.
 void publish_draft(const std::filesystem::path& destination, const model::Decoder& draft,
                    const std::filesystem::path& tokenizer_directory, const std::optional<Fingerprint>& target,
                    const DistillOptions& options, const Json& result);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSampleTokens = 512;
 
-// Of passing one token; experts count as if all were asked.
+// Returns the floating-point operations per token of a forward pass; counts all experts as active.
 double flop_per_token(const model::DecoderConfig& config) {
   const double table = config.tie_embeddings ? 0 : static_cast<double>(config.vocab_size * config.hidden_size);
   return 2 * (static_cast<double>(model::num_parameters(config)) - table);
@@ -29,7 +29,7 @@ double mean_tokens(const std::vector<TokenRow>& rows) {
   return rows.empty() ? 1 : std::max(1.0, all / static_cast<double>(rows.size()));
 }
 
-// Rows of the training set's middle, cut to the sample's size.
+// Returns rows from the middle of the training set, cut to kSampleTokens in total.
 std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train) {
   std::vector<TokenRow> out;
   int64_t left = kSampleTokens;
@@ -44,7 +44,7 @@ std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train) {
 }
 
 struct Work {
-  double target = 0, draft = 0;  // flop a token
+  double target = 0, draft = 0;  // floating-point operations per token
   double both() const { return target + draft; }
 };
 
@@ -55,14 +55,14 @@ Work work_of(const PreparationInput& in) {
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
-// How fast this machine passes tokens through the target; infinite where nobody asks.
+// Measures how many operations per second this machine does in the target; infinite if no time limit needs it.
 double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
   const std::vector<TokenRow> sample = sample_rows(in.train.rows);
   if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty())
     return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
   double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 2; ++i) {  // the first one also warms up
+  for (int i = 0; i < 2; ++i) {  // the first pass also warms up
     const double begin = clock.seconds();
     evaluate(*in.target, nullptr, sample, in.options.temperature, kEvaluationTokens, stages.step());
     least = std::min(least, clock.seconds() - begin);
@@ -96,7 +96,7 @@ EvaluationStep Stages::step() {
   return [this](double share) {
     look();
     if (progress_)
-      // the next stage says that this one is done
+      // Stays below 100: the begin of the next stage shows that this one is done.
       progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});
   };
 }
@@ -139,7 +139,7 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   stages.begin("measuring the start");
   out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict, in.options.temperature, kEvaluationTokens,
                         stages.step());
-  // Judged against the whole draft: what a reduced vocabulary takes away counts.
+  // Set after the measurement: the comparison is with the whole draft, so what a reduced vocabulary loses counts.
   if (in.options.draft_vocab > 0) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);

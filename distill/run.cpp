@@ -28,22 +28,22 @@ bool has_weights(const fs::path& directory) {
   return false;
 }
 
-// Target, data and draft as loaded, with the defaults of the options filled in.
+// The loaded target, data and draft, with the options' defaults filled in.
 struct Setup {
   DistillOptions options;
   DraftSpec spec;
   bool ce = false;
   std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
-  std::optional<Fingerprint> target_id;          // nothing where there are no weights
+  std::optional<Fingerprint> target_id;          // empty if the target has no weights
   PreparedRows train;
   HeldOut held_out;
   int64_t holdout_rows = 0;
-  Json given;  // options as they were given: what --resume compares
+  Json given;  // options as given, which --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
 };
 
-// Layout of RUN: anything there already needs --resume, and then the same options and inputs.
+// Enters RUN. A RUN that exists needs --resume, and then the same options and inputs.
 void enter_run_directory(const Setup& setup) {
   const fs::path out = setup.options.out;
   const Json now = {{"schema", "specdec.distill_run/1"},
@@ -72,7 +72,8 @@ void load_target(Setup& s) {
   s.device = model::resolve_device(o.device.device);
   const fs::path directory = o.target;
   s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
-  // Cross entropy learns from the text; the target only measures, and not where the draft starts as the target itself.
+  // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. It is not loaded
+  // when the draft starts as the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   if (s.ce && (itself || !has_weights(directory))) return;
@@ -81,7 +82,7 @@ void load_target(Setup& s) {
   const model::DecoderConfig config = model::load_decoder_config(directory);
   const auto target = std::make_shared<model::Decoder>(
       model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
-  target->config.draft_vocab.clear();  // as a teacher it is all that it is
+  target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   s.target = target;
 }
 
@@ -156,12 +157,12 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                              std::to_string(2 * kMinVerdictConversations) + " are needed)");
 }
 
-// The number of steps of a run that is limited by epochs.
+// Sets max_steps for a run that is limited by epochs.
 void count_steps(Setup& s) {
   DistillOptions& o = s.options;
   if (o.max_steps > 0 || o.epochs <= 0 || s.train.rows.empty()) return;
   const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-  // Epochs differ by a batch or so; the mean of the first few stands for all.
+  // Epochs differ by about a batch, so the mean of the first few is used.
   const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
   double batches = 0;
   for (int64_t e = 0; e < looked_at; ++e)
@@ -171,7 +172,8 @@ void count_steps(Setup& s) {
       std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
 }
 
-// The draft as large as it will be: of a pruned one as many layers stay as were asked for, whichever these are.
+// Returns the configuration of the draft in its final size. A pruned draft has the requested number of layers,
+// whichever they are.
 model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
   if (s.spec.kind != "prune") return draft;
   draft.num_layers = s.spec.layers;
@@ -179,14 +181,14 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
   return draft;
 }
 
-// Weights, gradients and Adam's two moments of the draft in fp32, logits of a batch of both models with their
-// gradients, the kept answers of the target.
+// Throws if the run does not fit into memory or on the disk. Memory holds weights, gradients and Adam's two moments of
+// the draft in fp32, the logits of a batch of both models with their gradients, and the cached logits of the target.
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
   model::MemoryPlan plan = model::plan_memory(target, dtype, &draft, dtype, 0, 0, s.device);
   const int64_t parameters = model::num_parameters(draft);
-  plan.target_bytes = 0;  // loaded already
+  plan.target_bytes = 0;  // already loaded
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
@@ -223,7 +225,7 @@ GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teac
           kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
 }
 
-// The best measured checkpoint that is still whole.
+// Restores the best measured checkpoint that is still intact; returns its step.
 int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, model::Decoder& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
@@ -255,11 +257,13 @@ DistillResult no_data(const Setup& s, const std::string& started) {
   return {json, 4};
 }
 
-// What a run that goes on takes from its checkpoint: all that was chosen and measured before the first step.
+// The state that training starts from; a resumed run takes it from its checkpoint.
 struct Start {
   model::Decoder draft;
   std::optional<Checkpoint> checkpoint;
-  Json kept;  // TrainerOptions::extra: {"before", "search", "chosen", "selection_rows", "verdict_rows"}
+  // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
+  // "verdict_rows", "evaluations"}
+  Json kept;
 };
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
@@ -375,7 +379,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   make_private_directory(out);
   const FileLock lock(out / ".lock");
   enter_run_directory(s);
-  remove_partials(out, 0);  // of a run that was killed: the lock says that nobody is writing them
+  remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
   if (fs::exists(out / "result.json")) {
     const Json done = read_json(out / "result.json");
     require_schema(done, "distill", 1, (out / "result.json").string());

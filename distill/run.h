@@ -1,5 +1,5 @@
-// `specdec distill`, whole: opens model and data, makes the draft, trains it, keeps the best measured checkpoint,
-// judges it on rows that chose nothing, and publishes RUN/draft and RUN/result.json.
+// The whole of `specdec distill`: opens model and data, makes the draft, trains it, keeps the best measured checkpoint,
+// judges it on rows that took no part in any choice, and publishes RUN/draft and RUN/result.json.
 #pragma once
 
 #include "base/clock.h"
@@ -16,9 +16,10 @@ struct DistillResult {
 
 // Layout of RUN: run.json (options and inputs, compared on resume), checkpoints/, metrics.jsonl, events.out.tfevents.*,
 // draft/ (Hugging Face directory with specdec.json), result.json.
-// Throws Error(kUsage) if RUN exists without `resume`, or with it for other options or inputs (the keys are listed);
-// Error(kData) for shards of another tokenizer or token ids outside the vocabulary; Error(kModel | kConfig | kIo |
-// kDevice); Error(kNetwork) when stopped by a signal, with a checkpoint saved, or when another process works in RUN.
+// Throws Error(kUsage) if RUN exists without `resume`, or if it was made with other options or inputs (the message
+// lists the keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary; Error(kModel |
+// kConfig | kIo | kDevice); Error(kNetwork) when stopped by a signal, after saving a checkpoint, or when another
+// process works in RUN.
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
 
 }  // namespace specdec::distill

@@ -8,7 +8,7 @@
 namespace specdec::distill {
 
 double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seconds) {
-  double progress = 0, warm = 1;  // of the decay; of the warm-up
+  double progress = 0, warm = 1;  // progress of the decay; factor of the warm-up
   const double at = static_cast<double>(step), total = static_cast<double>(o.total_steps), limit = o.time_limit_seconds;
   if (o.total_steps > 0) {
     const double warmup = std::max(1.0, std::ceil(o.warmup_ratio * total));
@@ -19,7 +19,7 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     const double warmup = o.warmup_ratio * limit;
     progress = std::max(progress, limit > warmup ? (elapsed_seconds - warmup) / (limit - warmup) : 1);
     if (o.total_steps == 0) {
-      // At least a tenth of a step's share: the very first update would have rate 0 by the clock.
+      // By the clock alone the very first update would have rate 0, so it gets a tenth of a step's share.
       const double first = 0.1 / static_cast<double>(kMinWarmupSteps);
       warm = std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps),
                                       warmup > 0 ? elapsed_seconds / warmup : 1.0));

@@ -116,7 +116,7 @@ Trainer::StepFigures Trainer::train_step() {
   for (int64_t i = 0; i < options_.accumulate; ++i) batches.push_back(batcher_.next());
   optimizer_.zero_grad();
   StepFigures out;
-  // A step of a large model takes longer than a stop may: the step is given up then, as if it had not begun.
+  // A step of a large model takes longer than a stop may take, so the step is abandoned as if it had not begun.
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
@@ -170,7 +170,8 @@ void Trainer::roll_back() {
 }
 
 bool Trainer::measure() {
-  Measured m{step_, static_cast<double>(step_), last_loss_};  // without held-out rows the last one is as good as any
+  // without held-out rows the latest checkpoint ranks highest
+  Measured m{step_, static_cast<double>(step_), last_loss_};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
     const double t = options_.loss.temperature;
@@ -192,8 +193,8 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
-  // Weights that are not finite are not worth keeping: the next loss will say so, and the run goes back to the last
-  // save.
+  // Weights that are not finite are not saved: the next loss will not be finite either, and the run goes back to the
+  // last checkpoint.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
   if (!finite) {
@@ -223,7 +224,7 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
     std::snprintf(detail, sizeof detail, "loss %.4f · acceptance %.4f · %.0f tokens/s", f.loss, f.acceptance, speed);
   else
     std::snprintf(detail, sizeof detail, "loss %.4f · %.0f tokens/s", f.loss, speed);
-  // The nearer of the two limits gives the ETA.
+  // The ETA follows the nearer of the two limits.
   const double limit = options_.schedule.time_limit_seconds, steps = static_cast<double>(options_.schedule.total_steps);
   if (steps > 0 && (limit <= 0 || static_cast<double>(step_) / steps >= elapsed() / limit))
     progress_({"distill", static_cast<double>(step_), steps, "steps", detail});
@@ -244,7 +245,7 @@ TrainingSummary Trainer::run() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // the run that goes on measures it
+      } catch (const GivenUp&) {  // the resumed run will measure it
       }
     }
     if (last && measured_step_ == step_) break;

@@ -23,8 +23,8 @@
 
 namespace specdec::distill {
 
-// What to do about a loss or gradient that is not finite: skip the update; after three in a row go
-// back to the last checkpoint with half the learning rate; after three of those give up.
+// Decides what to do about a loss or gradient that is not finite: it skips the update; after three in a row it goes
+// back to the last checkpoint with half the learning rate; after three such roll-backs it gives up.
 class FaultPolicy {
  public:
   enum class Action { kStep, kSkip, kRollBack, kStop };
@@ -40,41 +40,42 @@ struct TrainerOptions {
   std::filesystem::path run_directory;
   LossOptions loss;
   AdamWOptions adamw;
-  ScheduleOptions schedule;  // total_steps and time limit are the limits of the run; at least one is set
+  ScheduleOptions schedule;  // total_steps and time limit are those of the run; at least one is set
   int64_t batch_tokens = 4096, accumulate = 1;
-  int64_t evaluations = kMostEvaluations;  // over the run
-  int64_t evaluate_every = 0;              // steps; 0 = `evaluations` of them
+  int64_t evaluations = kMostEvaluations;  // number over the run
+  int64_t evaluate_every = 0;              // steps; 0 = spread `evaluations` over the run
   int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
   uint64_t seed = 0;
-  Json extra;  // kept in every checkpoint beside the trainer's own state
+  Json extra;  // saved in every checkpoint beside the trainer's own state
 };
 
 struct TrainerData {
   const std::vector<TokenRow>* train = nullptr;
-  const std::vector<TokenRow>* selection = nullptr;  // held-out rows the checkpoint is chosen by; may be empty
-  Teacher* teacher = nullptr;                        // null for ce
-  Teacher* judge = nullptr;                          // of the selection rows; null: they are scored by cross entropy
+  const std::vector<TokenRow>* selection = nullptr;  // held-out rows that choose the checkpoint; may be empty
+  Teacher* teacher = nullptr;                        // null if the loss is ce alone
+  Teacher* judge = nullptr;  // teacher for the selection rows; if null, they are scored by cross entropy
 };
 
 struct TrainingSummary {
-  int64_t steps = 0, tokens = 0;  // tokens seen, padding left out
-  double seconds = 0;             // of training, all runs together
+  int64_t steps = 0, tokens = 0;  // tokens seen, without padding
+  double seconds = 0;             // training time of all sessions together
   double last_loss = 0;
   int64_t skipped_steps = 0;
   int rollbacks = 0;
-  double tokens_per_second = 0;  // of training steps alone
+  double tokens_per_second = 0;  // in training steps only
   std::vector<Measured> measured;
 };
 
 class Trainer {
  public:
-  // `draft`'s weights are trained in place. `clock` and `progress` as everywhere.
+  // `draft`'s weights are trained in place.
   Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
           ProgressFn progress);
 
   void resume(const Checkpoint& checkpoint);
-  // Runs to the limit, measuring and saving step 0 first. Throws Error(kNetwork) after saving when a stop was
-  // requested, Error(kInternal) when the loss stays non-finite after three roll-backs, Error(kIo) for a full disk.
+  // Trains until the limit; step 0 is measured and saved first. Throws Error(kNetwork), after saving, when a stop was
+  // requested, Error(kInternal) when the loss stays non-finite after three roll-backs, and Error(kIo) if the disk is
+  // full.
   TrainingSummary run();
 
  private:
@@ -85,10 +86,10 @@ class Trainer {
   };
   bool finished() const;
   double fraction() const;
-  double evaluations_due() const;  // by now
+  double evaluations_due() const;  // evaluations that should be done by now
   double elapsed() const;
   StepFigures train_step();
-  bool measure();  // false: the score is not finite; given up where a stop is requested
+  bool measure();  // returns false if the score is not finite; throws GivenUp when a stop is requested
   void save();
   void roll_back();
   Json state() const;
@@ -102,7 +103,7 @@ class Trainer {
   ProgressFn progress_;
   CheckpointStore store_;
   std::vector<NamedTensor> parameters_;
-  at::Tensor kept_;  // of LossInput
+  at::Tensor kept_;  // LossInput::kept
   AdamW optimizer_;
   Batcher batcher_;
   std::unique_ptr<Metrics> metrics_;
@@ -110,7 +111,7 @@ class Trainer {
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
-  int evaluations_ = 0;  // parts of the run that were measured
+  int evaluations_ = 0;  // evaluations that are done
   std::vector<Measured> measured_;
 };
 

@@ -29,24 +29,25 @@ int print_traffic(const TrafficOptions& o) {
 }  // namespace
 
 void add_demo(Cli& cli) {
-  CLI::App* demo = cli.app.add_subcommand(
-      "demo", "The life of a draft on the embedded model: distilled, gated, served, gone stale, redistilled");
+  CLI::App* demo = cli.app.add_subcommand("demo",
+                                          "Plays the life of a draft on the embedded model: it is distilled, gated, "
+                                          "served, becomes stale and is redistilled");
   auto options = std::make_shared<DemoOptions>();
   auto out = std::make_shared<std::string>("specdec-demo");
-  demo->add_option("--out", *out, "Working directory; a former demo's is replaced")->capture_default_str();
+  demo->add_option("--out", *out, "Working directory; that of an earlier demo is replaced")->capture_default_str();
   demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
       ->capture_default_str()
       ->check(CLI::Range(200, 100000));
-  demo->add_option("--distill-seconds", options->distill_seconds, "Time of each of the two distillations")
+  demo->add_option("--distill-seconds", options->distill_seconds, "Seconds for each of the two distillations")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
   demo->add_option("--seed", options->seed, "Seed of traffic and models")->capture_default_str();
   demo->footer(
       "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count "
       "100 | head -3\n"
-      "Exit codes: 0 all checks hold, 3 one does not.");
+      "Exit codes: 0 all checks hold, 3 one fails.");
   demo->callback([&cli, options, out] {
-    if (cli.selected) return;  // the nested command
+    if (cli.selected) return;  // `demo traffic` was selected already
     options->out = *out;
     cli.selected = [&cli, options] { return run_demo(cli.global, *options); };
   });

@@ -25,15 +25,15 @@ namespace specdec::cli {
 
 namespace {
 
-// The shortest answers have about 40 tokens: past its end a text is no longer what either model knows.
+// The shortest answers have about 40 tokens, and beyond the end of an answer neither model was trained.
 const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 
-// Answers of each served package: the monitor judges from 50 requests on.
+// Number of answers from each served package; the monitor needs 50 requests to judge.
 constexpr int64_t kServed = 64;
 
 std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
 
-// The embedded models lie in share/specdec/demo beside bin/ (build and install tree alike).
+// The embedded models are in share/specdec/demo beside bin/ (build and install tree alike).
 fs::path assets(const Global& global) {
   const fs::path found = fs::path(global.program).parent_path().parent_path() / "share" / "specdec" / "demo";
   if (!fs::exists(found / "target" / "model.safetensors"))
@@ -66,8 +66,7 @@ class Demo {
   }
 
  private:
-  // ---- telling
-  // -----------------------------------------------------------------------------------------------------------
+  // Output
   void begin(const char* name) {
     name_ = name;
     started_ = clock_.seconds();
@@ -82,8 +81,7 @@ class Demo {
   }
   void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
 
-  // ---- children
-  // ----------------------------------------------------------------------------------------------------------
+  // Child processes
   Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
     arguments.insert(arguments.begin(), "--json");
     const ChildResult child = run_child(global_.program, arguments, log_);
@@ -138,8 +136,7 @@ class Demo {
             "--seed",       std::to_string(options_.seed)};
   }
 
-  // ---- the story
-  // ---------------------------------------------------------------------------------------------------------
+  // The steps of the demo
   void prepare() {
     if (fs::exists(out_)) {
       if (!fs::exists(out_ / "demo.marker"))
@@ -234,7 +231,7 @@ class Demo {
                                           out_ / "store",
                                           "--channel",
                                           "production"};
-    // the check has failed by then; the rest is still worth seeing
+    // the gate's check has failed then, but the rest is still worth showing
     if (first_code_ != 0) arguments.push_back("--allow-failed");
     const Json packaged = run_json(arguments);
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
@@ -262,7 +259,7 @@ class Demo {
     say(verdict.at("verdict").get<std::string>());
   }
 
-  // With a fixed K: the monitor gets the acceptance it judges also where the machine is too busy for drafting to pay.
+  // K is fixed, so that the monitor gets acceptance to judge even if the machine is too busy for drafting to pay off.
   std::vector<std::string> serve_arguments() const {
     return {"serve",     channel(), "--port", "0", "--dtype",  "fp32",
             "--threads", "1",       "--k",    "2", "--record", out_ / "recorded"};
@@ -278,7 +275,8 @@ class Demo {
     return run_json(arguments, {0, 3, 4, 5}, code);
   }
 
-  // The same four questions answered by the server with the draft and by `generate` without one.
+  // Counts how many of four questions get the same answer from the server with the draft and from `generate` without
+  // one.
   int64_t compare_greedy(const std::string& url) {
     int64_t same = 0;
     for (int64_t i = 0; i < 4; ++i) {

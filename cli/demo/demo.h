@@ -1,4 +1,4 @@
-// `specdec demo`: the life of a draft on the embedded model, step by step, with measured figures and checks.
+// `specdec demo`: plays the life of a draft on the embedded model, step by step, with measured figures and checks.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,14 @@
 namespace specdec::cli {
 
 struct DemoOptions {
-  std::filesystem::path out = "specdec-demo";  // must not exist, or be a demo's directory (is replaced)
+  // must not exist, or be the directory of an earlier demo, which is replaced
+  std::filesystem::path out = "specdec-demo";
   int64_t conversations = 3000;
   double distill_seconds = 60;
   uint64_t seed = 1;
 };
 
-// Returns 0 when every check holds, else 3. Throws Error on anything unexpected.
+// Returns 0 if every check holds, else 3. Throws Error for anything unexpected.
 int run_demo(const Global& global, const DemoOptions& options);
 
 }  // namespace specdec::cli

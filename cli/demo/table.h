@@ -1,4 +1,4 @@
-// The demo's closing table: normal, naive random draft, distilled draft.
+// The table at the end of the demo: plain decoding, the untrained draft, and the distilled draft.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@ namespace specdec::cli {
 
 struct DemoTableRow {
   std::string name;
-  double acceptance = 0;  // alpha, as the gate measured it; 0 for plain decoding
+  double acceptance = 0;  // alpha as measured by the gate; 0 for plain decoding
   double tokens_per_second = 0, speedup = 1;
   double memory_mib = 0;  // both models' weights and caches
 };
 
-// One bench result (schema specdec.bench/1) and the alpha that validate measured for its draft.
+// A bench result (schema specdec.bench/1), and the alpha that validate measured for its draft.
 struct DemoBench {
   Json result;
   double acceptance = 0;
 };
-// Both of the same prompts.
+// Both results must use the same prompts.
 std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench& naive);
 std::string table_to_text(const std::vector<DemoTableRow>& rows);
 Json table_to_json(const std::vector<DemoTableRow>& rows);

@@ -1,4 +1,4 @@
-// The demo's users: questions sent to a running server over its OpenAI interface.
+// Plays the demo's users: sends questions to a running server over its OpenAI interface.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ struct TrafficFigures {
   double tokens = 0, seconds = 0;
 };
 
-// Sends `count` questions of the given edition, starting at conversation `first`, one after the other (a batch of four
-// would leave the draft little to gain on two cores); each carries its domain. Throws Error(kNetwork) if an answer
+// Sends `count` questions of the given edition, starting with conversation `first`, one at a time (with batches of four
+// the draft would gain little on two cores). Each request carries its domain. Throws Error(kNetwork) if an answer
 // fails.
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition,
                             double temperature);
 
-// One chat answer's text.
+// Returns the text of one chat answer.
 std::string ask(const std::string& url, const std::string& question, double temperature, int64_t max_tokens);
 
 }  // namespace specdec::cli

@@ -10,7 +10,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Words of one topic by part of speech, space separated: nouns, verbs, adjectives.
+// Words of one topic by part of speech, separated by spaces: nouns, verbs, adjectives.
 struct Topic {
   const char* name;
   const char* nouns;
@@ -62,8 +62,8 @@ const std::array<Domain, 4> kDomains = {{
         "matt glossy white wet even pale"}}}},
 }};
 
-// Frames of an answer: N V A are drawn from the topic, lower-case letters in braces from the lists below, the rest is
-// literal.
+// Sentence patterns of an answer: N, V and A are drawn from the topic, lower-case letters in braces from the lists
+// below, and the rest is literal.
 const std::array<const char*, 10> kFirstFrames = {
     "{o} V {d} A N {p} {d} N .",
     "{o} V {d} N and V {d} A N .",
@@ -151,7 +151,7 @@ class Writer {
     return item;
   }
 
-  // Earlier words are likelier (weights 4 + rest), the other way round after the update.
+  // Picks a word. Earlier words are likelier (weight 4 + number of words after it); after the update later words are.
   std::string pick(const char* list) {
     const std::vector<std::string> all = words(list);
     double total = 0;

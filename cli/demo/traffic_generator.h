@@ -1,7 +1,7 @@
-// The demo's production traffic: support, kitchen, travel and workshop conversations written by a small grammar. Every
-// domain has topics; which words may follow a function word depends on the topic named many tokens before, so a bigram
-// draft cannot keep up while a one-layer transformer can. Two editions: the second is the house style after the
-// "overnight update".
+// Generates the demo's production traffic: support, kitchen, travel and workshop conversations written by a small
+// grammar. Every domain has topics. Which words may follow a function word depends on the topic that was named many
+// tokens before, so a bigram draft cannot keep up while a one-layer transformer can. There are two editions; the second
+// has the house style after the "overnight update".
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ namespace specdec::cli {
 
 struct DemoConversation {
   std::string id, domain, question, answer;
-  int64_t time = 0;  // unix seconds, increasing
+  int64_t time = 0;  // Unix seconds, increasing
 };
 
 enum class DemoEdition { kFirst, kUpdated };
 
 const std::vector<std::string>& demo_domains();
 
-// Conversation number `index` under `seed`: the same on every machine (Philox).
+// Returns conversation number `index` for `seed`, which is the same on every machine (Philox).
 DemoConversation demo_conversation(uint64_t seed, int64_t index, DemoEdition edition);
 
-// One OpenAI chat JSONL row: {"id","domain","created","messages":[user, assistant]}.
+// Returns an OpenAI chat JSONL row: {"id","domain","created","messages":[user, assistant]}.
 std::string to_chat_row(const DemoConversation& conversation);
 
 }  // namespace specdec::cli

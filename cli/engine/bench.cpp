@@ -1,4 +1,4 @@
-// Runs the experiment, writes its files and prints the result: a table or one JSON object.
+// Runs the bench, writes its files and prints the result: a table or one JSON object.
 #include "deploy/bench/bench.h"
 
 #include <cstdio>

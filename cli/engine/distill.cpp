@@ -1,4 +1,4 @@
-// Prints what distill/run made: a table, or the JSON object.
+// Runs the training and prints its result: a table or one JSON object.
 
 #include <cstdio>
 #include <cstdlib>
@@ -60,11 +60,11 @@ std::string table(const Json& r, const std::string& out) {
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }
 
-// Training takes and frees blocks of hundreds of MB all the time, and the C library gives each back to the system,
-// which zeroes its pages again for the next one: at a vocabulary of 152k nearly half of all time went there. In huge
-// pages that costs little. LibTorch asks for them for large blocks if this variable is set
-// (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks instead is as fast, but they no longer fit what is asked for
-// next: the process grew to four times what it held.
+// Training constantly allocates and frees blocks of hundreds of MB. The C library returns each block to the system,
+// which zeroes its pages for the next one: with a vocabulary of 152k this took nearly half of all time. With huge pages
+// it costs little, and LibTorch uses them for large blocks if this variable is set (c10/core/impl/alloc_cpu.cpp).
+// Keeping freed blocks instead is as fast, but they no longer fit the next request, and the process grew to four times
+// the memory it used.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
 void put(const std::string& text) {
@@ -79,8 +79,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   distill::DistillOptions options = given;
   distill::validate(options);
   const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
-  // A tokenizer directory without weights is a target for --loss ce; the Hugging Face cache and packages are looked up
-  // here.
+  // A directory with a tokenizer and no weights is a valid target for --loss ce. Other names are resolved here: the
+  // Hugging Face cache and packages.
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
   if (spec.kind == "model") {

@@ -1,4 +1,5 @@
-// Prints what deploy/generate makes: text to stdout as it comes, or one JSON object; notes and figures to stderr.
+// Runs deploy/generate and prints its result: text to stdout as it is generated, or one JSON object; notes and figures
+// to stderr.
 #include <cstdio>
 
 #include "base/clock.h"

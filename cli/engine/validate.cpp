@@ -1,4 +1,4 @@
-// Runs the gate, writes its files and prints the result: lines for people or one JSON object.
+// Runs the gate, writes its files and prints the result: text or one JSON object.
 #include "deploy/validate/validate.h"
 
 #include <cstdio>
@@ -14,9 +14,9 @@ namespace specdec::cli {
 
 namespace {
 
-constexpr size_t kStepSummary = 1 << 20;  // bytes that GitHub takes of all that a step writes
+constexpr size_t kStepSummary = 1 << 20;  // the most bytes that GitHub accepts from one step
 
-// The file that an environment variable names, which other steps of the job write to, too.
+// Appends to the file that an environment variable names. Other steps of the job append to it, too.
 void append_to(const char* variable, const std::string& text) {
   const char* path = std::getenv(variable);
   if (!path || !*path) return;
@@ -25,7 +25,8 @@ void append_to(const char* variable, const std::string& text) {
   if (!file.flush()) throw Error(ErrorKind::kIo, std::string(path) + " (" + variable + "): write failed");
 }
 
-// In a job of GitHub Actions. Annotations go to stderr, which the runner reads, too: stdout is the result.
+// Reports to GitHub Actions if this is a job of it. Annotations go to stderr, which the runner also reads, because
+// stdout is the result.
 void tell_github(const deploy::Validation& v, const std::string& directory) {
   const char* there = std::getenv("GITHUB_ACTIONS");
   if (!there || std::string(there) != "true") return;

@@ -44,7 +44,7 @@ const std::map<std::string, std::string> kNext = {
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
 
-// A string of JSON is a basic string of TOML and a double-quoted scalar of YAML.
+// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
     throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
@@ -62,8 +62,8 @@ std::string quoted_list(const std::string& flag, const std::vector<std::string>&
   return "[" + text + "]";
 }
 
-// systemd.syntax(7): % begins a specifier; a word in quotes takes C escapes. WorkingDirectory= is the rest of the line
-// as it is.
+// Escapes for systemd.syntax(7): % begins a specifier, and a quoted word takes C escapes. WorkingDirectory= takes the
+// rest of the line literally.
 std::string unit_path(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
@@ -77,7 +77,7 @@ std::string unit_word(const std::string& path) {
   return '"' + text + '"';
 }
 
-// Every @NAME@ of the template, in one pass: what a value holds is not looked at again.
+// Replaces every @NAME@ of the template in one pass, so a @NAME@ inside a value is not replaced.
 std::string fill(const std::string& text, const std::map<std::string, std::string>& values) {
   std::string filled;
   for (size_t at = 0; at < text.size();) {
@@ -95,7 +95,7 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Candidates are tried beside what production names: that is what is served and watched.
+// Candidates are tried beside the package in production, so production is what is served and watched.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
@@ -159,7 +159,7 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                   "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
-  quoted("DIR", directory);  // no control characters in units, either
+  quoted("DIR", directory);  // units must not contain control characters, either
   const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
                                                      {"LOGS", quoted_list("--logs", o.logs)},
                                                      {"WORK", quoted("--work", o.work)},
@@ -194,27 +194,27 @@ std::string write_init_file(const InitOptions& options, const InitFile& file) {
 void add_init(Cli& cli) {
   auto o = std::make_shared<InitOptions>();
   CLI::App* sub = cli.app.add_subcommand("init",
-                                         "Writes LOOP.toml and what runs it unattended: GitHub, GitLab, systemd, "
-                                         "Kubernetes; Prometheus rules, Grafana dashboard");
-  sub->add_option("directory", o->directory, "Where to write, made if missing")->capture_default_str();
+                                         "Writes LOOP.toml and the files that run it unattended: GitHub, GitLab, "
+                                         "systemd, Kubernetes; Prometheus rules, Grafana dashboard");
+  sub->add_option("directory", o->directory, "Directory to write, created if it is missing")->capture_default_str();
   sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
   sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
   sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE")->capture_default_str();
   sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
   sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
   sub->add_option("--channel", o->channel,
-                  "Promoted to when the gate has passed; candidate: the monitor watches production then")
+                  "Channel to promote to when the gate has passed; with candidate, the monitor watches production")
       ->capture_default_str();
   sub->add_option("--source", o->sources,
-                  "What the monitor reads: acceptance records or URL of a /metrics page; may be repeated")
+                  "Source that the monitor reads: acceptance records or the URL of a /metrics page; may be repeated")
       ->capture_default_str();
   sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
-  sub->add_option("--requests-per-day", o->requests_per_day, "Volume; 0 = unknown")
+  sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
   sub->add_option("--only", o->only,
-                  "Comma list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
+                  "Comma-separated list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
       ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(

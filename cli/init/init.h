@@ -1,6 +1,6 @@
-// `specdec init [DIR]`: LOOP.toml and specdec.toml with what runs them unattended (GitHub, GitLab, systemd, Kubernetes)
-// and watches them (Prometheus rules, Grafana dashboard). What a user would change is in the two TOML files; the rest
-// only calls them.
+// `specdec init [DIR]` writes LOOP.toml and specdec.toml, the files that run them unattended (GitHub, GitLab, systemd,
+// Kubernetes), and those that watch them (Prometheus rules, Grafana dashboard). Everything that a user would change is
+// in the two TOML files; the other files only call them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct InitOptions {
   std::vector<std::string> logs = {"recorded/*.jsonl"}, sources = {"recorded/acceptance"};
   int64_t requests_per_day = 0;  // 0 = unknown
   std::string image = "specdec:" SPECDEC_VERSION;
-  std::vector<std::string> only;  // of init_parts(); empty = all
+  std::vector<std::string> only;  // from init_parts(); empty = all
   bool force = false;
 };
 
@@ -26,15 +26,16 @@ struct InitFile {
   std::string part, text;
 };
 
-// "loop", "github", "gitlab", "systemd", "kubernetes", "monitoring".
+// Returns "loop", "github", "gitlab", "systemd", "kubernetes", "monitoring".
 const std::vector<std::string>& init_parts();
 
-// What is to be written; every value quoted as its format needs it. Throws Error(kUsage) for values that no format can
-// hold (control characters, bytes that are no UTF-8), names that are no channel and parts that do not exist. `program`:
-// path of specdec for systemd.
+// Returns the files to write, with every value quoted as its format requires. Throws Error(kUsage) for values that no
+// format can hold (control characters, invalid UTF-8), names that are not a channel and parts that do not exist.
+// `program` is the path of specdec for systemd.
 std::vector<InitFile> init_files(const InitOptions& options, const std::string& program);
 
-// Writes one file: "written", "unchanged", "replaced" (with force) or "kept", where another text lies in its place.
+// Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if the file exists with another
+// text.
 std::string write_init_file(const InitOptions& options, const InitFile& file);
 
 }  // namespace specdec::cli

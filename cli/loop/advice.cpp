@@ -38,7 +38,7 @@ std::string verdict_of(const Json& result) {
   return verdict;
 }
 
-// The limit that the training had, four times as much.
+// Returns the setting for four times the limit that the training had.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
   if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)
@@ -49,7 +49,7 @@ std::string train_longer(const Json& trained) {
   return "[distill] time-limit = \"4h\"";
 }
 
-// The last measured checkpoint was the best one: more training would have helped.
+// True if the last measured checkpoint was the best one, so more training would have helped.
 bool still_rising(const Json& trained) {
   const Json training = part(trained, "training"), measured = part(part(training, "selection"), "measured");
   return measured.is_array() && !measured.empty() && measured.back().is_object() &&

@@ -1,5 +1,5 @@
-// What people read when a loop stops: what a stage found, how far it is from what was wanted, and the one thing to
-// change.
+// Writes the advice that people read when a loop stops: what a stage found, how far that is from the requirement, and
+// the one setting to change.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ struct Advice {
   std::string change;  // a setting of LOOP.toml, or a command
 };
 
-// `result`: the stage's JSON, null where it gave none; `trained`: that of the distill stage; `error`: the last line the
-// stage wrote to stderr.
+// `result` is the stage's JSON, null if it gave none; `trained` is that of the distill stage; `error` is the last line
+// that the stage wrote to stderr.
 Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result,
               const Json& trained, const std::string& error);
 
-// A stage's result in one line; "" where it has nothing to say.
+// Returns a stage's result as one line; "" if there is nothing to report.
 std::string headline(const std::string& stage, const Json& result);
 
 }  // namespace specdec::cli

@@ -32,7 +32,7 @@ namespace {
 struct Stage {
   std::string name;
   std::vector<std::string> arguments;
-  fs::path output;  // must exist afterwards
+  fs::path output;  // must exist after the stage
 };
 
 Json parse_result(const std::string& output) {
@@ -42,7 +42,7 @@ Json parse_result(const std::string& output) {
   return value.is_discarded() ? Json(nullptr) : value;
 }
 
-// The end of what the log of a run holds from `offset` on: enough for the last line.
+// Returns a run's log from `offset` on, but only its last 64 KiB, which are enough for the last line.
 std::string log_since(const fs::path& log, uint64_t offset) {
   constexpr uint64_t kMostBytes = 64 << 10;
   if (!fs::exists(log)) return "";
@@ -53,7 +53,7 @@ std::string log_since(const fs::path& log, uint64_t offset) {
   return text;
 }
 
-// The error that a stage ended with: its last line, without what names the program.
+// Returns the error that a stage ended with: its last line, without the prefix.
 std::string last_error(const std::string& text) {
   const std::string mark = "specdec: error: ";
   const size_t at = text.rfind(mark);
@@ -68,14 +68,16 @@ RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const s
   return inputs;
 }
 
-// The target under its fingerprint, as `serve --record` writes it, or under its name, as gateways do.
+// True if the log's writer is the target: by its fingerprint, as `serve --record` writes it, or by its name, as
+// gateways do.
 bool is_target(const std::string& writer, const RunInputs& inputs) {
   const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
   return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole ||
          writer == fs::path(whole).filename();
 }
 
-// Whether anybody else is known to have written answers in the data directory; where the logs do not say, nobody is.
+// True if another model is known to have written answers in the data directory; if the logs name no writer, none is
+// known.
 bool written_by_another(const fs::path& data, const RunInputs& inputs) {
   const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
   if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs))
@@ -87,7 +89,7 @@ bool written_by_another(const fs::path& data, const RunInputs& inputs) {
                      [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
 }
 
-// The stages of one run, in order; which data distill and validate read depends on what the data stage found.
+// The stages of one run, in order. Which data distill and validate read depends on what the data stage found.
 class Stages {
  public:
   Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run)
@@ -107,7 +109,7 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
-    // the same names in every run
+    // hash names with the same salt in every run
     if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
                                         learnt,   "--draft", s_.draft,   "--out",   trained};
@@ -141,7 +143,7 @@ class Stages {
            std::find(flags->second.begin(), flags->second.end(), flag) != flags->second.end();
   }
 
-  // An endpoint that serves the target already may be named in [regenerate]; its files are the target's.
+  // [regenerate] may name an endpoint that already serves the target; the tokenizer files are the target's.
   Stage regenerate() const {
     const fs::path out = run_ / "regenerated";
     const bool elsewhere = has_flag("regenerate", "--target");
@@ -181,18 +183,18 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
   return refused ? refused->exit_code : 0;
 }
 
-// To people and to the log of the run.
+// Prints a line to stderr and appends it to the run's log.
 void tell(const Global& global, const fs::path& log, const std::string& line) {
   if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", line.c_str());
   append_line(log, line);
 }
 
-// The stages one after the other; 0 or the exit code of the one that ended otherwise.
+// Runs the stages one after the other; returns 0 or the exit code of the stage that failed.
 int run_stages(const Global& global, const LoopSettings& settings, const Stages& stages, RunState& state) {
   const SystemClock clock;
   const fs::path log = state.directory() / "log.txt";
   for (size_t i = 0; i < stages.all().size(); ++i) {
-    const Stage stage = stages.all()[i];  // anew each time: what follows the data depends on it
+    const Stage stage = stages.all()[i];  // evaluated each time, because the stages after data depend on its result
     if (state.done(stage.name, stage.output)) {
       if (global.verbosity >= 0) std::fprintf(stderr, "%-10s done before\n", stage.name.c_str());
       continue;
@@ -232,7 +234,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
 int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& order) {
   set_stop_seconds(kStopSecondsOfParents);
   LoopSettings settings = given;
-  const ResolvedModel target = resolve_model(given.target);  // of a hub name one commit for all stages
+  const ResolvedModel target = resolve_model(given.target);  // a hub name is resolved to one commit for all stages
   settings.target = fs::absolute(target.directory).string();
   const SystemClock clock;
   std::optional<FileLock> lock;
@@ -240,7 +242,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // of a run that was killed: the lock says that nobody is writing them
+    // removes the files of a killed run; the lock ensures that no process is writing them
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
@@ -284,18 +286,16 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
 }
 
 void add_loop(Cli& cli) {
-  CLI::App* loop =
-      cli.app.add_subcommand("loop", "The whole loop in one go: data, distill, validate, package, promote");
+  CLI::App* loop = cli.app.add_subcommand("loop", "Runs the whole loop: data, distill, validate, package, promote");
   loop->require_subcommand(1);
-  loop->footer("Example:\n  specdec loop run LOOP.toml        what is in LOOP.toml: specdec loop run --help");
+  loop->footer("Example:\n  specdec loop run LOOP.toml        the keys of LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand(
-      "run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
+      "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   auto order = std::make_shared<LoopOrder>();
   sub->add_option("file", *file, "LOOP.toml")->required();
-  sub->add_flag("--plan", order->plan, "Say what would run, with every command, and write nothing");
-  sub->add_flag("--force", order->force,
-                "Run although an earlier verdict on this target and these settings says otherwise");
+  sub->add_flag("--plan", order->plan, "Print what would run, with every command, and write nothing");
+  sub->add_flag("--force", order->force, "Run even if an earlier verdict on this target and these settings forbids it");
   sub->footer(
       "LOOP.toml:\n"
       "  [loop]\n  target = \"models/target\"\n  logs = [\"traffic/*.jsonl\"]\n  work = \"loop\"\n  store = \"store\"\n"
@@ -306,8 +306,8 @@ void add_loop(Cli& cli) {
       "LOOP.toml\n"
       "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift "
       "'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 promoted, 75 another loop is at work or an earlier verdict cools down, else that of the stage "
-      "that stopped it.");
+      "Exit codes: 0 promoted, 75 another loop is running or the cooldown of an earlier verdict has not passed, else "
+      "that of the stage that stopped it.");
   sub->callback([&cli, file, order] {
     cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); };
   });

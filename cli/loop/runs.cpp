@@ -137,7 +137,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
   for (const EarlierRun& run : runs)
     if (run.key == key) return key;
   for (const EarlierRun& run : runs) {
-    const int code = run.stopped_code;  // errors of the data or the settings are not mended by going on
+    const int code = run.stopped_code;  // errors of the data or the settings do not go away by resuming
     const bool interrupted = run.verdict != "promoted" && (code == 0 || code == 8 || code >= 74);
     if (interrupted && run.has_data && run.target_id == inputs.target_id &&
         run.settings_sha256 == inputs.settings_sha256)
@@ -177,7 +177,7 @@ void remove_old_runs(const fs::path& work, const std::string& current, int64_t k
       old.push_back(entry.path().filename().string());
   for (const std::string& key : old) {
     const fs::path gone = runs_of(work) / (key + ".partial");
-    rename_file(runs_of(work) / key, gone);  // a half-removed run is no run
+    rename_file(runs_of(work) / key, gone);  // rename first: a run must not be half removed
     remove_tree(gone);
   }
 }

@@ -1,4 +1,4 @@
-// The runs of a loop: WORK/runs/<key>/state.json of each, and what earlier runs mean for the next one.
+// The runs of a loop: WORK/runs/<key>/state.json of each run, and the conclusions for the next run.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace specdec::cli {
 
-// What a run is made of. The key is a digest of all of it.
+// The inputs of a run. The key is a digest of all of them.
 struct RunInputs {
-  std::string target, target_id, target_commit;           // as given, fingerprint, commit of a hub name ("" = none)
-  std::string settings_sha256;                            // of the bytes of LOOP.toml
+  std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
+  std::string settings_sha256;                            // digest of the bytes of LOOP.toml
   std::vector<std::pair<std::string, std::string>> logs;  // path, sha256
   std::string key() const;
 };
 Json to_json(const RunInputs& inputs);
 
-// state.json of one run (schema "specdec.loop/1"): which stages ended well, and the verdict. Written after each; a
-// stage is skipped only if its output is still there.
+// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
+// stage; a stage is skipped only if its output still exists.
 class RunState {
  public:
-  // Reads what is there. Throws Error(kData) for a file that is no state of this run.
+  // Reads an existing state. Throws Error(kData) for a file that is not the state of this run.
   RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::filesystem::path& output) const;
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // The end: "promoted", or the stage that stopped the run with its exit code.
+  // End the run: "promoted", or with the stage that stopped it and its exit code.
   void promoted(int64_t now);
   void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
                const std::string& reason = "", const std::string& change = "");
@@ -42,29 +42,29 @@ class RunState {
   Json state_;
 };
 
-// An earlier run, as far as the next one asks.
+// The facts about an earlier run that the next one needs.
 struct EarlierRun {
-  std::string key, target_id, settings_sha256, verdict;  // verdict "running" until its end
-  int64_t started = 0, ended = 0;                        // unix seconds; 0 unknown
-  std::filesystem::file_time_type written;    // when its state was, which orders runs that began in the same second
-  int stopped_code = 0;                       // of the stage that stopped it, 0 = none
-  bool has_data = false;                      // its data stage is done
+  std::string key, target_id, settings_sha256, verdict;  // verdict is "running" until the run ends
+  int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
+  // When the state was last written; orders runs that began in the same second.
+  std::filesystem::file_time_type written;
+  int stopped_code = 0;                       // exit code of the stage that stopped it, 0 = none
+  bool has_data = false;                      // whether its data stage is done
   std::string stopped_stage, reason, change;  // what stopped it, and what to change (cli/loop/advice.h)
 
-  bool judged() const {
-    return stopped_code == 3 || stopped_code == 4 || stopped_code == 6;
-  }  // by a verdict, not by an error
+  // True if a verdict stopped it, not an error.
+  bool judged() const { return stopped_code == 3 || stopped_code == 4 || stopped_code == 6; }
 };
-// Newest first. Directories without a readable state are left out.
+// Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// The run that these inputs are to go on with: their own, or one of the same target and settings that was interrupted
-// after its data stage (logs grow all the time: with the newest ones it would begin again each time). nullopt: a new
-// one.
+// Returns the run to continue with these inputs: their own run, or one of the same target and settings that was
+// interrupted after its data stage (with the newest logs it would start over each time, because logs grow all the
+// time). Returns nullopt if a new run is needed.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
-// Why nothing is to be done now: a verdict on the same data (`exit_code` is its own; 4, inconclusive, only until the
-// cooldown has passed), or a verdict on other data of the same target and settings less than `cooldown_s` ago (75).
+// Why no run may start now: a verdict on the same data (`exit_code` is the verdict's; 4, inconclusive, counts only
+// during the cooldown), or a verdict on other data of the same target and settings less than `cooldown_s` ago (75).
 struct Refusal {
   int exit_code = 0;
   std::string reason;
@@ -72,8 +72,8 @@ struct Refusal {
 std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
                                int64_t now);
 
-// Removes all but the newest `keep` runs, `current` among them whatever its age, and what was killed before it had a
-// state.
+// Removes all runs but the newest `keep` (`current` is kept whatever its age), and the directories of runs that were
+// killed before they had a state.
 void remove_old_runs(const std::filesystem::path& work, const std::string& current, int64_t keep);
 
 }  // namespace specdec::cli

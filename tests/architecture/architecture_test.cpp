@@ -15,7 +15,7 @@ TEST(Architecture, TheTreeKeepsTheRules) {
     ADD_FAILURE() << v.file << (v.line ? ":" + std::to_string(v.line) : "") << ": " << v.text;
 }
 
-// A small tree that keeps the rules; each case breaks one.
+// A small tree that follows the rules; each test case breaks one rule.
 class Rules : public ::testing::Test {
  protected:
   Rules() {
@@ -44,7 +44,7 @@ class Rules : public ::testing::Test {
     fs::create_directories((root_ / file).parent_path());
     std::ofstream(root_ / file) << text;
   }
-  // Exactly one violation, in this file at this line.
+  // Expects exactly one violation, in this file at this line.
   void expect(const std::string& file, int line, const std::string& part, const std::string& text) {
     put(file, text);
     const auto found = check_tree(root_);
@@ -71,8 +71,8 @@ TEST_F(Rules, Arrows) {
   expect("deploy/bench/c.cpp", 1, "must not include data/ingest.h", "#include \"data/ingest.h\"\n");
   expect("monitor/b.cpp", 1, "must not include text/t.h", "#include \"text/t.h\"\n");
   expect("base/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");
-  expect("deploy/serve/c.cpp", 1, "must not include net/n.h",
-         "#include \"net/n.h\"\n");  // the server has no code that fetches anything
+  // The server has no code that fetches anything.
+  expect("deploy/serve/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");
   expect("cli/engine/b.cpp", 1, "must not include engine/model/m.h", "#include \"engine/model/m.h\"\n");
 }
 

@@ -20,15 +20,15 @@ struct Include {
   std::string path;
 };
 struct Source {
-  std::vector<std::string> lines;  // comments and the inside of strings blanked
-  std::vector<int> columns;        // characters of each line as it stands
+  std::vector<std::string> lines;  // the lines with comments and the contents of strings blanked out
+  std::vector<int> columns;        // number of characters of each original line
   std::vector<Include> includes;
 };
 using Tree = std::map<std::string, Source>;
 
-// What some files may include besides the standard library and third parties. The first entry that names a file counts.
-// "base/" is everything in the folder and below it, "monitor/*" only what is directly in it, "base/model_directory."
-// the header and the source of that name.
+// The headers that some files may include besides the standard library and third parties. The first room that names a
+// file counts. "base/" means everything in the folder and below it, "monitor/*" only what is directly in it, and
+// "base/model_directory." the header and the source of that name.
 struct Room {
   std::vector<std::string> files;
   std::vector<std::string> may_include;
@@ -66,9 +66,8 @@ const std::vector<Room>& rooms() {
       {{"data/"}, {"data/", "text/", "base/"}},
       {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
 
-      // deploy: pages and models at the bottom, then the gate, the bench beside it, packages, stores and the server.
-      // The
-      // server has no code that fetches anything.
+      // deploy: pages and models at the bottom, then the gate, the bench beside it, packages, stores and the server,
+      // which has no code that fetches anything.
       {{"deploy/report/"}, {"deploy/report/", "base/"}},
       {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
       {{"deploy/validate/"},
@@ -117,7 +116,7 @@ bool is_header(const std::string& file) { return file.ends_with(".h") || file.en
 bool is_source(const std::string& file) { return file.ends_with(".cpp") || file.ends_with(".cu") || is_header(file); }
 bool is_library(const std::string& file) { return !starts_with(file, "cli/") && !starts_with(file, "tests/"); }
 
-// Programs that run without LibTorch are made of these.
+// True for files of programs that run without LibTorch.
 bool is_torch_free(const std::string& file) {
   for (const char* prefix :
        {"base/", "net/", "text/", "data/", "monitor/", "deploy/package/", "deploy/report/", "deploy/stores/"})
@@ -128,8 +127,8 @@ bool is_torch_free(const std::string& file) {
   return light("deploy/serve/") || light("cli/");
 }
 
-// Comments become nothing; string and character literals keep their quotes. Raw strings are followed to their
-// delimiter.
+// Removes comments, and the contents of string and character literals but not their quotes. Raw strings are followed to
+// their delimiter.
 std::vector<std::string> without_comments(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -182,13 +181,13 @@ Source read_source(const fs::path& path) {
   return source;
 }
 
-// Regular files below `root`, but not what builds put there.
+// Returns the regular files below `root`, without the outputs of builds.
 std::vector<std::string> files_of(const fs::path& root) {
   std::vector<std::string> files;
   for (fs::recursive_directory_iterator it(root), end; it != end; ++it) {
     const std::string name = it->path().filename().string();
     const bool skip = starts_with(name, ".") || (it.depth() == 0 && (starts_with(name, "build") || name == "dist"));
-    if (it->is_directory() && (skip || name == "target")) it.disable_recursion_pending();  // target: cargo's
+    if (it->is_directory() && (skip || name == "target")) it.disable_recursion_pending();  // target: cargo's output
     if (it->is_regular_file() && !it->is_symlink())
       files.push_back(it->path().lexically_relative(root).generic_string());
   }
@@ -292,8 +291,8 @@ class Checker {
       if (source.columns[i] > kMaxColumns)
         add(file, static_cast<int>(i) + 1,
             "line of " + std::to_string(source.columns[i]) + " columns, the limit is " + std::to_string(kMaxColumns));
-    // A function, or a member of a class, ends with a brace at its own indentation and begins at the last line that has
-    // it.
+    // A function, or a member of a class, ends with a brace at its own indentation and begins at the last line with
+    // that indentation.
     static const std::regex kNoFunction(
         R"(^\s*(namespace|struct|class|enum|union|extern|using|#|public:|private:|protected:|\}|\)))");
     for (const int indent : {0, 2}) {
@@ -314,7 +313,7 @@ class Checker {
     }
   }
 
-  // No LibTorch header anywhere below a torch-free file.
+  // Reports LibTorch headers that a torch-free file includes, directly or through other headers.
   void check_torch_free(const std::string& file) {
     std::set<std::string> seen = {file};
     std::vector<std::string> open = {file};

@@ -1,5 +1,5 @@
-// Reads a source tree and says where it breaks the rules of docs/architecture: who may include whom, how own headers
-// are included, what libraries must not call, how long files and functions may be; and where a merge left its markers.
+// Checks a source tree against the rules of docs/architecture: which folder may include which, how own headers are
+// included, what libraries must not call, how long files and functions may be. It also finds left-over merge markers.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ namespace specdec::architecture {
 
 struct Violation {
   std::string file;  // relative to the root
-  int line = 0;      // 0: the file as a whole
+  int line = 0;      // 0 = the whole file
   std::string text;
 };
 

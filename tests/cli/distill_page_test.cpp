@@ -16,7 +16,7 @@ std::string line(const char* kind, int64_t step, double loss) {
 
 TEST(DistillPage, StepsRunAgainCountOnce) {
   const Scratch dir;
-  // Stopped after step 4, resumed from the checkpoint of step 2; the last line was cut by a crash.
+  // The run was stopped after step 4 and resumed from the checkpoint of step 2; a crash cut off the last line.
   put(dir / "metrics.jsonl", line("train", 1, 4) + line("train", 2, 3) + line("train", 3, 9) + line("train", 4, 9) +
                                  "no json\n[1]\n{\"kind\":7}\n" + line("train", 3, 2) + line("held_out", 3, 1) +
                                  "{\"kind\":\"train\",\"st");

@@ -1,4 +1,4 @@
-// What earlier runs of a loop mean for the next one.
+// Tests the conclusions that a loop draws from its earlier runs.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ struct LoopRuns : ::testing::Test {
     RunState state(run_of(i), i, now);
     return state;
   }
-  // A run whose data stage is done and which then ended with `code` (0: it was killed), an hour after it began.
+  // Records a run that finished its data stage and ended with `code` (0: it was killed) an hour after it began.
   void ended(const RunInputs& i, int code, int64_t now) {
     RunState state = begin(i, now - kHour);
     state.record("data", run_of(i), 1, nullptr);

@@ -1,4 +1,4 @@
-// Flags over SPECDEC_* over the file, lists included.
+// Priority of settings: flags, then SPECDEC_* variables, then the file; lists included.
 #include "cli/settings.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_F(Settings, ListsStayLists) {
   p.run({"--config", file, "look"});
   EXPECT_EQ(p.sources, (Words{"a b", "c,d"}));
   EXPECT_EQ(p.ks, (Words{"1", "2"}));
-  // The engine process gets the same through the environment it inherits.
+  // The engine process gets the same values through the environment that it inherits.
   Program engine;
   engine.run({"look"});
   EXPECT_EQ(engine.sources, (Words{"a b", "c,d"}));
@@ -99,7 +99,7 @@ TEST_F(Settings, LettersOutsideOfAsciiStandInQuotes) {
   EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fc\u00fca \u00fc\"\""}));
 }
 
-// Each of these ended the program by a stack overflow, or would.
+// Each of these files once ended the program by a stack overflow, or could have.
 TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
   const auto many = [](const std::string& one, int count) {
     std::string all;

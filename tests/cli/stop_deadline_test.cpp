@@ -13,7 +13,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// In children: a request cannot be taken back. SIGALRM is sent by hand, nobody waits for it.
+// In child processes, because a stop request cannot be withdrawn. The tests send SIGALRM themselves instead of waiting.
 TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
@@ -46,7 +46,7 @@ TEST(StopDeadline, ADrainHasItsOwnTime) {
                        set_stop_seconds(0);
                        stop_by_signal(SIGTERM);
                        if (::alarm(0) != 0) ::_exit(40);
-                       set_stop_seconds(100);  // holds for a request that has come already
+                       set_stop_seconds(100);  // also applies to a request that was already made
                        if (::alarm(0) < 90) ::_exit(41);
                        set_stop_seconds(0);
                        ::_exit(::alarm(0) == 0 ? 0 : 42);

@@ -62,7 +62,7 @@ TEST(ByteSource, PlainGzipAndZstdGiveTheSameBytes) {
     EXPECT_EQ(read_to_end(s.write("plain", text), step), text);
     EXPECT_EQ(read_to_end(s.write("a.gz", gzip(text)), step), text);
     EXPECT_EQ(read_to_end(s.write("misnamed.txt", zstd(text)), step), text);
-    // Rotated logs are put together with cat.
+    // Rotated logs are concatenated with cat.
     EXPECT_EQ(read_to_end(s.write("members.gz", gzip(half) + gzip("") + gzip(rest)), step), text);
     EXPECT_EQ(read_to_end(s.write("frames.zst", zstd(half) + zstd(rest)), step), text);
   }
@@ -90,7 +90,7 @@ TEST(ByteSource, DamagedAndCutDataAreErrorsThatNameTheFile) {
   }
 }
 
-// Runs f in a child whose standard input is this text, coming in pieces.
+// Runs f in a child process whose standard input is this text, delivered in pieces.
 int with_standard_input(const std::string& text, const std::function<bool()>& f) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -141,8 +141,8 @@ TEST(Sources, DirectoriesPatternsAndFiles) {
   };
   EXPECT_EQ(names(s.path()), "a.jsonl b.jsonl.gz c.json.zst d.txt e.csv odd[1].jsonl ");
   EXPECT_EQ(names((s / "*.jsonl*").string()), "a.jsonl b.jsonl.gz g.jsonl.partial odd[1].jsonl ");
-  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file of that name, no pattern
-  EXPECT_EQ(names((s / "absent").string()), "absent ");              // the reader says what is wrong with it
+  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file of that name, not a pattern
+  EXPECT_EQ(names((s / "absent").string()), "absent ");              // the reader will report the error
   EXPECT_EQ(names("-"), "- ");
   EXPECT_THROW(names((s / "*.parquet").string()), Error);
   EXPECT_THROW(names((s / "sub.jsonl").string()), Error);

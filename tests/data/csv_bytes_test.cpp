@@ -64,7 +64,7 @@ TEST(CsvBytes, GiveTheRecordsOfTheSameRowsAsJson) {
   }
 }
 
-// Any fields written by the rules come back, however the blocks fall.
+// Fields written by the rules are read back unchanged, whatever the block borders.
 TEST(CsvBytes, ComesBackAsWritten) {
   const Scratch s;
   PhiloxStream random(7, 0);

@@ -1,5 +1,5 @@
-// The same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) give the same canonical
-// records.
+// The same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) must give the same
+// canonical records.
 #include <set>
 
 #include "data/id_key.h"
@@ -38,7 +38,7 @@ const std::vector<Talk>& talks() {
   return all;
 }
 
-// The fixtures of formats without roles hold the conversation so far as one text.
+// Fixtures of formats without roles hold the earlier messages of a conversation as one text.
 std::string flat_prompt(const Talk& talk) {
   std::string text;
   for (size_t i = 0; i + 1 < talk.messages.size(); ++i)
@@ -46,7 +46,7 @@ std::string flat_prompt(const Talk& talk) {
   return text + "<|assistant|>\n";
 }
 
-// What `data ingest --records` makes of the files.
+// The output of `data ingest --records` for the files.
 struct Ingested {
   std::vector<TrafficRecord> records;
   std::vector<std::string> tenants;
@@ -70,7 +70,7 @@ Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& fil
   return made;
 }
 
-// What the fixtures of a format carry beside the content.
+// The metadata that the fixtures of a format have besides the content.
 struct Carries {
   bool id = true, conversation = true, time = true, sampling = true, writer = true;
 };
@@ -110,7 +110,7 @@ struct Case {
 };
 constexpr Carries kNothing{false, false, false, false, false};
 
-// Files of one batch are written with a space between them.
+// Names of files of one batch are separated by a space.
 const std::vector<std::pair<std::string, std::vector<Case>>>& cases() {
   static const std::vector<std::pair<std::string, std::vector<Case>>> all = {
       {"traffic",
@@ -164,7 +164,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     for (std::string name; names >> name;) paths.push_back(fixtures() / format / name);
     Ingested made = ingest_records(scratch, paths);
     bool roles = c.roles;
-    // Instructions have no roles of their own: as chat they are one question and its answer.
+    // Instructions have no roles of their own; as a chat they are one question and its answer.
     if (format == "alpaca") {
       roles = false;
       for (TrafficRecord& r : made.records) {
@@ -180,7 +180,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     EXPECT_EQ(tenants, c.tenants ? (std::set<std::string>{key.tenant("team-a"), key.tenant("team-b")})
                                  : std::set<std::string>{""})
         << c.file;
-    // Recognised as what it is, every row of it, and the rest refused with a reason.
+    // Every row is recognised as its format, and the others are refused with a reason.
     std::map<std::string, int64_t> formats;
     int64_t rejected = 0;
     for (const SourceCounts& s : made.report.sources)
@@ -188,7 +188,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     for (const auto& [reason, n] : made.report.rejects) rejected += n;
     EXPECT_EQ(formats, (std::map<std::string, int64_t>{{format, 3 + c.rejected}})) << c.file;
     EXPECT_EQ(rejected, c.rejected) << c.file;
-    // By name it is the same, and as another format it is not read at all.
+    // Naming the right format gives the same result; naming another one is an error.
     EXPECT_EQ(ingest_records(scratch, paths, format).records.size(), 3u);
     EXPECT_THROW(ingest_records(scratch, paths, format == "litellm" ? "alpaca" : "litellm"), Error) << c.file;
   }
@@ -257,7 +257,7 @@ TEST(Formats, RefusalsOfGatewayAndTraceRows) {
   EXPECT_EQ(refusal(R"({"request_body":{"messages":[]},"response_body":{},"response_status":404})"), "failed_request");
   EXPECT_EQ(refusal(R"({"request_body":{"prompt":[1,2,3]},"response_body":"x"})"), "unsupported_content");
   EXPECT_EQ(refusal(R"({"ai_model":"m","request":{"messages":[{"role":"user","content":"u"}]}})"), "no_answer");
-  // A format given by name meets rows of any shape.
+  // A format given by name must handle rows of any shape.
   for (const TrafficFormat& f : traffic_formats())
     for (const char* row : {"{}", R"({"messages":7})",
                             R"({"request":[],"response":null,"attributes":3,"type":{},"request_parameters":"{"})",
@@ -298,10 +298,10 @@ TEST(OpenAiBatch, UnmatchedAndAmbiguousRowsAreRefused) {
   EXPECT_EQ(batch_rejects({ask, answers}), (std::map<std::string, int64_t>{}));
   EXPECT_EQ(batch_rejects({ask, line(answers, 0)}), (std::map<std::string, int64_t>{{"no_answer", 2}}));
   EXPECT_EQ(batch_rejects({line(ask, 1), answers}), (std::map<std::string, int64_t>{{"no_request", 2}}));
-  // Two batches number their requests alike: nobody can say which answer belongs to which.
+  // Two batches that use the same custom_ids: it is not known which answer belongs to which request.
   EXPECT_EQ(batch_rejects({line(ask, 0) + line(ask, 1), line(ask, 0), answers}),
             (std::map<std::string, int64_t>{{"ambiguous_id", 3}, {"no_request", 1}}));
-  // One batch after the other is no trouble.
+  // One batch after the other is no problem.
   EXPECT_EQ(batch_rejects({ask, answers, ask, answers}), (std::map<std::string, int64_t>{}));
 }
 

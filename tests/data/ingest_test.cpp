@@ -18,7 +18,7 @@ class IngestTest : public testing::Test {
     return ingest_options(scratch_.write(name, content), target_, scratch_ / "out");
   }
   std::vector<TokenRow> rows(const std::string& split = "all") { return ShardReader(scratch_ / "out").rows(split); }
-  // "line:reason" of rejects.jsonl.
+  // Returns "line:reason" for each line of rejects.jsonl.
   std::vector<std::string> rejects() {
     std::vector<std::string> found;
     std::istringstream in(slurp(scratch_ / "out" / "rejects.jsonl"));
@@ -177,7 +177,7 @@ TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
   EXPECT_TRUE(r.index.redactions.empty());
 }
 
-// Long texts are collapsed a window at a time: by the definition, wherever the white space falls.
+// Long texts are collapsed window by window. The result must follow the definition, wherever the white space is.
 TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
   const auto plainly = [](const std::string& text) {
     std::string out;
@@ -225,13 +225,13 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
   EXPECT_EQ(all[0].id, "x");
   EXPECT_EQ(all[1].id, "x#2");
   EXPECT_EQ(all[1].conversation, "x");
-  EXPECT_EQ(all[2].conversation, all[3].conversation);  // equal content never lands in both splits
+  EXPECT_EQ(all[2].conversation, all[3].conversation);  // rows with equal content are never in both splits
   EXPECT_EQ(all[4].conversation, "s");
 }
 
 TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
-  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // one byte shorter than what replaces it
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // the text is one byte shorter than its replacement
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
   const auto row = [](const Json& list) {
     return Json{{"messages",
@@ -276,8 +276,8 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   EXPECT_EQ(learnt(0), "row 3");
   EXPECT_EQ(learnt(3), "row 6");
   EXPECT_EQ(r.report.skipped, 3);
-  EXPECT_EQ(r.index.sources[0].second,
-            sha256_file(o.sources[0]));  // of the whole file although it was not read to the end
+  // The digest covers the whole file, although it was not read to the end.
+  EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));
 }
 
 std::string conversations(int n, bool times) {
@@ -356,7 +356,7 @@ TEST_F(IngestTest, EqualInputGivesEqualBytes) {
     EXPECT_EQ(slurp(entry.path()), slurp(scratch_ / "again" / entry.path().filename().string())) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 7);  // index, report, rejects, two splits with two files each
+  EXPECT_EQ(files, 7);  // index, report, rejects, and two files for each of the two splits
   std::vector<std::string> shuffled, given;
   for (const TokenRow& r : rows("train")) shuffled.push_back(r.id);
   o.order = "given";
@@ -376,7 +376,8 @@ TEST_F(IngestTest, ProgressEndsAtTheTotal) {
   EXPECT_NEAR(seen.back().total, static_cast<double>(fs::file_size(o.sources[0])) / 1e6, 1e-9);
 }
 
-// The whole of ingest under SPECDEC_KILL_AT: whatever is there can be read, and the next run converges.
+// Kills ingest at every point by SPECDEC_KILL_AT: everything that exists can be read, and the next run gives the same
+// result.
 TEST_F(IngestTest, KilledAtAnyPointLeavesNothingHalf) {
   const IngestOptions o = options("c.jsonl", conversations(10, true));
   int killed = 0;
@@ -422,7 +423,7 @@ TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
     waitpid(child, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 42) << at;
     EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
-    EXPECT_EQ(rows().size(), 12u);  // and the shards still belong to it
+    EXPECT_EQ(rows().size(), 12u);  // the shards still belong to the index
   }
 }
 

@@ -1,5 +1,5 @@
-// A hundred thousand damaged rows of every format: each is read or refused with a reason that gives no content away;
-// none crashes.
+// A hundred thousand damaged rows of every format: each is read, or refused with a reason that reveals no content; none
+// crashes.
 #include <set>
 
 #include "base/philox.h"
@@ -27,7 +27,7 @@ std::vector<std::string> fixture_rows() {
   return rows;
 }
 
-// Wherever a value begins in the row, with what is there.
+// Replaces a value at a random place of the row by another one.
 void swap_value(std::string& row, PhiloxStream& random) {
   static const std::vector<std::string> kValues = {"null",  "0",           "-1",          "1e308",
                                                    "true",  "\"\"",        "[]",          "{}",
@@ -120,7 +120,7 @@ TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
       }
     }
   }
-  // The mutations reach behind the JSON parser: every reason has been met, and many rows survive.
+  // The mutations get past the JSON parser: every reason occurs, and many rows are accepted.
   for (const std::string& reason : reasons) EXPECT_GT(counts[reason], 0) << reason;
   EXPECT_GT(counts["accepted"], kMutations / 20);
   EXPECT_GT(counts["half"], 0);

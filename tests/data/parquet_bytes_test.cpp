@@ -77,7 +77,7 @@ TEST(ParquetBytes, WhatCannotBeReadIsAnErrorThatSaysWhy) {
   EXPECT_NE(refusal(s.write("secret", "PARE" + good.substr(4, good.size() - 8) + "PARE")).find("encrypt"),
             std::string::npos);
   EXPECT_NE(refusal(s.write("text.parquet", "{\"text\":\"x\"}\n")).find("PAR1"), std::string::npos);
-  // 40 kB whose only page claims, and has, 1.2 GB.
+  // A file of 40 kB whose only page claims, and has, 1.2 GB.
   EXPECT_NE(refusal(fs::path(SPECDEC_SOURCE_DIR) / "tests/data/hostile/page.parquet").find("1024 MiB"),
             std::string::npos);
 }
@@ -104,7 +104,7 @@ TEST(ParquetBytes, DamagedFilesAreReadOrRefused) {
   for (int i = 0; i < kDamagedFiles; ++i) {
     std::string bytes = files[random.below(files.size())];
     for (uint64_t n = 1 + random.below(4); n > 0; --n) {
-      // Half of them in the footer, which says where everything lies.
+      // Half of the changes are in the second half of the file, where the footer with all offsets is.
       const size_t at =
           random.below(2) ? random.below(bytes.size()) : bytes.size() - 1 - random.below(bytes.size() / 2);
       switch (random.below(4)) {

@@ -5,7 +5,7 @@
 namespace specdec::data {
 namespace {
 
-// The tree that the line is written without.
+// Builds the tree that write_record_line does without.
 std::string by_tree(const TrafficRecord& record, const RecordOrigin& origin) {
   Json line = to_json(record);
   line["source"] = {{"format", origin.format}, {"file", origin.file}, {"line", origin.line}};

@@ -50,7 +50,7 @@ TEST(RecordReader, EmptyFileHasNoRecords) {
 
 TEST(RecordReader, LongLinesAreSkippedWithBoundedMemoryAndTheNextOneIsRead) {
   const Scratch s;
-  // Longer than the limit, than a block of 1 MiB, and exactly at and one over the limit.
+  // Records longer than the limit, longer than a block of 1 MiB, exactly at the limit, and one byte over it.
   const std::string huge(5'000'000, 'x'), at(100, 'y'), over(101, 'z');
   const fs::path file = s.write("long.jsonl", huge + "\n" + at + "\n" + over + "\nend\n" + huge);
   EXPECT_EQ(read_all(file, Container::kLines, "", 100), (std::vector<Seen>{{"", 1, true, false},
@@ -62,7 +62,7 @@ TEST(RecordReader, LongLinesAreSkippedWithBoundedMemoryAndTheNextOneIsRead) {
 
 TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
   const Scratch s;
-  // The separator at every offset around the border of the first block.
+  // The separator is at every offset around the border of the first block.
   for (size_t before = 0; before <= 14; ++before) {
     const std::string first((1 << 20) - before, 'x');
     EXPECT_EQ(read_all(s.write("d.txt", first + "<|endoftext|>\n b \n<|endoftext|>\n"), Container::kDocuments,
@@ -112,7 +112,7 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
   EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD")).find("damaged zstd"), std::string::npos);
   EXPECT_NE(message(s.write("pq", "PAR1....")).find("Parquet"), std::string::npos);
   ASSERT_EQ(mkfifo((s / "fifo").c_str(), 0600), 0);
-  EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and does not hang
+  EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and opening it does not hang
   EXPECT_NE(message(s.path()).find("directory"), std::string::npos);
   EXPECT_NE(message("/dev/zero").find("regular file"), std::string::npos);
   EXPECT_NE(message(s / "absent").find("absent"), std::string::npos);

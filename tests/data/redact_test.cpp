@@ -13,7 +13,7 @@ std::string redacted(const std::string& text) {
   return redact(text, counts);
 }
 
-// Generators of valid examples, from the definitions and not from the patterns under test.
+// Generates valid examples from the definitions, not from the patterns under test.
 struct Source {
   PhiloxStream random{11, 0};
   char of(std::string_view set) { return set[random.below(set.size())]; }
@@ -119,7 +119,8 @@ TEST(Redact, RecallOnGeneratedExamples) {
       exact += out == before + tag + after && counts == RedactionCounts{{name, 1}};
     }
     EXPECT_GE(found, kExamples * 99 / 100) << name;
-    EXPECT_GE(exact, kExamples * 98 / 100) << name;  // the surroundings stay, under the right name
+    // the surrounding text is unchanged, and the find has the right name
+    EXPECT_GE(exact, kExamples * 98 / 100) << name;
   }
 }
 
@@ -177,7 +178,7 @@ TEST(Redact, CodeAndStoriesStayAsTheyAre) {
   EXPECT_TRUE(counts.empty());
 }
 
-// Texts are looked at in windows and around their digits only: a secret is found wherever it stands.
+// Redaction searches windows of a text and around its digits only; it must find a secret wherever it is.
 TEST(Redact, FindsAtEveryPlaceOfALongText) {
   std::string words;
   while (words.size() < 900) words += "some words of no use; ";
@@ -206,12 +207,12 @@ TEST(Redact, SeveralFindsAndOverlaps) {
 }
 
 TEST(Redact, LinearOnHostileText) {
-  // Each would take minutes if a failed candidate made the search start over from its beginning.
+  // Each of these would take minutes if the search started over from the beginning of a failed candidate.
   for (const std::string& unit : {std::string("1"), std::string("4 "), std::string(":"), std::string("a@"),
                                   std::string("DE89"), std::string("1."), std::string("+1"),
                                   std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    // a search for the end of a line is fast, however often it is made
+    // searching for the end of a line is fast, however often it is done
     const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;
@@ -235,7 +236,7 @@ TEST(Redact, RecordFieldsAndNames) {
   second.id = "x";
   second.conversation = "jane@example.com";
   redact_record(second, kKey, counts);
-  EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation stay together
+  EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation keep the same id
 }
 
 TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
@@ -264,14 +265,14 @@ TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
   RedactionCounts counts;
   redact_record(r, kKey, counts);
   const std::string same = r.messages[2].tool_call_id;
-  EXPECT_TRUE(same.starts_with("redacted-")) << same;  // a call and its answer stay together
+  EXPECT_TRUE(same.starts_with("redacted-")) << same;  // a call and its answer keep the same id
   EXPECT_EQ(r.messages[1].tool_calls,
             R"([{"id":")" + same +
                 R"(","function":{"name":"pay","arguments":{"[EMAIL]":{"[EMAIL]":"[CARD]"},"[EMAIL]_2":2,"n":-1.5}}},)"
                 R"({"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
   EXPECT_EQ(r.messages[2].name, "ask [EMAIL]");
   EXPECT_EQ(counts, (RedactionCounts{{"email", 4}, {"card", 1}}));
-  // Keys elsewhere are the program's.
+  // Keys in other places belong to the program and are not redacted.
   TrafficRecord tools;
   tools.messages = {{"user", "u"}, {"assistant", "a"}};
   tools.tools =

@@ -54,7 +54,7 @@ TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
   options.backoff.max_attempts = 5;
   OpenAiClient client(options);
   EXPECT_EQ(client.first_model(), "toy");
-  EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped; the delay doubles all the while
+  EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped; the delay keeps doubling
 }
 
 TEST(OpenAiClient, GivesUpAfterTheLastAttempt) {
@@ -113,7 +113,7 @@ TEST(OpenAiClient, NotAModelList) {
 
 // ---- regenerate ----
 
-// Answers every prompt with "<old prompt's last character> again", as ids or as text.
+// Answers every prompt with "<the prompt's last character> again", as ids or as text.
 class Endpoint {
  public:
   explicit Endpoint(const text::Tokenizer& tokenizer)
@@ -123,7 +123,7 @@ class Endpoint {
   bool ids = true;
   std::string finish_reason = "length";
   std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
-  std::map<std::string, Json> bodies;                             // by prompt
+  std::map<std::string, Json> bodies;                             // prompt → request body
   std::atomic<int> calls{0};
 
  private:
@@ -221,13 +221,13 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(r.index.target_id, fingerprint_model(target_).id);
   EXPECT_EQ(learnt("q0"), "0 again");
   EXPECT_EQ(prompt_of(tokenizer_, by_id().at("q0")), "<s>Question 0");
-  // A chat keeps its history as the prompt; only the new answer is learnt, and it is as long as the old one at most.
+  // A chat keeps its history as the prompt. Only the new answer is learnt, and it is at most as long as the old one.
   EXPECT_EQ(learnt("c"), "\n again");
   EXPECT_NE(prompt_of(tokenizer_, by_id().at("c")).find("first<|im_end|>"), std::string::npos);
   EXPECT_EQ(by_id("holdout").size(), 2u);
   EXPECT_EQ(by_id("holdout").count("q1"), 1u);
   EXPECT_FALSE(fs::exists(progress_file(scratch_ / "new")));
-  // What was sent: ids, the row's own sampling, extensions only where they say something.
+  // The request has ids and the row's own sampling, and extensions only if they differ from the default.
   const Json& plain = endpoint_.bodies.at("<s>Question 3");
   EXPECT_TRUE(plain["prompt"].is_array());
   EXPECT_EQ(plain["max_tokens"], 14);
@@ -269,7 +269,7 @@ TEST_F(RegenerateTest, TextOnlyEndpointsNeedTheTokenizer) {
   run(o);
   EXPECT_EQ(learnt("q4"), "4 again");
   EXPECT_EQ(by_id().at("q4").tokens.front(), tokenizer_.bos_id());
-  EXPECT_EQ(endpoint_.bodies.count("Question 4"), 1u);  // BOS is the endpoint's business
+  EXPECT_EQ(endpoint_.bodies.count("Question 4"), 1u);  // the endpoint adds BOS
   RegenerateOptions foreign = options();
   foreign.target.clear();
   foreign.out = (scratch_ / "foreign").string();
@@ -311,7 +311,7 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_NE(message.find("bad key"), std::string::npos);
   EXPECT_NE(message.find("3 of 7"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(scratch_ / "new"));
-  // Torn by a kill in the middle of a line.
+  // A line torn by a kill.
   std::ofstream(progress_file(o.out), std::ios::app) << R"({"id":"q4","prompt_tok)";
   endpoint_.intercept = {};
   EXPECT_NE(error_of(o, ErrorKind::kUsage).find("--resume"), std::string::npos);
@@ -325,7 +325,7 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_EQ(r.asked, 4);
   EXPECT_EQ(endpoint_.calls, 4);
   EXPECT_EQ(by_id().size(), 7u);
-  // The same as in one go.
+  // The result is the same as without an interruption.
   const std::string resumed = slurp(scratch_ / "new" / "index.json");
   o.resume = false;
   run(o);

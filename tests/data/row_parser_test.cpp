@@ -94,8 +94,8 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(whole.messages[1].tool_calls, kept);
   EXPECT_EQ(whole.messages[2].tool_call_id + whole.messages[2].name, "cf");
   EXPECT_EQ(whole.tools, R"([{"type":"function","function":{"name":"f"}}])");
-  // As canonical records they come back the same; as an answer beside the messages and in a JSON string they are read,
-  // too.
+  // The same tools and calls come back from a canonical record, from an answer beside the messages, and from a JSON
+  // string.
   EXPECT_EQ(to_json(traffic_record_from_json(to_json(parsed(canonical_json([&] {
                                                Json j = to_json(whole);
                                                j["id"] = j["conversation"] = "i";
@@ -131,7 +131,7 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant",)"
                    R"("content":"a"}]})")
                 .tools,
-            "");  // no template renders that
+            "");  // no template renders such a list
 }
 
 TEST(RowParser, ToolCallsAndToolsAreBounded) {
@@ -152,8 +152,8 @@ TEST(RowParser, ToolCallsAndToolsAreBounded) {
   EXPECT_EQ(rejected(row(fine, fine)), "accepted");
   EXPECT_EQ(rejected(row(many, fine)), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, many)), "unsupported_tool_calls");
-  EXPECT_EQ(parsed(row(text, "[]")).messages[1].tool_calls, text);  // no JSON that is taken apart
-  // Lists in strings may be longer than rows that are read fast; numbers grow when they are written again.
+  EXPECT_EQ(parsed(row(text, "[]")).messages[1].tool_calls, text);  // the text is not JSON, so it is not parsed
+  // Lists in strings may exceed the size of rows that are read fast, and numbers may grow when they are written again.
   const std::string large = Json(list("\"" + std::string(size_t{1} << 20, 'x') + "\"")).dump();
   EXPECT_EQ(rejected(row(large, "[]")), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, large)), "unsupported_tool_calls");
@@ -177,7 +177,7 @@ TEST(RowParser, ToolsBesideTheParametersOfGateways) {
     EXPECT_EQ(of(format, Json("{\"tools\":" + tools + "}").dump()), tools) << format;
     EXPECT_EQ(of(format, "{\"temperature\":1}"), "") << format;
   }
-  // Those of the request itself win.
+  // Tools of the request itself have priority.
   EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{"tools":[{"function":{"name":"g"}}]},)"
                    R"("messages":{"tools":)" +
                    tools + ",\"messages\":" + messages + "},\"response\":" + answer + "}")

@@ -1,4 +1,4 @@
-// What redaction did not find once, each case by name, and what it must leave alone.
+// Cases that redaction once missed, each by name, and texts that it must not change.
 #include "base/philox.h"
 #include "data/normalised_text.h"
 #include "data/redact.h"
@@ -134,7 +134,7 @@ TEST(Secrets, SurpriseTellsRandomFromNames) {
   EXPECT_DOUBLE_EQ(character_entropy("abab"), 1);
 }
 
-// Every find is mapped back: what stands around it keeps its bytes, wherever the find stands in a long text.
+// Every find is mapped back to the original: the text around it keeps its bytes, wherever the find is in a long text.
 TEST(Normalise, MapsBackToTheOriginal) {
   std::string around;
   while (around.size() < 700) around += "größe – “naïve” 東京\u3000 100%20x ";

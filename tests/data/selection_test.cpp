@@ -10,7 +10,7 @@
 namespace specdec::data {
 namespace {
 
-// domain → kept rows, without the hold-out.
+// Returns domain → number of kept rows, without the hold-out.
 std::map<std::string, int64_t> kept_by_domain(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
                                               const SelectionOptions& options) {
   const Selection s = select_rows(rows, domains, options);
@@ -66,7 +66,7 @@ TEST(Selection, CapHoldsForEveryTenantAndNotForRowsWithoutOne) {
   EXPECT_EQ(kept[2], 150);
   EXPECT_EQ(kept[0], 90);
   EXPECT_EQ(s.capped, 540 - 150 + 180 - 150);
-  EXPECT_NEAR(static_cast<double>(first_half[1]), 75, 25);  // from all over the log, not from its beginning
+  EXPECT_NEAR(static_cast<double>(first_half[1]), 75, 25);  // spread over the whole log, not only its beginning
 }
 
 TEST(DomainRules, FirstMatchInItsPartCounts) {
@@ -98,7 +98,7 @@ TEST(DomainRules, FirstMatchInItsPartCounts) {
   EXPECT_THROW(DomainRules(s / "absent"), Error);
 }
 
-// Three kinds of prompts with words of their own and words in common.
+// Returns three kinds of prompts, each with its own words and some common words.
 std::vector<std::pair<int, TrafficRecord>> kinds_of_prompts(int n) {
   const std::vector<std::vector<std::string>> words = {{"function", "compile", "pointer", "loop", "array", "string"},
                                                        {"invoice", "refund", "order", "delivery", "parcel", "customer"},
@@ -198,8 +198,8 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   EXPECT_EQ(audit.report->redacted_records, 40);
   EXPECT_TRUE(audit.searched);
   EXPECT_TRUE(audit.finds.empty());
-  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""),
-            std::string::npos);  // names of tenants are not written
+  // Names of tenants are not written.
+  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""), std::string::npos);
   const std::string table = to_table(audit);
   for (const char* part : {"tenants         2", "formats         text 400, unknown 1", "invalid_json 1", "p99",
                            "left in text    none", "redacted rows   40 of 400"})
@@ -220,7 +220,7 @@ TEST(Audit, FindsWhatWasNotRedacted) {
   EXPECT_EQ(to_json(audit)["remaining"]["rows"], 2);
   EXPECT_TRUE(to_json(data_audit(o.out, ""))["remaining"].is_null());
   EXPECT_THROW(data_audit(o.out, make_toy_target(s / "other", "", false)), Error);
-  // A report that was changed by hand, and one that is not there.
+  // A report that was changed by hand, and a missing report.
   Json report = read_json(s / "out" / kIngestReportFile);
   report["accepted"] = 7;
   s.write("out/ingest.json", report.dump());

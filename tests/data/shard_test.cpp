@@ -68,7 +68,7 @@ TEST(Shards, ReaderGivesBackWhatTheWriterGotAcrossSeveralShards) {
   for (size_t i = 0, t = 0; i < 40; ++i)
     expect_same(i % 4 == 0 ? holdout[i / 4] : train[t++], make_row(static_cast<int>(i)));
   EXPECT_THROW(reader.rows("test"), Error);
-  // The bytes are what any safetensors reader expects.
+  // The files are valid for any safetensors reader.
   const SafetensorsFile file(s / "out" / reader.index().shards[0].tokens);
   EXPECT_EQ(file.tensors().at("tokens").dtype, "I32");
   EXPECT_EQ(file.tensors().at("loss_mask").dtype, "U8");
@@ -124,7 +124,7 @@ TEST(Shards, EveryDamageIsFound) {
     expect_refused(name + " with one bit flipped");
     std::ofstream(entry.path()) << bytes;
   }
-  // Digests that fit, contents that do not: an index made by hand.
+  // An index made by hand, whose digests are right but whose contents are wrong.
   const auto forge = [&](const std::string& what, const std::function<void(Json&)>& edit) {
     restore();
     Json index = read_json(out / "index.json");
@@ -162,7 +162,7 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
   EXPECT_EQ(slurp(s / "mine" / "letter.txt"), "dear");
   s.write("file", "x");
   EXPECT_THROW(publish(s / "file", 4), Error);
-  publish(s / "a" / "b" / "c", 4);  // parents are made
+  publish(s / "a" / "b" / "c", 4);  // parent directories are created
   EXPECT_THROW(publish_shards(s / "out", [](const fs::path&) -> ShardIndex { throw Error(ErrorKind::kData, "no"); }),
                Error);
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
@@ -170,7 +170,6 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
     EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
 }
 
-// Kills the process at every file operation of a publish: the old directory or the new one is there, never a half.
 TEST(Publish, WhatOthersPutThereIsNotReplaced) {
   const Scratch s;
   publish(s / "out", 4);
@@ -184,6 +183,7 @@ TEST(Publish, WhatOthersPutThereIsNotReplaced) {
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
 }
 
+// Kills the process at every file operation of a publish: afterwards the old or the new directory exists, never a part.
 TEST(Publish, KilledAtAnyPointLeavesOldOrNew) {
   const Scratch s;
   const fs::path out = s / "out";
@@ -227,7 +227,7 @@ TEST(Stats, CountsCoverageAndSharedConversations) {
     };
     add("train", "a", "code", {1, 2, 3, 4});
     add("train", "b", "", {1, 2});
-    add("holdout", "c", "code", {9, 2, 3, 5});  // pairs 9-2, 2-3, 3-5: one of three is known
+    add("holdout", "c", "code", {9, 2, 3, 5});  // pairs 9-2, 2-3, 3-5: one of the three occurs in train
     ShardIndex index = make_index(writer.finish());
     index.rejects = {{"too_long", 2}};
     return index;

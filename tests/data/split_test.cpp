@@ -42,7 +42,7 @@ TEST(Split, OneRowWithoutTimeMakesAutoUseTheHashAndTimeAnError) {
   rows[5].time = 0;
   EXPECT_EQ(split_rows(rows, {0.05, 0, "auto", 0}).rule, "hash");
   EXPECT_THROW(split_rows(rows, {0.05, 0, "time", 0}), Error);
-  rows[5].forced_holdout = true;  // its place is known
+  rows[5].forced_holdout = true;  // a row that is forced into the hold-out needs no time
   EXPECT_EQ(split_rows(rows, {0.05, 0, "auto", 0}).rule, "time");
 }
 
@@ -76,7 +76,7 @@ TEST(Split, CountsAndBounds) {
   EXPECT_EQ(held_out(first), 1 + 2 + 3 + 1);
   EXPECT_TRUE(first.holdout[0] && first.holdout[3] && !first.holdout[4]);
   EXPECT_EQ(held_out(split_rows(rows, {0.5, 5000, "first", 0})), static_cast<int64_t>(rows.size()));
-  // Two conversations: one is held out although 5 % of 2 rounds to none; one conversation: it is for training.
+  // Of two conversations, one is held out although 5 % of 2 rounds to none; a single conversation is used for training.
   EXPECT_EQ(held_out(split_rows({{1, 0, false}, {2, 0, false}}, {0.05, 0, "hash", 0})), 1);
   EXPECT_EQ(held_out(split_rows({{1, 0, false}}, {0.05, 0, "hash", 0})), 0);
   EXPECT_TRUE(split_rows({}, {}).holdout.empty());

@@ -42,7 +42,7 @@ TEST_F(Tokenise, EveryAssistantTurnIsLearntUpToItsEndMarker) {
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes?<|im_end|>\n<|"
             "im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(t.tokenizer().id_to_token(r.tokens.back()), "\n");
-  EXPECT_EQ(r.loss_mask.back(), 0);  // the template's line break, never generated
+  EXPECT_EQ(r.loss_mask.back(), 0);  // the template's line break, which the model never generates
 }
 
 TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
@@ -75,7 +75,7 @@ TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   EXPECT_TRUE(
       prompt_of(t.tokenizer(), made)
           .starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
-  // A template that ignores them, or all but the first: what the model wrote is not there to be learnt.
+  // A template that ignores the calls, or all but the first one: the text to learn is not what the model wrote.
   const RowTokeniser ignores = with(kChatMl);
   EXPECT_EQ(reason(ignores, r), "unsupported_tool_calls");
   r.messages.back().tool_calls.clear();
@@ -111,7 +111,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord two = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(t, two), 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>\n");
-  // The text of a turn stays, the call after it is rewritten.
+  // The text of a turn is kept, but the call after it is rewritten.
   std::string rewrites =
       chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
   rewrites.replace(rewrites.find("<think>"), std::string("<think>\n\n</think>\n\n").size(), "");
@@ -119,7 +119,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord with_text = chat({{"user", "u"}, {"assistant", "so", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(r, with_text), 1);
   EXPECT_EQ(learnt_text(r.tokenizer(), row(r, with_text)), "a<|im_end|>");
-  // A template that refuses a turn without its calls looks at them.
+  // A template that refuses a turn without its calls does read the calls.
   const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") +
                                    "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not "
                                    "m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
@@ -127,7 +127,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
 }
 
 TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
-  // Leaves the thought of the last answer only, as reasoning templates do.
+  // Renders a thought only for the last answer, as reasoning templates do.
   const std::string forgetful =
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' and loop.last %}{{ "
       "'(hm)' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -137,7 +137,7 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>\n");
-  // A generation prompt that the answer does not begin with.
+  // The answer does not begin with the generation prompt.
   const RowTokeniser think = with(
       "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ "
       "'assistant:<think>' }}{% endif %}");
@@ -145,7 +145,7 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
 }
 
 TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
-  // Phi-3's form: EOS at the end unless an answer is asked for. "<|" is shared by EOS and by what goes on.
+  // Phi-3's form: EOS at the end unless an answer is requested. EOS and the text that follows a turn share "<|".
   const RowTokeniser t = with(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");
@@ -175,11 +175,11 @@ TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
 TEST_F(Tokenise, TokensPastTheModelsVocabularyRejectTheRow) {
   const fs::path target = make_toy_target(scratch_ / "padded");
   Json config = read_json(target / "tokenizer_config.json");
-  config["pad_token"] = "<pad>";  // the tokenizer gives it the id after the last
+  config["pad_token"] = "<pad>";  // the tokenizer gives it the id after the last one
   std::ofstream(target / "tokenizer_config.json") << config.dump();
   TrafficRecord r;
   r.text = "a<pad>";
-  EXPECT_EQ(reason(RowTokeniser(target), r), "accepted");  // nobody knows the model
+  EXPECT_EQ(reason(RowTokeniser(target), r), "accepted");  // the directory has no config.json that limits the ids
   const int64_t all = text::Tokenizer(target).vocab_size();
   const auto of_model = [&](const Json& model) {
     std::ofstream(target / "config.json") << model.dump();

@@ -1,5 +1,5 @@
-// A tokenizer that can be checked by eye (one token a printable ASCII character, plus special tokens), a ChatML
-// template, and scratch directories for the tests of data/.
+// Shared by the tests of data/: a tokenizer that can be checked by eye (one token per printable ASCII character, plus
+// special tokens), a ChatML template, and scratch directories.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline const char kChatMl[] =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-// Removed at the end of the test.
+// A directory that is removed at the end of the test.
 class Scratch {
  public:
   Scratch() {
@@ -46,7 +46,7 @@ class Scratch {
   fs::path path_;
 };
 
-// A target directory without weights. `chat_template` empty: none.
+// Creates a target directory without weights; an empty `chat_template` gives it none.
 inline fs::path make_toy_target(const fs::path& directory, const std::string& chat_template = kChatMl,
                                 bool bos = true) {
   fs::create_directories(directory);
@@ -87,7 +87,7 @@ inline fs::path make_toy_target(const fs::path& directory, const std::string& ch
   return directory;
 }
 
-// The learnt part of a row as text, pieces separated by '|'.
+// Returns the learnt part of a row as text, with pieces separated by '|'.
 inline std::string learnt_text(const text::Tokenizer& tokenizer, const TokenRow& row) {
   std::string text;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
@@ -117,7 +117,8 @@ inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1
 
 inline fs::path fixtures() { return fs::path(SPECDEC_SOURCE_DIR) / "tests/data/fixtures"; }
 
-// What `data ingest --records` makes of a file: counts, then the records without where each came from.
+// Returns what `data ingest --records` writes for a file: the counts, then the records, of whose source only the format
+// is kept.
 inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) {
   IngestOptions options;
   options.sources = {file.string()};
@@ -133,7 +134,7 @@ inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) 
   return made;
 }
 
-// shared/ of the machine, or nothing: tests that need it skip.
+// Returns shared/ of the machine, or nothing; tests that need it are then skipped.
 inline fs::path shared_directory() {
   const char* set = std::getenv("SPECDEC_SHARED");
   const fs::path path = set ? fs::path(set) : fs::path(SPECDEC_SOURCE_DIR) / ".." / "shared";

@@ -43,7 +43,7 @@ TEST(Batcher, EveryRowExactlyOnceAnEpoch) {
 TEST(Batcher, ResumesAtItsCursor) {
   const auto rows = toy_rows(100, 3);
   Batcher batcher(rows, 100, 5);
-  for (int i = 0; i < 27; ++i) batcher.next();  // into the second epoch
+  for (int i = 0; i < 27; ++i) batcher.next();  // continues in the second epoch
   ASSERT_EQ(batcher.cursor().epoch, 1);
   Batcher resumed(rows, 100, 5, batcher.cursor());
   for (int i = 0; i < 30; ++i) {
@@ -67,7 +67,7 @@ TEST(Batcher, BatchesAreFullAndOfNearlyEqualLength) {
   }
   EXPECT_GT(static_cast<double>(tokens) / static_cast<double>(padded), 0.95);
   const auto long_rows = toy_rows(3, 1, 30, 30);
-  Batcher tight(long_rows, 8, 1);  // a row longer than a batch still comes
+  Batcher tight(long_rows, 8, 1);  // a row longer than a batch is still returned
   EXPECT_EQ(tight.next().tokens.numel(), 30);
 }
 
@@ -90,7 +90,7 @@ TEST(Batcher, PreparingCutsAndDrops) {
   rows[0].tokens = {1, 2, 3, 4, 5};
   rows[0].loss_mask = {0, 1, 1, 1, 1};
   rows[1].tokens = {1, 2, 3, 4, 5};
-  rows[1].loss_mask = {0, 0, 0, 0, 1};  // its only learnable token lies past the cut
+  rows[1].loss_mask = {0, 0, 0, 0, 1};  // its only learnable token is cut off
   rows[2].tokens = {1, 2};
   rows[2].loss_mask = {1, 0};
   const PreparedRows p = prepare_rows(rows, 3);

@@ -82,7 +82,7 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
       ASSERT_TRUE(found.has_value()) << file;
       EXPECT_EQ(found->step, 1) << file << " at " << where;
       EXPECT_FALSE(store.open(2).has_value());
-      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // the damaged one is replaced
+      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // the damaged checkpoint is replaced
       EXPECT_EQ(store.newest_good()->step, 2);
     }
   }
@@ -93,7 +93,8 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
                [&] { CheckpointStore(scratch / "c").newest_good(); });
 }
 
-// At every write, fsync and rename of a save: what is there afterwards is the old checkpoint or the new one, whole.
+// Kills a save at every write, fsync and rename: afterwards there is the old checkpoint or the new one, and it is
+// intact.
 TEST(Checkpoint, KilledSaveLeavesAWholeOne) {
   const Scratch scratch;
   State old_state(1), new_state(2), read(3);

@@ -14,7 +14,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// The definition of the contract, row by row.
+// Computes the definition of the contract row by row and compares.
 TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
   const auto rows = toy_rows(13, 4);
@@ -27,7 +27,7 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
     const at::Tensor p = at::softmax(frozen_logits(target, ids)[0] / 0.8, -1),
                      q = at::softmax(frozen_logits(draft, ids)[0] / 0.8, -1);
     double sum = 0;
-    for (int64_t t = 1; t + 1 < static_cast<int64_t>(rows[i].tokens.size()); ++t) {  // tokens 2… are the answer
+    for (int64_t t = 1; t + 1 < static_cast<int64_t>(rows[i].tokens.size()); ++t) {  // the answer begins at token 2
       sum += at::minimum(p[t], q[t]).sum().item<double>();
       agreed += p[t].argmax().item<int64_t>() == q[t].argmax().item<int64_t>();
       entropy -= std::log(q[t][rows[i].tokens[static_cast<size_t>(t) + 1]].item<double>());
@@ -60,9 +60,9 @@ TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
     const Batch batch = make_batch(rows, index);
     const at::Tensor a = at::softmax(cached.logits(batch).index_select(0, batch.rows), -1);
     const at::Tensor b = at::softmax(direct.logits(batch).index_select(0, batch.rows), -1);
-    EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // fp16 log-probabilities
+    EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // the cache holds fp16 log-probabilities
   }
-  // A row's bits do not depend on who asks first: what a resumed run relies on.
+  // A row's bits do not depend on which batch needed it first; a resumed run relies on this.
   Teacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
   EXPECT_TRUE(at::equal(other.logits(one).index_select(0, one.rows), cached.logits(one).index_select(0, one.rows)));
@@ -78,7 +78,7 @@ TEST(Evaluate, HalvesShareNoConversation) {
   std::set<std::string> choosing;
   for (const TokenRow& r : h.selection) choosing.insert(r.conversation);
   for (const TokenRow& r : h.verdict) EXPECT_EQ(choosing.count(r.conversation), 0u);
-  std::reverse(rows.begin(), rows.end());  // the split is by the conversation's name, not by its place
+  std::reverse(rows.begin(), rows.end());  // the split depends on the conversation's name, not on its position
   const HeldOut again = split_held_out(rows, 1000, 1000);
   for (const TokenRow& r : again.selection) EXPECT_EQ(choosing.count(r.conversation), 1u);
   const HeldOut few = split_held_out(rows, 7, 12);
@@ -88,7 +88,7 @@ TEST(Evaluate, HalvesShareNoConversation) {
 }
 
 TEST(Evaluate, TheBestMeasuredCheckpointIsKeptNotTheLowestLoss) {
-  // Loss falls all the way, acceptance peaks at step 200.
+  // The loss falls throughout, but acceptance peaks at step 200.
   const std::vector<Measured> run = {
       {0, 0.60, 3.0}, {100, 0.68, 2.0}, {200, 0.71, 1.5}, {300, 0.70, 1.2}, {400, 0.66, 1.0}};
   EXPECT_EQ(rank_checkpoints(run), (std::vector<int64_t>{200, 300, 100, 400, 0}));

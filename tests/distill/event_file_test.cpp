@@ -23,7 +23,7 @@ T little_endian(const std::string& bytes, size_t at) {
   return value;
 }
 
-// Payloads of a TFRecord file; every length and both checksums are checked.
+// Returns the payloads of a TFRecord file and checks every length and both checksums.
 std::vector<std::string> records(const fs::path& file) {
   const std::string bytes = get(file);
   std::vector<std::string> out;
@@ -105,7 +105,7 @@ TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   EXPECT_NE(text.find(R"("loss":2.0)"), std::string::npos);
   EXPECT_EQ(text.find(R"("step":5)"), std::string::npos);
-  // session_log = 7 { status START } at step 3: TensorBoard drops later points of the old file.
+  // session_log = 7 { status START } at step 3 makes TensorBoard drop later points of the old file.
   const auto all = records(event_file(scratch.root()));
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[1].substr(9), std::string("\x10\x03\x3a\x02\x08\x01", 6));

@@ -38,7 +38,7 @@ TEST(Optimizer, TenStepsAsPyTorch) {
     EXPECT_LT((p.tensor - g.file.at("p10." + p.name)).abs().max().item<double>(), 1e-6) << p.name;
 }
 
-// Pass, fused loss gradient, backward and update together, against transformers and torch.optim
+// Compares forward pass, fused loss gradient, backward pass and update together with transformers and torch.optim
 // (tests/parity/make_goldens.py).
 TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
   for (const bool ce : {true, false}) {
@@ -113,7 +113,7 @@ TEST(Optimizer, GlobalNormCountsEveryTensor) {
 }
 
 TEST(Optimizer, LowPrecisionParametersKeepAMaster) {
-  // A step far below bf16's resolution still adds up.
+  // Steps far below bf16's resolution still add up.
   std::vector<NamedTensor> parameters = {{"w", at::ones({2, 2}, at::kBFloat16).requires_grad_(true)}};
   AdamW optimizer(parameters, {});
   for (int i = 0; i < 100; ++i) {

@@ -52,7 +52,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
   EXPECT_EQ(Json::parse(get(f.scratch / "run/result.json")), r.json);
-  // The draft is bound to its target and carries its tokenizer byte for byte.
+  // The draft is bound to its target and has byte-for-byte copies of its tokenizer files.
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kBound);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     EXPECT_EQ(get(f.scratch / "run/draft" / name), get(f.scratch / "target" / name));
@@ -61,7 +61,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(binding->loss, "lk_hybrid");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(model::load_decoder_config(f.scratch / "run/draft").num_layers, 2);
-  // The figures are those of the published weights on the judging half.
+  // The figures are those of the published weights on the verdict half.
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
@@ -90,7 +90,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
   EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
-  // Trained on from there it keeps its tokens.
+  // Training that continues from this draft keeps its vocabulary.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
   f.options.max_steps = 2;
@@ -149,14 +149,15 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
   for (const char* key : {"verdict", "acceptance", "options", "inputs", "data"})
     EXPECT_EQ(resumed.json[key], straight.json[key]) << key;
   EXPECT_EQ(resumed.json["training"]["selection"], straight.json["training"]["selection"]);
-  // Again: the run is done and its result is given back.
+  // Running it again returns the same result, because the run is done.
   EXPECT_EQ(f.run().json, resumed.json);
   f.options.lk_eta = 4;
   f.options.device.seed = 8;
   expect_error(ErrorKind::kUsage, {"--resume", "options.lk_eta", "options.seed"}, [&] { f.run(); });
 }
 
-// What nobody gave is chosen once: a run that goes on keeps it, and gives the same bits where steps are counted.
+// Settings that the options leave open are chosen once. A resumed run keeps them, and gives the same bits if the limit
+// is in steps.
 TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   Project f;
   f.options.batch_tokens = 0;
@@ -184,7 +185,7 @@ TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   f.options.resume = true;
   EXPECT_EQ(f.run().json["options"], straight.json["options"]);
   EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
-  // By time, what was measured then stays, whatever the machine does now.
+  // With a time limit, the earlier measurement stays in force, whatever the machine's speed is now.
   f.options.epochs = 0;
   f.options.resume = false;
   f.options.time_limit_seconds = 1.5;
@@ -210,7 +211,7 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
   EXPECT_NE(next_step("inconclusive", o, true).reason.find("16 held-out conversations"), std::string::npos);
 }
 
-// A stop at any stage before the first step: 75, and the same command with --resume runs.
+// A stop at any stage before the first step gives exit code 75, and the same command with --resume then succeeds.
 TEST(Run, PreparingEndsAtAStop) {
   for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start",
                             "measuring and saving the start", "measuring and saving the end", "judging"}) {
@@ -238,7 +239,7 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
   f.options.target = (f.scratch / "tokenizer").string();
   f.options.draft = "config:" + (f.scratch / "tokenizer/config.json").string();
   f.options.loss = "ce";
-  // Text with something to learn: every row counts upwards.
+  // Text with something to learn: the tokens of every row count upwards.
   auto count = toy_rows(150, 5), held_out = toy_rows(40, 6);
   for (auto* rows : {&count, &held_out})
     for (TokenRow& r : *rows)
@@ -252,8 +253,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Its own continuation, as the overnight update of a target: the start is the target itself, so acceptance says
-  // nothing.
+  // Training that continues from a target's own weights, as for its overnight update: the draft starts as the target
+  // itself, so acceptance would say nothing.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();

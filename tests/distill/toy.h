@@ -1,4 +1,4 @@
-// A target of a few thousand parameters with sharp predictions, rows of random tokens, and shards of them.
+// A small target (a few thousand parameters) with sharp predictions, rows of random tokens, and shards of such rows.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -36,7 +36,7 @@ inline model::DecoderConfig toy_config(int64_t layers = 3) {
   return c;
 }
 
-// Random weights are nearly uniform predictions; ten times larger ones are not.
+// Random weights give nearly uniform predictions; weights that are ten times larger do not.
 inline model::Decoder toy_decoder(int64_t layers = 3, uint64_t seed = 1, double scale = 10) {
   at::set_num_threads(1);
   model::Decoder d = model::random_decoder(toy_config(layers), seed, at::kCPU, at::kFloat);
@@ -47,7 +47,7 @@ inline model::Decoder toy_decoder(int64_t layers = 3, uint64_t seed = 1, double 
   return d;
 }
 
-// One row a conversation; lengths vary in [low, high]; the first two tokens are a prompt.
+// Returns one row per conversation, with lengths in [low, high]; the first two tokens are the prompt.
 inline std::vector<TokenRow> toy_rows(size_t count, uint64_t seed, uint64_t low = 6, uint64_t high = 20) {
   PhiloxStream random(seed, 77);
   std::vector<TokenRow> rows(count);
@@ -114,7 +114,7 @@ inline void write_data(const fs::path& directory, const fs::path& target, const 
   put(directory / "index.json", to_json(index).dump(1));
 }
 
-// Tensors of a safetensors file, F32 and I64 only.
+// Reads the tensors of a safetensors file, F32 and I64 only.
 inline std::map<std::string, at::Tensor> read_tensors(const fs::path& path) {
   const SafetensorsFile file(path);
   std::map<std::string, at::Tensor> out;

@@ -29,7 +29,7 @@ struct Fixture {
     options.seed = 9;
     fs::create_directories(run);
   }
-  // Trains to the end, from the newest whole checkpoint if there is one.
+  // Trains to the end, from the newest intact checkpoint if there is one.
   TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
     Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
@@ -95,7 +95,7 @@ TEST(TrainerTest, EveryLossLowersItself) {
     f.options.accumulate = 2;
     f.options.checkpoint_every = 0;
     f.options.evaluate_every = 60;
-    f.train = toy_rows(12, 5);  // few enough to learn by heart
+    f.train = toy_rows(12, 5);  // few enough to be memorised
     f.selection = f.train;
     model::Decoder draft = f.draft();
     const bool ce = !f.options.loss.mix.needs_target();
@@ -124,7 +124,7 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   EXPECT_LE(s.measured.size(), 12u);
 }
 
-// Six steps straight = a part, death by SIGKILL at any change of the file system, and the rest: bit for bit.
+// Six steps in one run give the same bits as a part of them, SIGKILL at any change of the file system, and the rest.
 TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
   const Scratch scratch(true);
   const auto shorten = [](Fixture& fixture) {
@@ -176,7 +176,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   model::Decoder expected = straight.draft();
   straight.run(expected);
   Fixture f(scratch / "run");
-  // In a child: the request cannot be taken back.
+  // In a child process, because a stop request cannot be withdrawn.
   const int code = in_child(nullptr, "", [&] {
     model::Decoder draft = f.draft();
     f.run(draft, nullptr, [](const Progress& p) {
@@ -192,7 +192,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   EXPECT_TRUE(same_weights(draft, expected));
 }
 
-// Requests the stop at one look at it: in the middle of a step or of a measurement.
+// A clock that requests the stop when it is read for the n-th time, in the middle of a step or of a measurement.
 struct StoppingClock final : Clock {
   explicit StoppingClock(int look) : left(look) {}
   double seconds() const override {
@@ -246,7 +246,7 @@ TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {
 }
 
 TEST(TrainerTest, RecoversWithAHalvedRate) {
-  // Saved weights that are not finite cannot be cured by rolling back; a rate that is too high once can.
+  // Rolling back does not help if the saved weights are not finite; it helps if the rate is too high once.
   const Scratch scratch;
   Fixture f(scratch / "run", 30);
   model::Decoder draft = f.draft();
@@ -255,7 +255,7 @@ TEST(TrainerTest, RecoversWithAHalvedRate) {
   Trainer trainer(f.options, {&f.train, &f.selection, &teacher, &judge}, draft, f.clock, [&](const Progress& p) {
     if (p.done == 7 && poisoned++ == 0) {
       at::NoGradGuard guard;
-      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // what a fault of the hardware would do
+      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // as a hardware fault would do
     }
   });
   const TrainingSummary s = trainer.run();

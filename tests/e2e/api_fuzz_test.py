@@ -75,7 +75,7 @@ class Server:
         atexit.register(self.process.kill)
         threading.Thread(
             target=lambda: [None for _ in self.process.stderr], daemon=True
-        ).start()  # a full pipe would stop the server
+        ).start()  # a full pipe would block the server
         self.connections = {}
 
     def ask(self, path, method, body=None, headers=None, admin=False):
@@ -114,7 +114,7 @@ def settle(rng, body):
     if "messages" in body and body.get("top_logprobs") is not None:
         body["logprobs"] = True
     if "messages" in body and "max_tokens" not in body:
-        body["max_tokens"] = rng.randint(1, 10)  # the whole context otherwise
+        body["max_tokens"] = rng.randint(1, 10)  # the default is the whole context
     named = [key for key in GRAMMARS if body.get(key)]
     for key in named[1:]:
         del body[key]
@@ -167,7 +167,7 @@ def bodies_that_fit(rng, path, operation, server, admin):
         if admin or status == 200:
             continue
         error = json.loads(data)["error"]
-        # A request's own rules may contradict each other: that is said as such.
+        # A request's own rules may contradict each other; the error says so.
         if not (status == 400 and error["code"] == "no_token_left"):
             fail("a request that fits is refused:", path, str(status), error, body)
     expect(
@@ -289,7 +289,7 @@ def chain(rng):
         lambda r: {"allOf": [r]},
     ][kind]
     to = lambda i: link({"$ref": f"#/$defs/{i}"})
-    last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # also a cycle
+    last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # sometimes a cycle
     schema = {**to(0), "$defs": {**{str(i): to(i + 1) for i in range(count)}, str(count): last}}
     wrapped = (
         {"guided_json": schema},

@@ -60,7 +60,7 @@ def header_edit(old, new):
 
 
 MODELS = {
-    # name: (change, text that the last line must hold)
+    # name: (change, text that the last line must contain)
     "empty": (weights(lambda d: b""), "model.safetensors"),
     "seven-bytes": (weights(lambda d: d[:7]), "model.safetensors"),
     "truncated": (weights(lambda d: d[: len(d) // 2]), "model.safetensors"),
@@ -162,7 +162,7 @@ run(
     timeout=60,
 )
 
-# A full disk and a place that may not be written: 74, and nothing half-published.
+# A full disk and a place that must not be written: exit code 74, and nothing is half-published.
 run(
     "data",
     "ingest",
@@ -178,7 +178,7 @@ run(
 expect(not (work / "full").exists(), "nothing published on a full disk")
 run("data", "ingest", log, "--target", MODEL, "--out", "/proc/none/out", code=74, timeout=60)
 
-# Usage: 2 and the flag's name.
+# Usage errors: exit code 2 and the flag's name.
 for arguments, text in [
     (["generate"], "--target"),
     (["nonsense"], "nonsense"),

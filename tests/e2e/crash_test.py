@@ -15,7 +15,7 @@ from faults import Subject, must, under_faults
 from specdec_run import expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
-# In memory: what a killed process leaves does not depend on the disk, and thousands of fsyncs do.
+# In memory: the files that a killed process leaves do not depend on the disk, but the time of thousands of fsyncs does.
 work = Path(tempfile.mkdtemp(prefix="specdec-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 target, data, old_draft, new_draft = (work / name for name in ("target", "data", "old-draft", "new-draft"))
 DISTILL = [
@@ -132,7 +132,7 @@ def check_full(code, lines, n, place):
     must(code == 74, f"full disk at write {n}: exit {code}: {lines}")
     errors = [line for line in lines if line.startswith("specdec: error:")]
     must(len(errors) == 1 and errors[0] == lines[-1], f"full disk at write {n}: one last line says it: {lines}")
-    refused = n == "tmpfs" and "MiB free" in errors[0]  # seen coming, before the first write
+    refused = n == "tmpfs" and "MiB free" in errors[0]  # detected before the first write
     must(
         str(place) in errors[0] and (refused or "No space left on device" in errors[0]),
         f"full disk at write {n}: file and reason: {errors[0]}",
@@ -187,7 +187,7 @@ def check_store(store, n):
 
 def finish_store(store, n):
     for left in [*partials(store)]:
-        os.utime(left, (time.time() - 2 * 86400,) * 2)  # left-overs are removed when they are a day old
+        os.utime(left, (time.time() - 2 * 86400,) * 2)  # left-overs are removed once they are a day old
     run(*publish(store, new_draft))
     must(content(named(store)) == content(new_package), f"{n}: production names the new package")
     must(len(list((store / "packages").iterdir())) == 2, f"{n}: two packages, none twice")
@@ -252,7 +252,7 @@ class InStore(Subject):
         for left in partials(store / "tmp"):
             os.utime(left, (time.time() - 2 * 86400,) * 2)
         run("package", "gc", "--store", store, "--keep", 1, "-q")
-        # What died on its way to a channel carries the suffix, and goes when it is a day old.
+        # A package that was left on its way to a channel has the suffix, and is removed once it is a day old.
         must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
 
 

@@ -12,7 +12,8 @@ class FakeS3:
     def __init__(self, access="AKTEST", secret="secret/key+1", region="us-test-1"):
         self.access, self.secret, self.region = access, secret, region
         self.objects, self.uploads, self.requests, self.lock = {}, {}, [], threading.Lock()
-        self.statuses, self.cut = [], []  # for the next requests; break the next weights off after so many bytes
+        # statuses for the next requests; numbers of bytes after which the next weights are cut off
+        self.statuses, self.cut = [], []
         s3 = self
 
         class Handler(BaseHTTPRequestHandler):

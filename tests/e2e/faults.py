@@ -32,7 +32,7 @@ KILL, EIO, ENOSPC, EDQUOT, FSYNC, READ, SHORT, EINTR = KINDS = (
     "SHORT",
     "EINTR",
 )
-OVERCOME = (SHORT, EINTR)  # what the program must not even mention
+OVERCOME = (SHORT, EINTR)  # the program must not even mention these
 REASONS = {
     EIO: "Input/output error",
     FSYNC: "Input/output error",
@@ -121,11 +121,11 @@ class Subject:
     changes; the same command works in another folder."""
 
     name = ""
-    codes = (0,)  # where the command is done
-    reads_below = None  # reads outside of the folder that are to fail, too
-    often = 1  # finish() after each n-th point, where a fault was met
-    word = None  # counts only in processes that were started with this argument; power cuts take all of them
-    least = 3  # points of a kind, at least
+    codes = (0,)  # exit codes of a finished command
+    reads_below = None  # a folder outside of the subject's own where reads fail, too
+    often = 1  # finish() runs after each n-th point at which a fault occurred
+    word = None  # only processes started with this argument count; power cuts affect all of them
+    least = 3  # at least this many points of each kind
 
     def environment(self, folder):
         return {}
@@ -149,7 +149,7 @@ class Subject:
 def must(condition, text):
     if not condition:
         print("FAILED:", text, flush=True)
-        os._exit(1)  # from any thread
+        os._exit(1)  # called from any thread
 
 
 def meet(subject, work, kind, n):
@@ -190,7 +190,7 @@ def meet(subject, work, kind, n):
 
 
 def cut(subject, recording, n, lost):
-    folder = recording.root  # where it ran: what was written names its paths
+    folder = recording.root  # the folder where it ran, because the files contain its paths
     text = f"{subject.name}, {recording.restore(n, lost, number(), folder)}"
     subject.check(folder, text)
     if n == len(recording.names):

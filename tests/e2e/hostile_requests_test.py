@@ -115,7 +115,7 @@ refused(
     "guided_json",
 )
 
-# … and grammars whose compilation has no bound of its own.
+# … and grammars whose compilation has no limit of its own.
 big = {
     "type": "object",
     "properties": {"x": {"type": "object", "properties": {str(i): {"type": "string"} for i in range(1000)}}},
@@ -126,7 +126,7 @@ for level in range(4):
     defs[f"l{level}"] = {"allOf": [{"anyOf": options}, {"$ref": f"#/$defs/{f'l{level - 1}' if level else 'big'}"}]}
 refused("intersections without end", {"guided_json": {"$ref": "#/$defs/l3", "$defs": defs}}, "guided_json", times=2)
 
-# 2: numbers whose range is float's. 32 failures in a row once ended the server.
+# 2: numbers at the limits of float. 32 failures in a row once ended the server.
 for field, values in {
     "temperature": (1e-40, 5e-324, 1e-310, -1e-40),
     "repetition_penalty": (1e-60, 1e-38, 5e-324, 0.0099),
@@ -155,7 +155,7 @@ for body in ends:
 alive("numbers at the ends of their ranges are arithmetic: 240 answers")
 
 
-# 3: a template that is harmless to every probe.
+# 3: a template that passes every probe of the vetting but is hostile.
 def chat(messages):
     return {"messages": [{"role": "user", "content": "a"}] * messages, "max_tokens": 4, "seed": 1}
 

@@ -181,7 +181,7 @@ def check_monitoring(folder):
         all(f"alertname: {a}" in tested for a in alerts) and all(f"expr: {r}" in tested for r in recorded),
         "every rule has a test for promtool",
     )
-    # Dashboard queries as rules, so that promtool reads them.
+    # The dashboard's queries as rules, so that promtool can check them.
     as_rules = [
         {"record": f"q{i}", "expr": q.replace("$__rate_interval", "5m").replace("$job", ".*")}
         for i, q in enumerate(queries)
@@ -214,7 +214,7 @@ try:
     _, _, err = run("--config", folder / "specdec.toml", "monitor", "check", code=7)
     expect("store:production: no package" in err, "specdec.toml: monitor check reads it and misses the package")
 
-    # --- what is there stays ---
+    # --- existing files are kept ---
     (folder / "LOOP.toml").write_text("mine")
     actions = lambda r: {Path(f["path"]).name: f["action"] for f in r["files"]}
     _, result = run_json("init", folder)
@@ -237,7 +237,7 @@ try:
     )
     run("init", folder, "--only", "lop", code=2, last_line=["--only", "lop"])
 
-    # --- values that try to get out of their quotes ---
+    # --- values that try to escape from their quotes ---
     odd = work / "odd $x %h 'a'"
     nasty = 'models/"; touch x; $(id) @STORE@ \\ é # %n: [a]'
     run(
@@ -288,7 +288,7 @@ try:
         check_kubernetes(folder)
         check_monitoring(folder)
 
-    # --- systemd, with a program and a directory that have to be quoted ---
+    # --- systemd, with a program and a directory that must be quoted ---
     tool("systemd-analyze", "verify", folder / "systemd/specdec.service", folder / "systemd/specdec.timer")
     tool("systemd-analyze", "verify", odd / "systemd/specdec.service", odd / "systemd/specdec.timer")
     unit = (odd / "systemd/specdec.service").read_text()

@@ -67,7 +67,7 @@ def loop_json(folder, *more, code=0):
 def states(folder):
     files = sorted(
         folder.glob("loop/runs/*/state.json"), key=lambda f: f.stat().st_mtime_ns
-    )  # two may begin in the same second
+    )  # two runs may begin in the same second
     return [json.loads(f.read_text()) for f in files]
 
 
@@ -106,7 +106,7 @@ class Loop(Subject):
         )
 
     def finish(self, folder, text):
-        add_day(folder, 2)  # logs grow meanwhile
+        add_day(folder, 2)  # the logs grow meanwhile
         interrupted = any("data" in s["stages"] and s["verdict"] == "running" for s in states(folder))
         before = {f: f.read_bytes() for f in folder.glob("loop/runs/*/distill/draft/model.safetensors")}
         result = loop_json(folder)
@@ -120,9 +120,9 @@ class Loop(Subject):
                 "power cut" in text or all(f.read_bytes() == b for f, b in before.items()),
                 f"{text}: a draft that was there was trained again",
             )
-        loop(folder)  # the second day, if the run above was the first day's
-        # A store has many writers: what one may still be writing stays for a day. Kills are the loop's here, a power
-        # cut takes the stages, too.
+        loop(folder)  # runs the second day, if the run above was the first day's
+        # A store has many writers, so files that another one may still be writing are kept for a day. Kills hit the
+        # loop only; a power cut hits its stages, too.
         shared = ("store/tmp", "store/refs") if "power cut" in text else ()
         left = [str(p) for p in folder.rglob("*partial*") if not any(folder / name in p.parents for name in shared)]
         must(not left, f"{text}: left over: {left}")
@@ -166,7 +166,7 @@ try:
         "the plan of what is done",
     )
 
-    # --- old runs go ---
+    # --- old runs are removed ---
     first = result["key"]
     for day in (2, 3):
         add_day(plain, day)
@@ -178,7 +178,7 @@ try:
         "keep = 2: the oldest run went",
     )
 
-    # --- a verdict cools down ---
+    # --- after a verdict there is a cooldown ---
     bad = new_loop("bad", floor=0.99, exit_zero="false", channel="candidate")
     result = loop_json(bad, code=3)
     expect(
@@ -225,7 +225,7 @@ try:
     loop(warm)
     expect(states(warm)[-1]["verdict"] == "promoted", "other settings have no verdict yet")
 
-    # --- paths lie beside LOOP.toml, not beside the shell ---
+    # --- paths are relative to LOOP.toml, not to the shell's directory ---
     beside = new_loop("beside")
     write_tiny_model(beside / "own/draft", layers=1, seed=2)
     text = (

@@ -108,7 +108,7 @@ try:
     bound, new = work / "bound", work / "new"
     write_tiny_model(bound, layers=2, seed=1)
     write_tiny_model(new, layers=2, seed=2)
-    shutil.copytree(bound, work / "draft")  # the target drafts for itself: all is accepted
+    shutil.copytree(bound, work / "draft")  # the target is its own draft, so everything is accepted
     write_traffic(work / "log.jsonl", 24)
     run("data", "ingest", work / "log.jsonl", "--target", bound, "--holdout", 0.5, "--out", work / "data", "-q")
     run(
@@ -184,7 +184,7 @@ try:
     )
     expect("nobody has named the bound target since" in out, f"nor has the package's own copy: {out.strip()}")
 
-    # The same told by records.
+    # The same checks with records as the source.
     records = [
         "--package",
         f"{work}/store:production",
@@ -212,7 +212,7 @@ try:
     code, result = run_json("monitor", "check", *records, code=(0, 4))
     expect(result["state"] == "HEALTHY", f"by records, too: {result['reason']}")
 
-    # What is secret in a URL is nowhere but in the request.
+    # The secret parts of a URL appear only in the request.
     secret_url = server.url.replace("http://", "http://me:hunter2@") + "/metrics?token=s3cret"
     (work / "source").write_text(secret_url + "\n")
     told = ""

@@ -31,7 +31,7 @@ class Admin(http.server.BaseHTTPRequestHandler):
     """Many servers' admin listeners, and whom the webhooks call: the first part of the path says whose."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # a reply is one packet: no body waits until the head is acknowledged
+    wbufsize = -1  # sends a reply in one packet, so that no body waits for the head to be acknowledged
     states, delivered, lock = {}, {}, threading.Lock()
 
     def reply(self, status, body):
@@ -92,7 +92,7 @@ def must(condition, text):
     if not condition:
         print("FAILED:", text)
         shutil.rmtree(work, ignore_errors=True)
-        os._exit(1)  # from any thread
+        os._exit(1)  # called from any thread
 
 
 def ids(folder):
@@ -205,8 +205,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # The replay writes each file anew, but the requests' log stays the file that it was: another one would be read from
-    # its beginning.
+    # The replay writes each file anew, but the requests' log must remain the same file: the monitor would read another
+    # one from its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
@@ -324,7 +324,7 @@ def verify(place, n):
     must(not list((place / "m.db.actions").glob("*.code")), f"point {n}: ends of children left over")
     run(
         "package", "promote", "sha256-" + new_digest, "--store", place / "store", "--channel", "audit", "-q"
-    )  # reads every byte of it
+    )  # promote reads every byte of the package
 
 
 def killed_while_training():
@@ -379,7 +379,7 @@ def nights():
             f"{kind} at {reached} of {total} points, {took}",
         )
     started = time.monotonic()
-    # The seeds are drawn here: which thread comes first is not repeated by a seed.
+    # The seeds are drawn here, because the order of the threads does not follow from a seed.
     cuts = [(n, ("all", "contents", "some")[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
     at_once([(f"CUT-{n}-{lost}-{seed}", n, KILL, lost, seed) for n, lost, seed in cuts], night)
     expect(True, f"power cuts at {len(cuts)} changes, {time.monotonic() - started:.0f} s")

@@ -261,7 +261,7 @@ try:
     code, result = check()
     expect((code, result["state"]) == (0, "HEALTHY"), f"the evening: {result['verdict']}, {result['reason']}")
 
-    # The night: another target in the same place, and the server restarted under load.
+    # The overnight update: another target in the same place, and a restart of the server under load.
     (work / "next").symlink_to(work / "day-2")
     (work / "next").rename(live)
     expect(server.stop() == 0, "the old server drains")
@@ -285,7 +285,7 @@ try:
     code, result = check()
     expect((code, result["state"]) == (0, "HEALTHY"), f"all is well again: {result['verdict']}, {result['reason']}")
 
-    # A draft that is no good, put into the channel.
+    # A bad draft is put into the channel.
     write_tiny_model(work / "bad", layers=1, seed=9)
     data = next((work / "loop-candidate/runs").iterdir()) / "data"
     run(

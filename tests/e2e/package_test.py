@@ -81,7 +81,7 @@ try:
     run("package", "promote", first, "--store", store, "--channel", "production", "-q")
     server = start_server(f"{store}:production")
     run("package", "promote", second, "--store", store, "--channel", "production", "-q")
-    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB: goes to S3 in parts
+    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, which S3 receives in parts
     third = make(4, "--channel", "production")
     _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
     kept = {k["digest"]: k["why"] for k in gc["kept"]}
@@ -163,7 +163,7 @@ try:
     )
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    run("package", "verify", f"{mirror}:production")  # reading it is what remembers its number
+    run("package", "verify", f"{mirror}:production")  # the number is remembered when the channel is read
     (mirror / "refs/production").write_text(third + "\n")
     run(
         "package",
@@ -249,14 +249,14 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had died
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had been killed
     s3.requests.clear()
     run(*push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(*push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
-    # A signed channel stays signed, and its number never falls.
+    # A signed channel remains signed, and its number never decreases.
     signing = (*push, *signed_by)
     for number in (1, 2):
         run(*signing, env=s3.environment())
@@ -306,7 +306,7 @@ try:
         last_line=["no channel 'canary'"],
     )
 
-    # A quantised draft is a draft: it is gated like one, and its report goes into the package beside it.
+    # A quantised draft is gated like any draft, and its report is packaged with it.
     reports, alphas = (
         ["--report", work / "gate-4/report.json"],
         {"": json.loads((work / "gate-4/report.json").read_text())["acceptance"]["alpha"]},

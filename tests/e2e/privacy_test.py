@@ -269,7 +269,7 @@ try:
         private(name)
     print("ok: and nothing else was written" + (f" but {rest}" if rest else ""))
 
-    # A directory that was there and is open to others: used, and said once.
+    # An existing directory that is open to others is used, with one warning.
     (work / "open").mkdir(mode=0o777)
     _, _, err = run(
         "distill",

@@ -87,7 +87,7 @@ def counters(steps):
 
 try:
     write_tiny_model(target, layers=2, seed=1)
-    # The target drafts for itself: everything is accepted, so every drafted position is reached.
+    # The target is its own draft: everything is accepted, so every drafted position is reached.
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)
     run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", work / "data")
@@ -111,7 +111,8 @@ try:
         1,
         code=(0, 3, 4, 6),
     )
-    # The gate measured no speed, so it did not pass: the package says so everywhere, and nothing drafts from the start.
+    # The gate did not measure speed, so it did not pass. The package says so everywhere, and serve starts without
+    # drafting.
     code, out, err = run(
         "package",
         "--target",
@@ -179,7 +180,7 @@ try:
     )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
-    # The same figures with a speed-up that was measured and gains: its K is what serve starts with.
+    # The same figures with a measured speed-up above 1: serve starts with its K.
     report = json.loads((work / "gate/report.json").read_text())
     report["verdict"], report["reason"] = "pass", "speed-up at batch 1 1.500 [1.400, 1.600]"
     report["speed"] = {
@@ -223,7 +224,7 @@ try:
     positions = reached_positions("--k", 1)
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
-    # A page that is no metrics text: `check` exits 7, `watch` warns and polls again.
+    # The page is not metrics text: `check` exits 7, `watch` warns and polls again.
     web = http.server.HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{web.server_port}/metrics"
@@ -243,7 +244,7 @@ try:
     )
     web.shutdown()
 
-    # A template that kills its renderer is refused before anything listens: the vetting forks.
+    # A template that kills its renderer is refused before the server listens, because the vetting runs in a fork.
     killer = work / "killer"
     shutil.copytree(target, killer)
     config = json.loads((killer / "tokenizer_config.json").read_text())
@@ -260,7 +261,7 @@ try:
         ),
         0,
     )
-    # From /proc, not by connecting: a loop of attempts would miss a port that is open for milliseconds.
+    # Reads /proc instead of connecting: repeated attempts would miss a port that is open for milliseconds.
     while server.poll() is None:
         answered += f"0100007F:{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()
         time.sleep(0.001)

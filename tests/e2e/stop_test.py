@@ -48,7 +48,7 @@ def check(name, arguments, codes, longest, times=3, clean=None):
         code, seconds, err = stop(arguments, after)
         last = err.strip().splitlines()[-1] if err.strip() else ""
         assert seconds < 10, (name, after, seconds, err)
-        # The signal may come before the program has asked for it.
+        # The signal may arrive before the program has installed its handler.
         assert code in (*codes, 0, 3, 4, 6, -signal.SIGTERM), (name, after, code, err)
         assert code not in codes or last.startswith("specdec: error: ") or after < 0.2, (name, after, err)
         seen.append(f"{after:.2f}s: {code}")

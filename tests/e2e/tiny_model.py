@@ -48,7 +48,7 @@ def write_tiny_model(folder, layers, seed, context=256):
     write_weights(folder / "model.safetensors", layers, random.Random(seed))
 
 
-# GPT-2's table of printable stand-ins; token id = byte value.
+# GPT-2's table of printable characters that stand for bytes; the token id is the byte value.
 def byte_tokenizer():
     printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
     stand_ins = iter(range(256, 512))

@@ -11,7 +11,7 @@ import time
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-LARGE = 2000  # bytes; from here on a file is served as LFS files are
+LARGE = 2000  # bytes; files of at least this size are served as LFS files
 
 
 def git_blob_id(data):
@@ -21,7 +21,7 @@ def git_blob_id(data):
 class Repository:
     def __init__(self, commits, refs, gated=False, private=False):
         self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {name: bytes}
-        self.tags, self.log = {}, []  # log: (branch, parent, commit, header) of every commit made through the API
+        self.tags, self.log = {}, []  # one (branch, parent, commit, header) for every commit made through the API
 
     def commit_of(self, revision):
         if revision in self.refs or revision in self.tags:
@@ -43,27 +43,29 @@ class FakeHub:
         """Forgets requests and faults."""
         self.requests = []
         self.status = []  # statuses for the next requests to the hub, each with headers: (503, {})
-        self.extra_names = []  # siblings that are listed beside the real ones
-        self.info = None  # body of /api/models/... instead of the right one
-        self.cut = []  # of the next downloads: break the connection after so many bytes
-        self.corrupt = 0  # of the next downloads: change a byte
+        self.extra_names = []  # siblings that are listed in addition to the real ones
+        self.info = None  # body of /api/models/... that replaces the right one
+        self.cut = []  # for the next downloads: break the connection after this many bytes
+        self.corrupt = 0  # for the next downloads: change a byte
         self.ignore_range = False
-        self.stall = []  # of the next downloads: seconds to stand still in mid body
+        self.stall = []  # for the next downloads: seconds to pause in the middle of the body
         self.pause = 0  # seconds before every download
-        self.extra = 0  # bytes beyond the promised
-        self.etag = None  # for every file
+        self.extra = 0  # bytes beyond the promised size
+        self.etag = None  # etag of every file, instead of the right one
         self.size = None
-        self.cdn_location = None  # where large files are redirected to, instead of the CDN
-        self.at = ""  # faults of downloads are for paths that hold this
+        self.cdn_location = None  # where large files are redirected to instead of the CDN
+        self.at = ""  # downloads fail only for paths that contain this
         self.stop = threading.Event()
-        self.multipart_from = 1 << 40  # bytes; from here on an upload goes in parts of part_bytes
+        self.multipart_from = 1 << 40  # bytes; uploads of at least this size are made in parts of part_bytes
         self.part_bytes = 1000
         self.verify = True
-        self.answers = {}  # kind of write (a key of WRITES) -> f(hub, right answer): what is answered instead
-        # Kind of write -> statuses of the next ones. 0: it is done, and the connection is broken instead of an answer.
+        # kind of write (a key of WRITES) -> f(hub, right answer), which returns the answer to send instead
+        self.answers = {}
+        # Kind of write -> statuses of the next ones. 0: the write is done, but the connection breaks instead of an
+        # answer.
         self.failures = {}
-        self.store_failures = []  # of the next PUTs: a status, or -n: break off after n bytes
-        self.before_commit = []  # of the next commits: called before they are looked at
+        self.store_failures = []  # for the next PUTs: a status, or -n to break off after n bytes
+        self.before_commit = []  # for the next commits: called before they are processed
 
     def listen(self, name, certificate=None):
         """One more port of this name; with (certificate, key) files it speaks TLS."""

@@ -46,7 +46,7 @@ os.environ |= {"HF_ENDPOINT": hub.hub, "HOME": str(scratch)}
 
 write_tiny_model(scratch / "tiny", 1, 7)
 TINY = {f.name: f.read_bytes() for f in (scratch / "tiny").iterdir()}
-# What a repository has beside a model: none of it is wanted.
+# Files that a repository has beside the model, none of which is wanted.
 REST = {
     "README.md": b"# tiny",
     "pytorch_model.bin": b"\x80\x02" * 2000,
@@ -70,7 +70,7 @@ BIG = {
     "config.json": b"{}",
     "tokenizer.json": b"{}",
     "model.safetensors": bytes(range(256)) * 12288,
-}  # 3 MiB: more than one block of the writer
+}  # 3 MiB, which is more than one block of the writer
 C1, C2, C3 = commit_name("1"), commit_name("2"), commit_name("3")
 hub.repositories = {
     "org/tiny": Repository(
@@ -181,7 +181,7 @@ def check_layout():
     other = scratch / "elsewhere"
     fetch("org/tiny", env={"HF_HUB_CACHE": str(other)})
     expect((other / "models--org--tiny/refs/main").exists() and not cache.exists(), "HF_HUB_CACHE is the cache")
-    # A part that another program left is made whole.
+    # A partial file of another program is completed.
     cache = fresh()
     fetch("org/tiny")
     (cache / "models--org--tiny/snapshots" / C1 / "model.safetensors").unlink()
@@ -337,7 +337,7 @@ def check_failures():
     fails("org/tiny", 75, "127.0.0.1", env={"HF_ENDPOINT": "http://127.0.0.1:1"})
     fails("org/tiny", 2, "HF_HUB_ETAG_TIMEOUT", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
     fails("models/typo", 7, "no local directory")
-    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never says a word
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts connections and never answers
     fails(
         "org/tiny",
         75,
@@ -378,7 +378,7 @@ def check_downloads():
         "a download that stands still is broken off and continued",
     )
     hub.stop.set()
-    # Killed in mid download: the next run continues.
+    # After a kill in the middle of a download the next run continues.
     cache = fresh()
     hub.stall = [30]
     child = subprocess.Popen([SPECDEC, "-q", "fetch", "org/big"])
@@ -391,7 +391,7 @@ def check_downloads():
     hub.clear()
     expect(contents(fetch("org/big")["directory"]) == BIG, "a killed download is completed")
     expect([h.get("range") for p, _, _, h in hub.requests if p == "cdn"] == [f"bytes={left}-"], f"from byte {left} on")
-    # A left-over with other bytes is no reason to fail.
+    # A left-over with other bytes must not cause a failure.
     etag = hashlib.sha256(BIG["model.safetensors"]).hexdigest()
     cache = fresh()
     blobs = cache / "models--org--big/blobs"
@@ -402,7 +402,7 @@ def check_downloads():
         and [f.name for f in blobs.iterdir() if "incomplete" in f.name] == [],
         "a damaged left-over is started over and not kept",
     )
-    # A stop request ends it in good order.
+    # A stop request ends the download in an orderly way.
     cache = fresh()
     hub.stall = [30]
     child = subprocess.Popen([SPECDEC, "-q", "fetch", "org/big"], stderr=subprocess.PIPE)
@@ -454,7 +454,7 @@ def check_kills_and_races():
     work.mkdir()
     under_faults(Fetched(), work)
     cache = fresh()
-    hub.pause = 0.3  # long enough that the others come while the first is at it
+    hub.pause = 0.3  # long enough that the others start while the first one downloads
     children = [subprocess.Popen([SPECDEC, "-q", "fetch", "org/big"], stdout=subprocess.PIPE) for _ in range(4)]
     expect(
         [c.wait() for c in children] == [0] * 4 and contents(children[0].communicate()[0].decode().strip()) == BIG,
@@ -533,7 +533,7 @@ def check_exchange():
         )
     )
     expect(info == ["org/tiny", len(TINY), 0], "hf cache scan has no complaint")
-    # Half of a model from the one, the rest from the other.
+    # Half of a model is from one program, the rest from the other.
     cache = fresh()
     python("h.hf_hub_download('org/tiny', 'config.json')")
     expect(contents(fetch("org/tiny")["directory"]) == TINY, "specdec completes what huggingface_hub began")
@@ -562,7 +562,8 @@ def check_commands():
         '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n'
     )
     hub.clear()
-    run("loop", "run", scratch / "LOOP.toml", code=2)  # nine layers of one: the loop ends where it would train
+    # nine layers of a model with one: the loop ends where it would train
+    run("loop", "run", scratch / "LOOP.toml", code=2)
     expect(
         len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1,
         "a loop asks for its target once, not in every stage",

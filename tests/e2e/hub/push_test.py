@@ -409,7 +409,7 @@ def check_interruptions():
     push(name, ONE)
     expect(head(name) == FILES[ONE], "parts are sent again")
 
-    # Killed while it uploads, and again between commit and tag.
+    # Killed during an upload, and again between commit and tag.
     name = fresh()
     command = [
         SPECDEC,
@@ -546,7 +546,7 @@ def check_hostile():
     lies("preupload", b"[" * 100000, 7, "preupload")
     lies("commit", {"commitOid": "../../etc"}, 7, "commitOid")
     name = lies("refs", {"branches": [{"name": "main", "targetCommit": "main"}], "tags": []}, 7, "targetCommit")
-    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # "it is there", and it is not
+    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # the hub claims to have the file and does not
     for bad in ("../../evil", "/etc/passwd", "a\\b", "x\n"):
         hub.clear()
         hub.extra_names = [bad]

@@ -48,7 +48,7 @@ class Server:
         if self.url is None:
             print("the server did not start:", "\n".join(self.lines))
             sys.exit(1)
-        # Nobody else reads the pipe: keep it empty.
+        # Nothing else reads the pipe, so this thread keeps it empty.
         self.reader = threading.Thread(
             target=lambda: self.lines.extend(line.rstrip() for line in self.process.stderr), daemon=True
         )
@@ -197,7 +197,7 @@ def check_chat_and_streams(server, name):
     expect(
         "".join(c.choices[0].text for c in pieces) == plain.choices[0].text, "a streamed completion has the same text"
     )
-    # How many tokens an event holds depends on how fast they are taken.
+    # The number of tokens per event depends on how fast the client reads.
     expect(len(pieces) > 2, "and comes in pieces")
     with client.completions.create(
         model=name, prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
