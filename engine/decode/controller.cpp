@@ -22,7 +22,7 @@ struct Choice {
     size_t sequence;
   };
   std::vector<double> overlaps;  // [max K]
-  std::vector<double> seconds;   // of a target pass, in plain passes; one entry per `apart` rows more than plain
+  std::vector<double> seconds;   // cost of a target pass relative to a plain one; entry i: i · `apart` more rows
   std::vector<Item> items;
   std::vector<int> k;  // [sequence]
   std::vector<KController*> undecided;
@@ -95,7 +95,8 @@ double KController::reading() const {
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  constexpr double kOwn = 2;  // with a mean over one request's long past, which says little beyond its recent steps
+  // Weight of seen() if it is not shared: the request's own long past says little beyond its recent steps.
+  constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
 }
@@ -254,7 +255,7 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
     mean += (1 + accepted) / static_cast<double>(open.size());
     variance += (squares - accepted * accepted) / static_cast<double>(open.size());
   }
-  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // within 0.03 of z_n up to n = 64
+  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // z_n within 0.03, up to n = 64
   const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }

@@ -20,13 +20,14 @@ struct ControllerOptions {
   int max_k = 8;
   double decay = 0.92;      // factor per step by which past overlaps lose weight
   int probe_interval = 64;  // least number of plain steps between two probes while K = 0
-  // The extra time of a probe is at most this share of the plain steps between two probes: they are made as far apart
-  // as that needs.
+  // The extra time of a probe may be at most this share of the plain steps between two probes; if it is more, probes
+  // are made further apart.
   double probe_share = 0.008;
   // Drafting must promise at least this gain beyond what is lost because answers end unevenly. Less is within the error
   // of the estimates.
   double least_gain = 0.03;
-  // Standard deviations of the target's pass costs that are subtracted from the promised gain before that comparison.
+  // Number of standard deviations of the target's pass costs that is subtracted from the promised gain before that
+  // comparison.
   double doubts = 1.0;
   double confidence_floor = 0.0;  // drafting stops below this confidence; 0: the limit follows from measured costs
   // The overlap that all requests saw with this draft, including those of an earlier engine. Must outlive the
@@ -93,9 +94,9 @@ class KController {
   // not pay probe with it. Sets decision() of each.
   static void choose(std::span<KController* const> sequences, int batch);
   int choose_k(int batch);  // chooses for this sequence alone
-  // Must be called before choosing: `to_read` is the number of tokens that the draft must prefill before it can draft,
-  // `to_come` the number of tokens that are likely to follow. K > 0 is chosen only if the gain exceeds the cost of that
-  // prefill: (to_come / batch) · (1 − 1 / rate) > to_read · read_cost, both in plain steps.
+  // Optional, before choosing: `to_read` is the number of tokens that the draft must prefill before it can draft,
+  // `to_come` the number of tokens that are likely to follow. K > 0 is then chosen only if the gain exceeds the cost of
+  // that prefill: (to_come / batch) · (1 − 1 / rate) > to_read · read_cost, both in plain steps.
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
   int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
@@ -115,7 +116,7 @@ class KController {
   double rate() const { return rate_; }
   double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }
-  const std::vector<int>& tree() const { return options_.tree; }  // empty: a chain
+  const std::vector<int>& tree() const { return options_.tree; }  // an empty tree means a chain
   int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
  private:

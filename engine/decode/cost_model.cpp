@@ -124,7 +124,7 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: no pass takes longer than one of more rows whose cost is known as well. A figure that says
+// Caps the estimate: no pass takes longer than one of more rows whose cost is about as certain. A figure that says
 // otherwise was measured in a busy moment and would never be renewed.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;

@@ -31,15 +31,15 @@ class CostModel {
   // Returns a model for another draft of the same target. Both share and update the costs of the target's passes.
   CostModel another_draft() const;
 
-  void record_draft(int batch, double seconds);      // one draft step
-  void record_read(int64_t tokens, double seconds);  // the draft prefilled this many tokens
+  void record_draft(int batch, double seconds);      // records one draft step
+  void record_read(int64_t tokens, double seconds);  // records that the draft prefilled this many tokens
   // Records one pass over `rows` tokens per sequence (the mean of K + 1), including sampling.
   void record_target(int batch, double rows, double seconds);
-  // `rows` is the sum over all sequences. NaN until a pass was measured.
+  // Returns NaN until a pass was measured. `rows` is the sum over all sequences.
   double target_seconds(int batch, double rows) const;
   // Standard deviation of the logarithm of this pass's cost relative to a plain one, as far as samples show it.
   double target_doubt(int batch, double rows) const;
-  // Derived from its ratio to a plain pass at the nearest batch size that was measured.
+  // Returns the seconds of a draft step, from its ratio to a plain pass at the nearest batch size that was measured.
   double draft_seconds(int batch) const;
   double verify_seconds(int batch, int k) const { return target_seconds(batch, static_cast<double>(batch) * (k + 1)); }
   // Cost of prefilling one token with the draft, in plain target steps; 0 until measured.

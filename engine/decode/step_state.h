@@ -26,7 +26,7 @@ struct Stepper::SequenceStep {
   std::vector<int32_t> drafted, parents;  // by node; parent −1 is the text
   std::vector<size_t> q_of;               // by node: the row it was drawn from, relative to q_row
   size_t num_q = 0;
-  int32_t rules_node = -1;                  // node whose path rules_ has been given
+  int32_t rules_node = -1;                  // node up to which rules_ has seen the tokens
   std::vector<int32_t> rules_path;          // scratch of advance_rules_to()
   std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; no parents: a chain
   std::vector<int32_t> feed, feed_parents;  // input of the draft's next pass
@@ -56,7 +56,7 @@ struct Stepper::SequenceStep {
     for (int32_t at = parents[node]; at >= 0; at = parents[static_cast<size_t>(at)]) ++depth;
     return depth;
   }
-  // Removes the deepest level, and drafting of this step ends. Returns false if there is no level.
+  // Removes the deepest level, as if drafting had ended before it. Returns false if there is no level.
   bool cut_level() {
     if (depth == 0) return false;
     while (!drafted.empty() && depth_of(drafted.size() - 1) == depth) drafted.pop_back();

@@ -50,7 +50,7 @@ VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std:
       h[i] = denominator > 0 ? s / denominator : 1.0;
     }
   }
-  // tau = max{i : u_i <= h_i} with independent u_i, found as the first i that holds from the end.
+  // tau = max{i : u_i <= h_i} with independent u_i, so the search starts at the end.
   size_t tau = k;
   while (tau > 0 && !randomness.accept(Purpose::kAccept, h[tau])) --tau;
   if (tau == k) return {static_cast<int64_t>(k), randomness.draw(Purpose::kTarget, input.p[k])};

@@ -50,7 +50,8 @@ struct Family {
   int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
   bool local_rope = false;        // layers with a window rotate by rope_local_base_freq
   bool unrotated_layers = false;  // config.json may have no_rope_layers
-  bool gemma = false;             // embeddings times sqrt(hidden_size), query_pre_attn_scalar, soft caps
+  // Scales embeddings by sqrt(hidden_size); config.json has query_pre_attn_scalar and soft caps.
+  bool gemma = false;
   double attention_soft_cap = 0, final_soft_cap = 0;
   bool fused = false;                 // checkpoints store qkv_proj and gate_up_proj
   int64_t original_max_position = 0;  // 0: max_position_embeddings

@@ -18,11 +18,14 @@ struct MemoryPlan {
   std::string text() const;  // such as "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
-// kChar counts int8 matrices with their scales, and wide tensors at side_dtype().
+// Returns the bytes of all weights. kChar counts the matrices as int8 with their scales and everything else in
+// side_dtype().
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);
-// Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is load_decoder()'s.
+// Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
+// load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
-// The dtypes are load_decoder()'s. Plans caches of sequences × tokens_per_sequence in both models. `draft` may be null.
+// Plans both models with caches of sequences × tokens_per_sequence each. The dtypes are those given to load_decoder().
+// `draft` may be null.
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
                        at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device);
 // Fits a plan to the memory. If it does not fit as requested, the caches are reduced, down to a quarter and at least

@@ -15,8 +15,8 @@ use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
-/// Most objects and arrays along one chain of a schema, `$ref`s followed. OpenAI accepts 10 levels of nesting, about 30
-/// of these.
+/// Largest number of objects and arrays on one chain of a schema, `$ref`s followed. OpenAI accepts 10 levels of
+/// nesting, which are about 30 of these.
 const MAX_CHAIN: usize = 512;
 /// llguidance recurses along such chains: at MAX_CHAIN it uses about 2 MB of stack, whatever the links are. A check has
 /// half the stack of a compilation, so a grammar that passes a check in another process compiles here.

@@ -18,7 +18,7 @@ use crate::{guard, slice, utf8, Bytes, Failure};
 pub type Sink = unsafe extern "C" fn(context: *mut c_void, lines: *const u8, size: usize, stored_done: u64) -> i32;
 
 const FLUSH_BYTES: usize = 256 << 10;
-/// Most bytes in a batch by the file's own figures; the values of a batch keep their pages in memory.
+/// Largest batch, in bytes by the file's own figures; the values of a batch keep their pages in memory.
 const BATCH_BYTES: i64 = 32 << 20;
 const MAX_BATCH_ROWS: i64 = 1024;
 /// Most bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a bomb is worse by orders of

@@ -167,7 +167,8 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns what can be relied on while tokens are appended to a decoder's input; unknown stages get the safe answer.
+/// Returns how much of a decoder's output is final while tokens are still being appended; unknown stages get the safe
+/// answer.
 fn streaming_of(decoder: &Value) -> Streaming {
     fn merge(stage: &Value, fused: &mut bool, found: &mut Streaming) {
         match stage.get("type").and_then(Value::as_str) {

@@ -60,12 +60,12 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// How other processes on the machine slow passes down. Besides, each pass varies by a tenth.
+// How other processes on the machine slow passes down. In addition, each pass varies by about a tenth.
 struct Weather {
-  // Standard deviation of the logarithm of the factor by which all passes slow down for about 25 steps.
+  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
   double wander = 0;
-  // Standard deviation of the exponent of a pass's rows by which it slows down for about 100 steps, because neighbours
-  // take bandwidth or arithmetic units.
+  // Standard deviation of x in the factor (rows / 12)^x by which passes slow down for about 100 steps, because
+  // neighbours take bandwidth or arithmetic units.
   double tilt = 0;
   double hiccups = 0;  // probability per step that the next four passes take twice as long
 };
@@ -81,7 +81,7 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  // Logarithm. Reported times exclude the pace, but include the tilt and hiccups.
+  // The logarithm of that factor. Reported times exclude it, but include the tilt and hiccups.
   double pace = 0;
   double tilt = 0;
   int slow = 0;  // passes left in a hiccup

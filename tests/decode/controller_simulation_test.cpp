@@ -20,8 +20,8 @@ struct Traffic {
   double knee = 96;
   int answer = 200;  // tokens
   int fixed_k = -1;
-  // Standard deviation of the logarithm of the factor by which all passes slow down for about 25 steps; each pass adds
-  // half as much of its own.
+  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps; each pass adds half as
+  // much of its own.
   double wander = 0;
 
   struct Answer {
@@ -33,7 +33,7 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;  // logarithm; the times below exclude it
+  double pace = 0;  // x of that factor; the times below exclude it
   double seconds = 0, tokens = 0, probe_seconds = 0;
   int drafting = 0;  // sequences that drafted in the last step
 

@@ -119,7 +119,7 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
   // One clipped sample, attributed mostly to the pace, so that it hardly changes costs relative to each other.
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);
-  costs.record_target(1, 3, 1.1 * 1.1);  // so it says almost nothing here
+  costs.record_target(1, 3, 1.1 * 1.1);  // the outlier hardly affects this ratio
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
   for (int i = 0; i < 10; ++i) costs.record_target(1, 1, 1.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.0, 0.01);
@@ -184,8 +184,8 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
-// A draft that must prefill a long prompt pays only over a long answer; with several sequences at once, the answer must
-// be that many times longer.
+// A draft that must prefill a long prompt pays only over a long answer. With several sequences at once, the answer must
+// be as many times longer.
 TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
   CostModel costs;
   for (const int batch : {1, 4})

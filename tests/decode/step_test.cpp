@@ -213,7 +213,7 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
     EXPECT_EQ(b.s.tokens(), text_b);
     EXPECT_GT(a.s.counts().plain_steps, 5);
     EXPECT_EQ(b.s.counts().accepted, b.s.counts().drafted) << "the draft is the target: its cache was left wrong";
-    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);  // at most for the last token
+    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);  // at most one, for the last token
     EXPECT_EQ(draft.open_sequences(), 1u);
   }
 }

@@ -41,7 +41,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
               << k << " " << n;
         }
       }
-      // The first group's scales come first; products with them are exact.
+      // Checks the first group's scales, which are stored first: scale · integer must be exact in fp32.
       for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {
         float scale;
         std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);

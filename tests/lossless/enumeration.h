@@ -44,7 +44,7 @@ struct Outcome {
   double accepted = 0;  // E[accepted] of the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;               // passes that did not fit
-  int from_text = 0, kept_from_text = 0;  // maximum over steps
+  int from_text = 0, kept_from_text = 0;  // largest numbers in one step
   int64_t runs = 0;
 };
 

@@ -106,7 +106,7 @@ TEST(BlockPool, WritesCopiesAndGathers) {
   for (const int64_t budget : {int64_t{0}, 6 * kBytes}) {
     BlockPool pool(pool_config(), at::kCPU, at::kFloat, budget);
     std::vector<int32_t> order;
-    for (int i = 0; i < 6; ++i) order.push_back(pool.take());  // without a budget from two allocations
+    for (int i = 0; i < 6; ++i) order.push_back(pool.take());  // without a budget these take two allocations
     order = {order[4], order[5], order[0], order[3]};
     const at::Tensor all = at::arange(4 * kSlots * 12, at::kFloat).view({4 * kSlots, 3, 4});
     for (int64_t i = 0; i < 4; ++i) {

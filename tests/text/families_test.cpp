@@ -46,7 +46,7 @@ void compare_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   note(out, streamed(tokenizer, ids) == text, where + ": streamed");
 }
 
-// Compares the ids of texts and back, and the text of ids that no text has.
+// Compares the encoding and decoding of texts, and the decoding of ids that no text encodes to.
 void compare_tokens(const Tokenizer& tokenizer, const Json& family, Compared& out) {
   std::vector<std::string> texts = golden()["texts"];
   for (const Json& own : family["texts"]) texts.push_back(own);
