@@ -14,18 +14,18 @@ namespace {
 constexpr size_t kMaxSourceBytes = 1u << 20;
 constexpr size_t kMaxOutputBytes = 1u << 20;
 constexpr char kWhat[] = "chat template";
-constexpr size_t kWorkers = 4;  // renderings at a time; a server has fewer threads that render
+constexpr size_t kWorkers = 4;  // concurrent renderings; a server has fewer threads that render
 
 size_t local_strftime(const char* format, char* out, size_t capacity) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   localtime_r(&now, &parts);
   const size_t size = std::strftime(out, capacity, format, &parts);
-  // 0 means "empty" or "did not fit"; only an empty format may give nothing.
+  // strftime returns 0 for an empty result and for one that did not fit; only an empty format may be empty.
   return size == 0 && *format != '\0' ? capacity + 1 : size;
 }
 
-// The source and where it was found; an empty optional if the directory has no template.
+// Returns the source and where it was found, or nothing if the directory has no template.
 std::optional<std::pair<std::string, std::string>> find_source(const fs::path& directory) {
   const fs::path jinja = directory / "chat_template.jinja";
   if (fs::exists(jinja)) return std::pair{read_file(jinja, kMaxSourceBytes, ErrorKind::kModel), jinja.string()};
@@ -62,7 +62,7 @@ void render_probes(const std::string& source, const SpecialTokens& tokens) {
       for (const bool prompt : {false, true}) {
         try {
           chat.render(probe_conversation(size, system), prompt);
-        } catch (const Error&) {  // a clean refusal ("system role not supported") is an answer
+        } catch (const Error&) {  // a clean refusal ("system role not supported") is accepted
         }
       }
 }
@@ -74,7 +74,7 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
   ConfinedChild child(limits, [&](int pipe) {
     try {
       render_probes(source, tokens);
-    } catch (...) {  // does not compile: the parent meets the same error where it can be reported
+    } catch (...) {  // does not compile: the parent sees the same error and reports it
     }
     write_pipe(pipe, std::string_view("k"));
   });
@@ -89,10 +89,10 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
 struct ChatTemplate::Impl {
   sd_template* handle = nullptr;
   SpecialTokens tokens;
-  std::unique_ptr<ConfinedService> service;  // null: what is rendered is trusted, and rendered here
+  std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
   ~Impl() { sd_template_free(handle); }
 
-  // context: one JSON object. Throws Error(kData).
+  // `context` is a JSON object. Throws Error(kData).
   std::string render_here(std::string_view context, uint64_t most) const {
     sd_bytes out{}, message{};
     check(sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(), most, &out,
@@ -104,8 +104,8 @@ struct ChatTemplate::Impl {
   std::string render_confined(const std::string& context, uint64_t most) const;
 };
 
-// A job is the most bytes of output in decimal digits, a space and the context; an answer 'k' and the text, or 'e' and
-// the error.
+// A job is the maximum output size in decimal digits, a space and the context. The answer is 'k' and the text, or 'e'
+// and the error.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
   const size_t space = job.find(' ');
@@ -157,7 +157,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) 
   return loaded;
 }
 
-// The workers have the compiled template from the fork on.
+// The workers inherit the compiled template through the fork.
 void ChatTemplate::confine(const ChildLimits& limits) {
   impl_->service = std::make_unique<ConfinedService>(
       limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
@@ -167,7 +167,7 @@ bool ChatTemplate::works() const { return !impl_->service || impl_->service->wor
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                                  const Json& extra, const std::string& tools) const {
-  // ordered_json: templates that print a message see role before content, as in transformers.
+  // Uses ordered_json, so that templates that print a message see role before content, as in transformers.
   nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
   size_t bytes = 0;
   for (const ChatMessage& message : messages) {

@@ -10,7 +10,7 @@ namespace specdec::text {
 
 namespace {
 
-constexpr size_t kCheckers = 4;  // at a time; a server has fewer threads that compile
+constexpr size_t kCheckers = 4;  // concurrent checks; a server has fewer threads that compile
 
 int32_t kind_number(GrammarKind kind) { return kind == GrammarKind::kRegex ? SD_REGEX : SD_JSON_SCHEMA; }
 const char* kind_name(GrammarKind kind) { return kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"; }
@@ -54,7 +54,8 @@ std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::
   return std::make_shared<const Grammar>(handle);
 }
 
-// A job is the letter of the kind and the source; an answer is "=" and the bytes that the grammar holds, or the error.
+// A job is a letter for the kind and the source. The answer is "=" and the number of bytes that the grammar holds, or
+// the error.
 GrammarChecker::GrammarChecker(const ChildLimits& limits)
     : service_(std::make_unique<ConfinedService>(limits, kCheckers, [](std::string_view job) -> std::string {
         const GrammarKind kind = job.substr(0, 1) == "r" ? GrammarKind::kRegex : GrammarKind::kJsonSchema;

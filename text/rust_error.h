@@ -1,4 +1,4 @@
-// Status codes and owned buffers of the Rust C ABI as specdec::Error and std::string. Private to text/.
+// Converts status codes and owned buffers of the Rust C ABI to specdec::Error and std::string. Private to text/.
 #pragma once
 
 #include <string>
@@ -14,7 +14,8 @@ inline std::string take(sd_bytes bytes) {
   return text;
 }
 
-// Throws Error(kind), or Error(kInternal) for a panic, with the library's message after `where`.
+// Throws Error(kind) unless the status is OK, or Error(kInternal) for a panic; the text is the library's message after
+// `where`.
 inline void check(int32_t status, sd_bytes& message, const std::string& where, ErrorKind kind) {
   if (status == SD_OK) return;
   const std::string text = message.data ? take(message) : std::string("unknown error");

@@ -16,7 +16,7 @@ constexpr size_t kMaxTokenizerBytes = 128u << 20;
 constexpr size_t kMaxConfigBytes = 16u << 20;
 constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
 
-// "<s>" or {"content": "<s>", …}; null and anything else is no token.
+// Returns the token of "<s>" or {"content": "<s>", …}; null and anything else give "".
 std::string token_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object() && value.contains("content") && value["content"].is_string())
@@ -24,7 +24,7 @@ std::string token_text(const Json& value) {
   return "";
 }
 
-// A change of sd_tokenizer_new from what token_text() takes.
+// Returns a change for sd_tokenizer_new from a value that token_text() accepts.
 Json change(const Json& value, const char* if_known) {
   Json token = value.is_object() ? value : Json::object();
   token["content"] = token_text(value);
@@ -40,9 +40,9 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Like transformers 5.23 (tokenization_utils_base.py, _from_pretrained): the configuration's list of added tokens
-// replaces flags of tokenizer.json's; the named tokens of the list that rules are special; what is named or called
-// special and missing is added.
+// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained): tokens listed in the
+// configuration replace the flags of tokenizer.json's; named tokens become special if the list contains them or if
+// there is no list; tokens that are named or listed as special but missing are added.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;
@@ -194,7 +194,7 @@ std::string IncrementalDecoder::push(int32_t id) {
   sd_bytes out{};
   int32_t special = 0;
   if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
-  // Unknown and special ids leave no trace in decode(skip special), so they must not become context either.
+  // decode() with skip_special drops unknown and special ids, so they must not become context either.
   if (sd_tokenizer_id_to_token(t.handle, static_cast<uint32_t>(id), &special, &out) != SD_OK) return "";
   const std::string token = take(out);
   if (special) return "";
@@ -213,16 +213,17 @@ std::string IncrementalDecoder::finish() {
 std::string IncrementalDecoder::advance(bool last) {
   const Tokenizer::Impl& t = *tokenizer_->impl_;
   std::string text = t.decode(pending_.data(), pending_.size(), true);
-  // A trailing U+FFFD may be the start of a character whose bytes are still to come; it stands for at most one.
+  // A trailing U+FFFD may be the beginning of a character whose other bytes are still to come; it hides at most one
+  // character.
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) return "";
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrink the window to a context whose own text is visible: what a decoder strips at the start of a text is then
-  // behind it. While a character is unfinished, 32 tokens are context enough: UTF-8 finds its step again within 3
-  // bytes.
+  // Shrinks the window to a context with visible text, so that whatever a decoder strips at the beginning of a text
+  // lies before the new part. While a character is unfinished, 32 tokens are enough context: UTF-8 resynchronises
+  // within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = t.decode(pending_.data() + pending_.size() - keep, keep, true);

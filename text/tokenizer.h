@@ -17,48 +17,49 @@ struct sd_tokenizer;
 
 namespace specdec::text {
 
-// What tokenizer_config.json (special_tokens_map.json where it lacks a name) says about special tokens.
+// The special tokens of tokenizer_config.json, and of special_tokens_map.json for names that it lacks.
 struct SpecialTokens {
-  std::map<std::string, std::string> names;  // "bos_token" → "<s>", also eos_token, unk_token, pad_token, …
-  Json added = Json::array();                // how these change tokenizer.json's added tokens: of sd_tokenizer_new
+  std::map<std::string, std::string> names;  // "bos_token" → "<s>"; also eos_token, unk_token, pad_token, …
+  Json added = Json::array();                // changes to tokenizer.json's added tokens, as sd_tokenizer_new takes them
 
   std::string name(const std::string& key) const;  // "" if absent
 };
 // Missing files give an empty result. Throws Error(kModel) if a file is malformed.
 SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 
-// What the tokens of a vocabulary stand for.
+// The bytes that each token of a vocabulary stands for.
 struct TokenBytes {
-  std::vector<std::string> tokens;  // by id: bytes, not always whole characters; "" where the id names no token
-  std::vector<int32_t> special;     // ids, rising
+  std::vector<std::string> tokens;  // by id; not always whole characters; "" if the id names no token
+  std::vector<int32_t> special;     // ids, ascending
 };
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json (at most 128 MiB), as it is, and the special tokens of a model directory. Throws
-  // Error(kModel), one line.
+  // Reads tokenizer.json (at most 128 MiB), unchanged, and the special tokens of a model directory. Throws
+  // Error(kModel) with a message of one line.
   explicit Tokenizer(const std::filesystem::path& model_directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // add_special_tokens: with what the post-processor of tokenizer.json adds. Like transformers 5 it alone decides:
-  // add_bos_token and add_eos_token of tokenizer_config.json are not read. Throws Error(kData) on invalid UTF-8 or more
-  // than 64 MiB.
+  // add_special_tokens adds what the post-processor of tokenizer.json adds. As in transformers 5 nothing else decides
+  // that: add_bos_token and add_eos_token of tokenizer_config.json are not read. Throws Error(kData) for invalid UTF-8
+  // or more than 64 MiB.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
-  // Ids that name no token are skipped. Throws Error(kData) on a negative id.
+  // Skips ids that name no token. Throws Error(kData) for a negative id.
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
 
-  int64_t vocab_size() const;                           // with added tokens
+  int64_t vocab_size() const;                           // includes added tokens
   int32_t token_to_id(const std::string& token) const;  // -1 if absent
   std::string id_to_token(int32_t id) const;            // "" if absent
-  TokenBytes token_bytes(int64_t size) const;  // of the ids below size. Throws Error(kModel) for more than 2^22
-  int32_t bos_id() const;                      // -1 if the tokenizer has none
+  // Covers the ids below `size`. Throws Error(kModel) if `size` is above 2^22.
+  TokenBytes token_bytes(int64_t size) const;
+  int32_t bos_id() const;  // -1 if the tokenizer has none
   const std::string& bos_token() const;
   const std::string& eos_token() const;
   int32_t eos_id() const;  // -1 if none
 
-  const sd_tokenizer* handle() const;  // for what else the Rust crate makes of it
+  const sd_tokenizer* handle() const;  // for other functions of the Rust crate
 
  private:
   friend class IncrementalDecoder;
@@ -66,11 +67,11 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Streams text from ids: push() returns only whole UTF-8 characters that no later token can change; the concatenation
-// of all pushes and finish() equals decode(all ids, skip_special_tokens = true). A run of byte tokens (<0xNN>) is given
-// out when it has ended, because one bad byte turns the whole run into replacement characters; decoders of which no
-// prefix is settled (CTC, trailing strip) give everything in finish(). One per request, one thread at a time; the
-// tokenizer must outlive it.
+// Turns a stream of ids into text. push() returns only whole UTF-8 characters that no later token can change; all
+// pushes and finish() together equal decode(all ids, skip_special_tokens = true). A run of byte tokens (<0xNN>) is
+// returned when it has ended, because one bad byte turns the whole run into replacement characters. Decoders whose
+// prefixes are never final (CTC, trailing strip) return everything in finish(). Use one per request; not thread-safe;
+// the tokenizer must outlive it.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer);
@@ -81,8 +82,8 @@ class IncrementalDecoder {
   std::string advance(bool last);
 
   const Tokenizer* tokenizer_;
-  std::vector<uint32_t> pending_;  // tokens whose text is not settled, after one settled token as context
-  std::string emitted_prefix_;     // what of decode(pending_) has been given out
+  std::vector<uint32_t> pending_;  // tokens whose text is not final, after one final token as context
+  std::string emitted_prefix_;     // the part of decode(pending_) that was returned already
 };
 
 }  // namespace specdec::text

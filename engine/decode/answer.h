@@ -1,4 +1,4 @@
-// Where an answer ends.
+// AnswerCut decides at which of the emitted tokens an answer ends. generate() and the scheduler use it.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@ namespace specdec::decode {
 
 enum class AnswerEnd { kNone, kStop, kLength };
 
-// Cuts what steps emit at the end of the answer: after an EOS token, where the caller stops it (a stop string), or
-// after max_tokens tokens. A step may emit more than that; the rest is not part of the answer.
+// Cuts the tokens that steps emit at the end of the answer: after an EOS token, where the caller stops it (a stop
+// string), or after max_tokens tokens. A step may emit more tokens than that; the rest does not belong to the answer.
 class AnswerCut {
  public:
-  // `options` must live longer.
+  // `options` must outlive this object.
   explicit AnswerCut(const RequestOptions& options) : options_(options) {}
 
-  // Calls take(token, is_eos) for the emitted tokens that belong to the answer, in order, until the answer ends. take
-  // returns false to stop it there. Returns why it ended, kNone while it goes on.
+  // Calls take(token, is_eos) for each emitted token that belongs to the answer, in order, until the answer ends. take
+  // returns false to end the answer at that token. Returns why the answer ended, or kNone if it continues.
   template <class Take>
   AnswerEnd add(std::span<const int32_t> emitted, Take&& take) {
     for (const int32_t token : emitted) {
@@ -32,7 +32,7 @@ class AnswerCut {
     }
     return AnswerEnd::kNone;
   }
-  int64_t tokens() const { return tokens_; }  // of the answer so far, EOS among them
+  int64_t tokens() const { return tokens_; }  // tokens in the answer so far, including EOS
 
  private:
   const RequestOptions& options_;

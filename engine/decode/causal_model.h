@@ -1,4 +1,4 @@
-// The seam between verification and whatever computes logits: a real decoder (model_runner.h) or a table in tests.
+// The interface between verification and whatever computes logits: a real decoder (model_runner.h) or a table in tests.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,15 @@ using SequenceId = int64_t;
 
 struct Extension {
   SequenceId sequence = 0;
-  std::span<const int32_t> tokens;        // appended to the sequence, at least one
-  int64_t num_logits = 1;                 // rows wanted, for the last tokens; 0 = only fill the cache
-  std::span<const int32_t> parents = {};  // of a tree: the index in `tokens` of the token before each, less than its
-                                          // own; -1: what the cache held ends there. Empty: each follows the one before
+  std::span<const int32_t> tokens;  // appended to the sequence; at least one
+  int64_t num_logits = 1;           // logits rows to return, for the last tokens; 0 only fills the cache
+  // For a tree: parents[i] is the index in `tokens` of the token before token i and is less than i; −1 means that token
+  // i follows the cached text. Empty for a chain, where each token follows the one before it.
+  std::span<const int32_t> parents = {};
 };
 
-// fp32 logits on the host, row-major [rows, vocab]. Owned by the step and reused: no allocation once warm.
+// Holds fp32 logits on the host, row-major [rows, vocab]. The step owns and reuses it, so a warm step allocates
+// nothing.
 struct LogitRows {
   std::vector<float> data;
   int64_t vocab = 0;
@@ -30,19 +32,19 @@ struct LogitRows {
   std::span<float> row(int64_t i) { return {data.data() + i * vocab, static_cast<size_t>(vocab)}; }
 };
 
-// Thrown by extend() and fork() before anything was written: the caches of this model are full. Sequences that close
-// make room.
+// extend() and fork() throw this before they write anything if this model's caches are full. Closing sequences frees
+// memory.
 class CacheFull : public Error {
  public:
   explicit CacheFull(const std::string& what) : Error(ErrorKind::kDevice, what) {}
 };
 
-// What the caches of a model take, and how much of its prompts was found in them.
+// How much memory a model's caches take, and how many prompt tokens adopt() found in them.
 struct CacheCounts {
-  int64_t budget_bytes = 0;                    // 0: none
-  int64_t held_bytes = 0;                      // by open sequences
-  int64_t kept_bytes = 0;                      // of prompts read before, until the memory is needed
-  int64_t asked_tokens = 0, found_tokens = 0;  // of adopt(), so far
+  int64_t budget_bytes = 0;  // 0: no limit
+  int64_t held_bytes = 0;    // bytes held by open sequences
+  int64_t kept_bytes = 0;    // bytes of closed sequences' blocks, kept for reuse until the memory is needed
+  int64_t asked_tokens = 0, found_tokens = 0;  // totals over all calls of adopt()
 };
 
 class CausalModel {
@@ -50,32 +52,32 @@ class CausalModel {
   virtual ~CausalModel() = default;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
-  virtual int64_t capacity_tokens() const {
-    return std::numeric_limits<int64_t>::max();
-  }  // tokens that all its caches hold together
+  // Returns the number of tokens that all its caches hold together.
+  virtual int64_t capacity_tokens() const { return std::numeric_limits<int64_t>::max(); }
   virtual SequenceId open() = 0;
-  // A new sequence whose cache holds the first `length` tokens of another, at most as many as that has.
+  // Opens a new sequence whose cache holds the first `length` tokens of another, which must have that many.
   virtual SequenceId fork(SequenceId sequence, int64_t length) = 0;
   virtual void close(SequenceId sequence) = 0;
   virtual int64_t length(SequenceId sequence) const = 0;
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
-  // What stays of a tree: the first `length` tokens of the cache and, in this order, those at `places` >= length, which
-  // rise.
+  // Keeps one path of a tree: the first `length` tokens of the cache, followed by those at `places`, which ascend and
+  // are at least `length`.
   virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
-  // One pass over all extensions; out gets Σ num_logits rows in order.
+  // Runs one pass over all extensions; `out` gets Σ num_logits rows, in order.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
-  // An empty sequence takes over what other sequences of this tenant, open or closed, left of these tokens, and is left
-  // to later ones in turn. Returns how many it now holds.
+  // Fills an empty sequence from this tenant's cached blocks, whether their sequences are open or closed, and makes its
+  // own blocks reusable. Returns the number of tokens reused.
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
-  // How many it would hold, as far as that is known without looking at open sequences; nothing changes.
+  // Returns the number of tokens that adopt() would reuse, as far as is known without looking at open sequences.
+  // Changes nothing.
   virtual int64_t adoptable(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
 };
 
-// Passes everything on to another model: what times or counts passes overrides extend() alone.
+// Forwards every call to another model. A class that times or counts passes overrides only extend().
 class ForwardingModel : public CausalModel {
  public:
-  explicit ForwardingModel(CausalModel& model) : model_(model) {}  // which must live longer
+  explicit ForwardingModel(CausalModel& model) : model_(model) {}  // `model` must outlive this object
   int64_t vocab_size() const override { return model_.vocab_size(); }
   int64_t max_length() const override { return model_.max_length(); }
   int64_t capacity_tokens() const override { return model_.capacity_tokens(); }

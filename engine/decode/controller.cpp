@@ -11,16 +11,18 @@ namespace specdec::decode {
 
 namespace {
 
-// The buffers of a choice. A thread keeps its own, so that a warm step takes nothing from the heap.
+// Buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
 struct Choice {
-  // A level that a sequence may draft. Items of a sequence come one level after the other.
+  // A level that a sequence may draft. A sequence's items are added in order of level.
   struct Item {
-    double reach, worth;  // probability that it is reached and kept, weighted; … for each of its rows
+    // reach: weighted probability that the level is reached and kept; worth: that per row, at most the worth of the
+    // level before.
+    double reach, worth;
     int level, rows;
     size_t sequence;
   };
   std::vector<double> overlaps;  // [max K]
-  std::vector<double> seconds;   // of a target pass, in plain ones: every few rows more than plain
+  std::vector<double> seconds;   // cost of a target pass relative to a plain one; entry i: i · `apart` more rows
   std::vector<Item> items;
   std::vector<int> k;  // [sequence]
   std::vector<KController*> undecided;
@@ -33,7 +35,8 @@ struct Choice {
     return std::span(overlaps).first(k);
   }
 };
-constexpr int kSoonerInDoubt = 3;  // probes, where they tell whether what looks worth it is
+// If a K looks worth it but not surely, probes come this many times sooner.
+constexpr int kSoonerInDoubt = 3;
 
 }  // namespace
 
@@ -85,14 +88,15 @@ void KController::expect(int64_t to_read, int64_t to_come) {
   to_come_ = to_come;
 }
 
-// What it takes the draft to read, in plain steps.
+// Returns the time that the draft needs to prefill, in plain steps.
 double KController::reading() const {
   return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0;
 }
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  constexpr double kOwn = 2;  // what one request saw over a long time says little that it did not see of late
+  // Weight of seen() if it is not shared: the request's own long past says little beyond its recent steps.
+  constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
 }
@@ -109,7 +113,7 @@ double KController::rate_of(int batch, std::span<const double> overlap, int k) c
                            verify_cost(batch, k));
 }
 
-// 1 where nothing beats plain decoding.
+// Returns 1 if nothing beats plain decoding.
 double KController::best_rate(int batch, std::span<const double> overlap) const {
   if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
   double rate = 1;
@@ -128,7 +132,7 @@ double KController::expected_rate(int batch) const {
   return best_rate(batch, overlaps);
 }
 
-// Before costs are known: what the gate's schedule says, small without one.
+// Returns the K to use before costs are known: the gate's schedule, or 2 without one.
 int KController::unmeasured_k(int batch) const {
   int k = options_.schedule.empty() ? 2 : options_.schedule.front()[2];
   for (const auto& range : options_.schedule)
@@ -147,10 +151,10 @@ void KController::settle(int k, PlainReason plain) {
   decision_.plain = plain;
 }
 
-// Whether K is decided by something else than what pays.
+// Decides K if something other than profit decides it, and returns whether it did.
 bool KController::settled(int batch) {
-  // Where drafting gained little at this batch size, a plain step now and then costs nothing and shows when it gains
-  // nothing any more.
+  // Where drafting gains little at this batch size, plain steps are measured more often: they cost next to nothing and
+  // show when the gain has ended.
   const int64_t refresh = CostModel::kRefresh / (batch != batch_ || rate_ >= 1.2 ? 1 : rate_ < 1.1 ? 16 : 4);
   decision_ = {};
   rate_ = 1;
@@ -192,8 +196,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   for (KController* const s : open) {
     const int k = s->decision_.k;
     if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
-    // A K that looks bad by an old or a single figure would never be measured again.
-    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked
+    // Measures neighbours of K as well, because a K that looks bad by an old or single figure would never be measured
+    // again. Not for trees: the number of nodes per level depends on the text, so a pass may never have the rows asked
     // for.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
     const int other = k < s->options_.max_k && s->costs_->should_measure(batch, k + 2) ? k + 1
@@ -204,8 +208,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   }
 }
 
-// Probes that would pay at what they just saw are followed by others at once, until the estimates agree or it stops
-// paying.
+// Returns whether the probes of the last step suggest that drafting pays. Then the next step probes too, until the
+// estimates agree or it no longer pays.
 bool KController::probe_again(std::span<KController* const> sequences, int batch) {
   double sum = 0;
   size_t probed = 0;
@@ -221,27 +225,28 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
-// Whether a rate is above 1 also where what passes cost was measured badly. What is not known of the overlaps does not
-// count: drafting shows them soonest.
+// Whether a rate exceeds 1 even allowing for badly measured pass costs. Uncertainty of the overlaps is not counted:
+// drafting resolves it soonest.
 bool KController::sure(double rate, int batch, int rows, bool drafts) const {
-  const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0,
-               share = drafts ? 0.5 : 1;  // what drafts already has some of it behind it
+  // What drafts already has shown some of its gain, so half the margin is enough.
+  const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0, share = drafts ? 0.5 : 1;
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
-// What drafting loses because answers that would end together end one after the other, as a share of the time until the
-// end. Of n answers of R tokens, kept in steps of tau ± σ tokens, the last one needs z_n · σ / √(R tau) more steps than
-// the mean, with z_n the expected largest of n normal numbers, and the part of a pass that does not depend on its rows
-// is paid in every one of them. Choice::k holds what each would draft.
+// The loss because answers that would end together under plain decoding end one after the other when drafted for, as a
+// share of the time until the end. Of n answers of R tokens, with steps that emit tau ± σ tokens, the last one needs
+// z_n · σ / √(R tau) more steps than the mean, where z_n is the expected maximum of n standard normal numbers. Each of
+// these steps pays the part of a pass that does not depend on its rows. Choice::k holds the levels that each sequence
+// would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  constexpr double kTogether = 0.9;  // of what the longest has to come
+  constexpr double kTogether = 0.9;  // share of the longest remaining answer
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
   if (longest <= 0 || !costs_) return 0;
   double together = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < open.size(); ++i) {
     together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
-    double reach = 1, accepted = 0, squares = 0;  // E[A] and E[A²] of the number kept, by P(A ≥ k) = reach
+    double reach = 1, accepted = 0, squares = 0;  // E[A] and E[A²] of the number kept A, from P(A ≥ k) = reach
     for (int k = 1; k <= Choice::of_thread().k[i]; ++k) {
       reach *= open[i]->expected_overlap(k - 1);
       accepted += reach;
@@ -250,14 +255,14 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
     mean += (1 + accepted) / static_cast<double>(open.size());
     variance += (squares - accepted * accepted) / static_cast<double>(open.size());
   }
-  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // within 0.03 of z_n up to 64
+  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // z_n within 0.03, up to n = 64
   const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Levels in the order of what a row of theirs is worth: the best choice of so many rows is the first so many, whatever
-// rows cost. Of a sequence they get worth less from one to the next. So every number of rows is tried at every depth,
-// and what rows cost need not be a line.
+// Sorts levels by their worth per row, so that for any number of rows the best choice is a prefix of that order,
+// whatever rows cost. Within a sequence worth never rises with the level. All prefixes are tried at every depth, so the
+// cost of rows need not be linear.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
@@ -268,7 +273,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
     to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());
   c.items.clear();
   for (size_t i = 0; i < open.size(); ++i) {
-    // What has more to come than the others is what they all end with: its tokens count for more.
+    // The batch ends with the sequence that has the most tokens to come, so its tokens count for more.
     double reach = to_come > 0 ? std::sqrt(static_cast<double>(open[i]->to_come_) / to_come) : 1,
            worth = std::numeric_limits<double>::infinity();
     for (int k = 1; k <= deepest; ++k) {
@@ -339,8 +344,8 @@ void KController::probe() {
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 +
-                      batch_ * reading();  // at worst: what it takes, none of it kept
+  // The worst case: the cost of a probe of which nothing is kept.
+  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + batch_ * reading();
   return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6)))
                   : options_.probe_interval;
 }
@@ -364,7 +369,7 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
-  // What was learned before a run of plain steps is old: the first probe counts as much as all of it.
+  // What was learnt before a run of plain steps is old: the first probe after it weighs as much as all of that.
   const auto keep = [this, first_probe](double weight) {
     return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay;
   };

@@ -1,7 +1,7 @@
-// Chooses K from measured acceptance and measured cost; 0 when speculation does not pay. Reads no clock: costs are
-// given to it, so that recorded costs replay in tests. Exactness: decisions depend on past rounds, on q at the position
-// about to be drawn and on kept tokens, never on the value a drawn token turns out to have in the target (kept-token
-// rule).
+// Chooses K from measured acceptance and measured costs; K is 0 when speculation does not pay. It reads no clock: the
+// caller passes costs in, so that tests can replay recorded ones. Exactness: decisions depend on past rounds, on q at
+// the position about to be drawn and on kept tokens, but never on the target's probability of a token that was just
+// drawn (kept-token rule).
 #pragma once
 
 #include <array>
@@ -16,33 +16,42 @@
 namespace specdec::decode {
 
 struct ControllerOptions {
-  int fixed_k = -1;  // >= 0: always this K
+  int fixed_k = -1;  // >= 0: K is always this
   int max_k = 8;
-  double decay = 0.92;         // per step, of the overlap estimates
-  int probe_interval = 64;     // plain steps between probes while K = 0; more where that many do not pay for a probe:
-  double probe_share = 0.008;  // a probe may take so much more than a plain step, of the time between two
-  // that drafting must promise beyond what answers that end unevenly cost: less is within what estimates err
+  double decay = 0.92;      // factor per step by which past overlaps lose weight
+  int probe_interval = 64;  // least number of plain steps between two probes while K = 0
+  // The extra time of a probe may be at most this share of the plain steps between two probes; if it is more, probes
+  // are made further apart.
+  double probe_share = 0.008;
+  // Drafting must promise at least this gain beyond what is lost because answers end unevenly. Less is within the error
+  // of the estimates.
   double least_gain = 0.03;
-  double doubts = 1.0;                // … with so many standard deviations of what the target's passes cost taken off
-  double confidence_floor = 0.0;      // 0 = derived from measured costs
-  const OverlapMean* seen = nullptr;  // what all requests saw of this draft, those of the engine before this one too.
-                                      // It outlives the controller
-  double prior_overlap = 0.7;         // without `seen`: of every position before it was seen
-  double prior_weight = 8.0;          // … in observations
-  double seen_weight = 60.0;          // what all requests saw, in observations of one
-  int plain_owed = -1;  // plain steps before the first probe, of a draft that others have tried; -1: a whole interval
-  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
+  // Number of standard deviations of the target's pass costs that is subtracted from the promised gain before that
+  // comparison.
+  double doubts = 1.0;
+  double confidence_floor = 0.0;  // drafting stops below this confidence; 0: the limit follows from measured costs
+  // The overlap that all requests saw with this draft, including those of an earlier engine. Must outlive the
+  // controller.
+  const OverlapMean* seen = nullptr;
+  double prior_overlap = 0.7;  // without `seen`: the overlap assumed for every position at first
+  double prior_weight = 8.0;   // number of observations that prior_overlap counts for
+  double seen_weight = 60.0;   // number of the request's own observations that `seen` counts for
+  // Plain steps before the first probe when other requests have tried the draft already; −1: a whole probe interval.
+  int plain_owed = -1;
+  // Ranges [batch_lo, batch_hi, k], ascending: the K to use until costs are measured. The last range also holds for
+  // larger batches.
   std::vector<std::array<int, 3>> schedule = {};
-  // of SpeculationOptions: a K of it is its first K levels, verified in a pass of all their nodes
+  // The tree of SpeculationOptions; empty: a chain. A K means its first K levels, verified in one pass over all their
+  // nodes.
   std::vector<int> tree = {};
   bool free_draft = false;          // drafting costs nothing: c = 0 (suffix_drafter.h)
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 
 ControllerOptions controller_options(const SpeculationOptions& options);
-ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // of chains that cost nothing to draft
+ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // for drafts from the text
 
-// Why the draft model drafts nothing for a sequence in a step.
+// The reasons why the draft model drafts nothing for a sequence in a step.
 enum class PlainReason {
   kNoDraft,
   kRequest,
@@ -57,54 +66,57 @@ enum class PlainReason {
   kShortAnswer
 };
 inline constexpr int kPlainReasons = 11;
-// "no_draft", "request" (asked for), "draft_failed", "does_not_pay", "schedule" (the gate's, until costs are measured),
-// "measuring" (a plain pass), "no_room" (the answer or the draft's context ends, or its caches are full), "catching_up"
-// (the draft reads the text), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted), "short_answer"
-// (the draft would have to read more than the rest of the answer gains).
+// Returns the reason's name: "no_draft", "request" (the client asked for it), "draft_failed", "does_not_pay",
+// "schedule" (the gate's, until costs are measured), "measuring" (a plain pass is timed), "no_room" (the end of the
+// answer or of the draft's context is reached, or its caches are full), "catching_up" (the draft is prefilling the
+// text), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted instead), "short_answer" (prefilling the
+// draft would cost more than the rest of the answer gains).
 const char* to_string(PlainReason reason);
 
-// What was chosen for one sequence of one step, and how it went.
+// The K that was chosen for one sequence in one step, and why.
 struct KDecision {
   int k = 0;
-  PlainReason plain = PlainReason::kNoDraft;  // where k is 0
-  bool probe = false;                         // K = 0 looked better, but it is time to try again
-  bool stopped_early = false;                 // stop_after() said so
+  PlainReason plain = PlainReason::kNoDraft;  // the reason if k is 0
+  bool probe = false;                         // K = 0 looked better, but drafting is tried again
+  bool stopped_early = false;                 // stop_after() ended drafting before K
 };
 
-// Per request: what it saw of late by position, drawn towards what all requests saw. One thread.
+// Controller of one request. Estimates overlap by position from the request's recent steps, shrunk towards what all
+// requests saw. Not thread-safe.
 class KController {
  public:
-  KController(ControllerOptions options, const CostModel* costs);  // of a tree K is at most its depth
-  // K of the coming step for sequences that one draft drafts for, in a step of `batch` ones; their costs and trees are
-  // the same. A pass of the draft takes as long for few as for all, so that they share a depth D, and the target's pass
-  // costs what its rows cost together: D and K_i ≤ D maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i + 1))) with tau_i(K) =
-  // 1 + w_i Σ_{k≤K} Π_{j≤k} c_ij, where w_i = √(tokens to come / their mean). Now and then one more, where that pass's
-  // cost is old, or one less. Where one probes, those for which it does not pay either go along. Sets decision() of
-  // each.
+  KController(ControllerOptions options, const CostModel* costs);  // a tree limits K to its depth
+  // Chooses K for the coming step, for the sequences that share one draft in a step of `batch` sequences; they have the
+  // same costs and tree. A draft pass takes as long for few sequences as for all, so they share a depth D, and a target
+  // pass costs what all its rows cost together. D and K_i ≤ D therefore maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i +
+  // 1))) with tau_i(K) = 1 + w_i Σ_{k≤K} Π_{j≤k} c_ij and w_i = √(tokens to come / their mean). Now and then K is one
+  // more or one less, to measure a pass whose cost is old. When one sequence probes, the others for which drafting does
+  // not pay probe with it. Sets decision() of each.
   static void choose(std::span<KController* const> sequences, int batch);
-  int choose_k(int batch);  // … of one alone
-  // Before it chooses: tokens that the draft has to read before it can draft, and tokens that are likely to come. K > 0
-  // where what these gain exceeds what reading takes, (tokens to come / batch) · (1 − 1 / rate) > tokens to read ·
-  // read_cost, both in plain steps.
+  int choose_k(int batch);  // chooses for this sequence alone
+  // Optional, before choosing: `to_read` is the number of tokens that the draft must prefill before it can draft,
+  // `to_come` the number of tokens that are likely to follow. K > 0 is then chosen only if the gain exceeds the cost of
+  // that prefill: (to_come / batch) · (1 − 1 / rate) > to_read · read_cost, both in plain steps.
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
   int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
-  // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the
-  // draft's probability of kept token i (greedy: max_probability). Going on pays while (Π of acceptance given
-  // confidence) × (expected overlap of the next position) > rate × (c · batch / drafting + v(k+1) − v(k)); `drafting`:
-  // sequences that the next pass would be for.
+  // Returns whether drafting may stop here. Called after a token was drawn and kept, before the next draft pass.
+  // confidences[i] is the draft's probability of kept token i (greedy: max_probability). Continuing pays while (Π of
+  // acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch / drafting + v(k+1) −
+  // v(k)), where `drafting` is the number of sequences in the next draft pass.
   bool stop_after(std::span<const double> confidences, int batch, int drafting) const;
-  // The step just verified. overlaps: reached positions; confidences as above; ratios[i] = min(1, p/q) of the token
-  // drafted at reached position i. The last two teach what a confidence is worth and may be empty.
+  // Learns from the step just verified. overlaps: one per reached position; confidences: as above; ratios[i] = min(1,
+  // p/q) of the token drafted at reached position i. The last two teach how likely a token of a given confidence is
+  // accepted; they may be empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
-  // Tokens per plain-step time and sequence; 1: of plain decoding. What the last choice expected of the whole step;
-  // what choose_k would now, without choosing.
+  // Both return expected tokens per plain-step time and sequence; plain decoding has 1. rate() is what the last choice
+  // expected of the whole step; expected_rate() is what choose_k() would expect now, without choosing.
   double rate() const { return rate_; }
   double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }
-  const std::vector<int>& tree() const { return options_.tree; }  // empty: a chain
+  const std::vector<int>& tree() const { return options_.tree; }  // an empty tree means a chain
   int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
  private:
@@ -114,7 +126,8 @@ class KController {
   bool measured() const { return !costs_ || costs_->ready(!options_.free_draft); }
   double draft_cost(int batch) const;
   double verify_cost(int batch, int k) const;
-  double pass_cost(int batch, int rows) const;  // of the target, so many rows more than plain
+  // Seconds of a target pass with `rows` rows more than a plain one.
+  double pass_cost(int batch, int rows) const;
   int unmeasured_k(int batch) const;
   int probe_interval() const;
   void probe();
@@ -132,15 +145,16 @@ class KController {
   ControllerOptions options_;
   const CostModel* costs_;
   std::vector<double> weight_, sum_;                    // [max_k] observations, decayed
-  OverlapMean own_;                                     // seen() where it is not shared
+  OverlapMean own_;                                     // what seen() returns if no `seen` is shared
   std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance by confidence
   double rate_ = 1;                                     // tokens per plain-step time, predicted at the last choose_k
   KDecision decision_;
   int plain_owed_ = 0, batch_ = 1;
-  int in_doubt_ = 0;  // the K that promises to pay, but not surely: a probe's
+  int in_doubt_ = 0;  // 0, or the K to probe with, because it promises to pay but not surely enough
   int64_t to_read_ = 0, to_come_ = 0;
-  double probed_ = -1;  // mean overlap that the probe just before saw; -1: the last step was none
-  bool exploring_ = false, drafting_ = false;  // drafting_: in the last step, not as a probe
+  double probed_ = -1;  // mean overlap in the last step if that was a probe, else −1
+  // drafting_: the last step drafted and was no probe.
+  bool exploring_ = false, drafting_ = false;
 };
 
 }  // namespace specdec::decode

@@ -9,17 +9,20 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Variances of a logarithm, in those of a sample's noise.
+// Variances of a logarithm, in units of a sample's noise variance.
 constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
-constexpr double kBatchesDiffer = 0.25;  // passes of the same rows at two batch sizes: other contexts, another sampling
-// a bend that nothing was measured of: times the distances to both neighbours, in logarithms of rows
+// Added to the variance of the curve of all batch sizes, because contexts and sampling differ between batch sizes.
+constexpr double kBatchesDiffer = 0.25;
+// Factor of the variance between two cells, where a bend may be unmeasured: it multiplies the distances to both
+// neighbours, in logarithms of rows.
 constexpr double kBetweenCells = 4;
-constexpr double kOneCell = 50;     // … where only one cell was measured, which says nothing of others
-constexpr double kMost = 1.25;      // of the target's passes; also how far one sample moves the pace
-constexpr double kMostOfDraft = 2;  // a draft's passes are few while it does not pay
+// The same factor if only one cell was measured, which says nothing about the slope.
+constexpr double kOneCell = 50;
+constexpr double kMost = 1.25;      // clips samples of the target's passes, and so how far one moves the pace
+constexpr double kMostOfDraft = 2;  // larger, since a draft has few passes while it does not pay
 constexpr int kCellsPerRow = 2;
 
-// The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
+// Returns the usable batch size from 1 to `end` − 1 nearest to `batch`, the smaller of two, or −1 if none is usable.
 template <class Usable>
 int nearest(int batch, size_t end, Usable usable) {
   const int last = static_cast<int>(end) - 1;
@@ -32,7 +35,7 @@ int nearest(int batch, size_t end, Usable usable) {
 
 bool sane(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
-// Of the curve of all batch sizes: every number of rows up to 16, then 8 an octave.
+// Returns the cell in the curve of all batch sizes: one per number of rows up to 16, then 8 per octave.
 size_t cell_of(double rows) {
   const auto n = static_cast<size_t>(std::lround(rows));
   if (n <= 16) return n;
@@ -70,7 +73,7 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
     if (std::abs(clipped) < kAgree)
       surprise = std::clamp(surprise, -most, most);
     else
-      variance = std::max(variance, kNoise);  // it costs something else now
+      variance = std::max(variance, kNoise);  // the cost has changed
     const double weight = variance / (variance + pace.variance + kNoise);
     seconds *= std::exp(weight * surprise);
     rows += weight * (of_rows - rows);
@@ -82,7 +85,7 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
 }
 
 bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace& pace) {
-  // so that a warm step, which meets another number of rows, takes nothing from the heap
+  // Reserved so that a warm step with a new number of rows allocates nothing.
   constexpr size_t kAtOnce = 64;
   if (cells.capacity() == 0) cells.reserve(kAtOnce);
   if (cells.size() <= index) cells.resize(index + 1);
@@ -93,8 +96,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Linear between measured cells and, along the line through the two outermost, beyond them; one cell alone is taken as
-// flat.
+// Interpolates linearly between measured cells and extrapolates beyond them along the line through the two outermost. A
+// single cell is taken as flat.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -121,8 +124,8 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// No pass takes longer than one of more rows that is known as well: a figure that says so is of a busy moment, and
-// would never be renewed.
+// Caps the estimate: no pass takes longer than one of more rows whose cost is about as certain. A figure that says
+// otherwise was measured in a busy moment and would never be renewed.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
@@ -133,7 +136,7 @@ CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const 
   return out;
 }
 
-// From both curves.
+// Combines both curves.
 CostModel::Estimate CostModel::estimate(int batch, double rows) const {
   Estimate all = target_->all.at(rows, target_->pace);
   if (target_->batches.size() <= static_cast<size_t>(batch)) return all;
@@ -221,8 +224,8 @@ bool CostModel::is_stale(int batch, int rows, int64_t refresh) const {
   return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
-// Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass
-// from ever happening.
+// Allows measuring on two consecutive passes of every 8, later of every 64. More would not help, since sequences with
+// another K may keep such a pass from ever happening.
 bool CostModel::should_measure(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && is_stale(batch, rows, refresh);

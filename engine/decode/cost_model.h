@@ -1,5 +1,5 @@
-// What the passes of target and draft cost, in seconds, learned from the passes themselves. Reads no clock: seconds are
-// given to it, so that recorded costs replay in tests.
+// Learns what passes of target and draft cost, in seconds, from the passes themselves. It reads no clock: the caller
+// passes seconds in, so that tests can replay recorded costs.
 #pragma once
 
 #include <cstdint>
@@ -8,91 +8,99 @@
 
 namespace specdec::decode {
 
-// Shared by every request of a draft. A pass of the target costs what its rows cost, all sequences' together: plain
-// decoding of twelve takes about as long as six that verify one drafted token each. So every pass teaches two curves of
-// seconds over rows, the one of its batch size and the one of all batch sizes, and what a pass would cost is read from
-// both, each weighted by how surely it is known. A batch size that was hardly ever seen, such as those that a burst
-// passes through when its answers end, is then judged by what the others measured. Costs are compared, and measured at
-// different times: what makes every pass slower or faster for a while (a clock, neighbours) must not look like a
-// difference between them. So the logarithm of a sample is that of its cell plus a pace that wanders, plus noise, and
-// both are followed by Kalman's filter (1960) with a diagonal covariance: a pass that is well known tells of the pace,
-// one that is new tells of itself. Only ratios of the variances enter; of a sample's noise the pace's step is 0.2 and a
-// cell's 0.003 a pass. Samples that are not positive are ignored, outliers are clipped at a quarter more or less than
-// what was expected unless three agree that had passes of other sizes between them, and slow first calls are dropped.
+// All requests that use a draft share one. A pass of the target costs what its rows cost, summed over all sequences:
+// plain decoding of twelve takes about as long as six sequences that verify one drafted token each. So every pass
+// updates two curves of seconds over rows, one for its batch size and one for all batch sizes. An estimate combines
+// both, each weighted by how certain it is. A batch size that was hardly ever seen, such as those that occur briefly
+// when the answers of a burst end, is thus judged by what the others measured.
+//
+// Costs that are compared were measured at different times, so whatever makes every pass slower or faster for a while
+// (the clock rate, neighbours) must not look like a difference between them. The logarithm of a sample is therefore
+// modelled as that of its cell, plus a pace that wanders, plus noise, and a Kalman filter (1960) with a diagonal
+// covariance follows both: a pass with a well known cost teaches the pace, a new one teaches its own cell. Only ratios
+// of the variances matter: in units of a sample's noise, each pass adds 0.2 to the pace's variance and 0.003 to a
+// cell's.
+//
+// Samples that are not positive are ignored. Samples more than a quarter above or below the expected value are clipped,
+// unless three agree that had passes of other sizes between them. Slow first calls are dropped.
 class CostModel {
  public:
   CostModel() = default;
   CostModel(CostModel&&) = default;
   CostModel& operator=(CostModel&&) = default;
-  CostModel another_draft() const;  // of the same target: what its passes cost is shared with this one, from both sides
+  // Returns a model for another draft of the same target. Both share and update the costs of the target's passes.
+  CostModel another_draft() const;
 
-  void record_draft(int batch, double seconds);      // one draft step
-  void record_read(int64_t tokens, double seconds);  // the draft read so much of a text, to draft behind it
-  void record_target(int batch, double rows,
-                     double seconds);  // one pass of `rows` tokens a sequence (K + 1, their mean), sampling included
-  // NaN until one was measured. `rows`: of all sequences together.
+  void record_draft(int batch, double seconds);      // records one draft step
+  void record_read(int64_t tokens, double seconds);  // records that the draft prefilled this many tokens
+  // Records one pass over `rows` tokens per sequence (the mean of K + 1), including sampling.
+  void record_target(int batch, double rows, double seconds);
+  // Returns NaN until a pass was measured. `rows` is the sum over all sequences.
   double target_seconds(int batch, double rows) const;
-  // Standard deviation of the logarithm of such a pass over a plain one, as far as passes tell.
+  // Standard deviation of the logarithm of this pass's cost relative to a plain one, as far as samples show it.
   double target_doubt(int batch, double rows) const;
-  double draft_seconds(int batch) const;  // by its ratio to a plain pass, at the nearest batch size that was measured
+  // Returns the seconds of a draft step, from its ratio to a plain pass at the nearest batch size that was measured.
+  double draft_seconds(int batch) const;
   double verify_seconds(int batch, int k) const { return target_seconds(batch, static_cast<double>(batch) * (k + 1)); }
-  double read_cost(int batch) const;   // of a token that the draft reads / plain target step; 0 until measured
+  // Cost of prefilling one token with the draft, in plain target steps; 0 until measured.
+  double read_cost(int batch) const;
   double draft_cost(int batch) const;  // c = draft step / plain target step
   double verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }  // v(K, B)
-  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
+  // Whether a plain pass, a verifying pass and, if `drafting`, a draft step were measured.
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
-  // Such a pass (rows a sequence) was measured less than twice, or not in the last `refresh` ones of this batch size;
-  // asks: … and this is a step to make it, the same for every sequence of the step.
+  // is_stale: whether such a pass (`rows` per sequence) was measured less than twice, or not within the last `refresh`
+  // passes of this batch size. should_measure: whether it is stale and this step should measure it; the same for every
+  // sequence of the step.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
  private:
   struct Pace {
-    double factor = 1, variance = 0;  // seconds of any pass now / those its cell says
+    double factor = 1, variance = 0;  // seconds of a pass now, divided by the seconds of its cell
     int64_t passes = 0;
   };
-  // A sample that differs from what was expected by more than a factor of `most` is clipped, until several agree. Where
-  // the same samples also tell the pace, those in a row cannot agree: only samples of other cells between them tell a
-  // cell from the pace.
+  // A sample that differs from the expected value by more than the factor `most` is clipped, until several agree. If
+  // the same samples also teach the pace, consecutive ones cannot agree: only samples of other cells between them can
+  // tell a change of the cell from one of the pace.
   struct Outliers {
     double most;
     bool tell_pace;
   };
   struct Cell {
-    double seconds = 0, rows = 0;  // at a pace of 1, of a pass of about so many rows
-    double variance = 0;           // of log seconds, in variances of a sample
-    int64_t count = 0, at = 0;     // pass of any kind that was the last
-    int64_t measured_at = 0;       // pass of its curve
-    int clipped = 0;               // samples in a row that were clipped: above 0 upwards, below 0 downwards
+    double seconds = 0, rows = 0;  // mean rows of its passes, and their seconds at pace 1
+    double variance = 0;           // of log seconds, in units of a sample's noise variance
+    int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
+    int64_t measured_at = 0;       // the curve's pass number at the last sample
+    int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
-    // `expected`: seconds at a pace of 1 for exactly this many rows. Returns whether the cell was known, so that the
-    // sample tells of the pace too.
+    // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
+    // before, in which case the sample teaches the pace too.
     bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
-    double seconds = 0, variance = 0;  // at a pace of 1; infinite: nothing was measured
+    double seconds = 0, variance = 0;  // at pace 1; variance is infinite if nothing was measured
   };
   struct Curve {
-    std::vector<Cell> cells;  // of ascending rows
+    std::vector<Cell> cells;  // by ascending rows
     int64_t passes = 0;
-    int measured = 0;  // of `cells`
+    int measured = 0;  // number of cells with a sample
     bool add(size_t cell, double rows, double seconds, const Pace& pace);
     Estimate line(double rows, const Pace& pace) const;
     Estimate at(double rows, const Pace& pace) const;
   };
   struct Target {
-    std::vector<Curve> batches;  // [batch]; cells by half a row a sequence
-    Curve all;                   // cells by rows, from 16 on 8 an octave
+    std::vector<Curve> batches;  // [batch]; two cells per row of each sequence
+    Curve all;                   // one cell per row up to 16, then 8 per octave
     Pace pace;
-    double noise = 0.02;                    // variance of the logarithm of a sample, of late
-    bool plain = false, verifying = false;  // passes that were measured
+    double noise = 0.02;                    // recent variance of the logarithm of a sample
+    bool plain = false, verifying = false;  // whether such a pass was measured
   };
   Estimate estimate(int batch, double rows) const;
   int draft_basis(int batch) const;
   std::shared_ptr<Target> target_ = std::make_shared<Target>();
   std::vector<Cell> draft_;  // [batch]
-  Cell read_;                // of a token
+  Cell read_;                // seconds per prefilled token
 };
 
 }  // namespace specdec::decode

@@ -30,7 +30,8 @@ GenerateResult generate(Stepper& stepper, const Request& request, const Drafting
   result.finish_reason = end == AnswerEnd::kStop ? "stop" : "length";
   result.seconds = clock.seconds() - started;
   result.counts = sequence.counts();
-  result.counts.emitted = cut.tokens();  // accepted tokens are counted whole, what follows the end is not emitted
+  // `accepted` counts whole steps; tokens after the end of the answer are not emitted.
+  result.counts.emitted = cut.tokens();
   return result;
 }
 

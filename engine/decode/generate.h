@@ -1,4 +1,5 @@
-// One answer: prompt tokens in, tokens out, through Stepper. Used by generate and regenerate.
+// Generates one answer with a Stepper: prompt tokens in, answer tokens out. Used by the commands generate and
+// regenerate.
 #pragma once
 
 #include <functional>
@@ -10,14 +11,14 @@
 namespace specdec::decode {
 
 struct GenerateResult {
-  std::vector<int32_t> tokens;  // generated part, EOS included when it ended the answer
+  std::vector<int32_t> tokens;  // the answer, including the EOS that ended it
   AcceptanceCounts counts;
   std::string finish_reason;  // "stop" | "length"
-  double seconds = 0;         // from the first step, prefill excluded
-  double prompt_seconds = 0;  // of prefill
+  double seconds = 0;         // decoding time, without prefill
+  double prompt_seconds = 0;  // prefill time
 };
-// on_token: streamed as emitted; returning false stops. Throws Error(kUsage) for rules outside of their ranges or that
-// leave no token.
+// Calls on_token for each token as it is emitted; returning false ends the answer. Throws Error(kUsage) if the logits
+// processors are out of range or leave no token.
 GenerateResult generate(Stepper& stepper, const Request& request, const Drafting& drafting, const Clock& clock,
                         const std::function<bool(int32_t)>& on_token = {});
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// A logit that is finite stays finite, whatever a rule makes of it; a forbidden one stays forbidden, and NaN is left
-// for the sampler.
+// Applies a rule to a logit. A finite logit stays finite, whatever the rule makes of it; a forbidden one stays
+// forbidden; NaN is left for the sampler to report.
 template <class Rule>
 void change(float& logit, const Rule& rule) {
   constexpr double kLargest = std::numeric_limits<float>::max();
@@ -22,7 +22,7 @@ void change(float& logit, const Rule& rule) {
     logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
 }
 
-// A word of 32 tokens at a time: inside a string nearly all are allowed, elsewhere nearly none.
+// Handles 32 tokens per mask word: inside a string nearly all are allowed, elsewhere nearly none.
 void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const uint32_t bits = allowed[word];
@@ -82,8 +82,8 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_) constraint_->push(token);
 }
 
-// Of all but the constraint, which takes several back at once. Tokens leave in reverse order, so one that is not needed
-// any more was the last to be appended.
+// Undoes everything but the constraint, which pops several tokens at once. Tokens leave in reverse order, so one that
+// is no longer needed is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
   if (penalties_) {
     Seen& seen = seen_[index_.at(token)];
@@ -130,7 +130,7 @@ bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
 }
 
 std::span<const uint32_t> LogitsProcessorState::mask(size_t vocab) {
-  // A depth that was jumped over (pushed without a mask asked for) has an empty one.
+  // A depth for which no mask was requested gets an empty one.
   while (num_masks_ <= depth_) {
     if (masks_.size() <= num_masks_) masks_.emplace_back();
     masks_[num_masks_++].clear();

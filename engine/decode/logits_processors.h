@@ -1,6 +1,6 @@
-// What a request asks of its tokens: penalties, bias, bad words, a grammar. Every rule is a function of the tokens so
+// Logits processors that a request asks for: penalties, bias, bad words, a grammar. Each is a function of the tokens so
 // far that changes the logits, the same for target and draft. So speculation stays exact: at drafted position i the
-// rules see the first i drafted tokens, and p and q are what is left after them (tests/lossless enumerates each).
+// processors see the first i drafted tokens, and p and q are what they leave (tests/lossless enumerates each).
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace specdec::decode {
 
-// The tokens that may follow; of one sequence, one thread. Tokens are pushed only if the last mask allowed them, and
-// are taken back in reverse order. Nothing throws: after a failure inside, allowed() sets no bit any more.
+// Reports which tokens may follow in one sequence. Not thread-safe. The caller pushes only tokens that the last mask
+// allowed and pops them in reverse order. Nothing throws: after an internal failure allowed() sets no bit any more.
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  // bit id % 32 of word id / 32 for every id of the vocabulary; sets all words
+  // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words.
   virtual void allowed(std::span<uint32_t> bits) = 0;
   virtual void push(int32_t token) = 0;
   virtual void pop(int64_t count) = 0;
@@ -28,32 +28,35 @@ class Constraint {
 struct LogitsProcessors {
   double repetition_penalty = 1;  // ranges: base/sampling_ranges.h
   double presence_penalty = 0, frequency_penalty = 0;
-  std::vector<std::pair<int32_t, float>> bias = {};              // id, added to its logit
-  std::vector<std::vector<int32_t>> bad_words = {};              // token sequences that are never completed, none empty
-  std::function<std::unique_ptr<Constraint>()> constraint = {};  // makes one a sequence; may be empty
+  std::vector<std::pair<int32_t, float>> bias = {};  // (id, value added to its logit)
+  std::vector<std::vector<int32_t>> bad_words = {};  // token sequences that must never be completed; none is empty
+  std::function<std::unique_ptr<Constraint>()> constraint = {};  // makes one per sequence; may be empty
   bool any() const;
 };
 
-// Throws Error(kUsage) naming what is out of range or outside of the vocabulary.
+// Throws Error(kUsage) that names the value out of range or the id outside the vocabulary.
 void validate(const LogitsProcessors& rules, int64_t vocab);
 
-// The rules of one sequence and the tokens that they have seen. Pushed tokens are tentative until commit().
+// Applies a request's logits processors to one sequence and tracks its tokens. Pushed tokens are tentative until
+// commit().
 //
-// Order and formulas are those of vLLM (v1/sample/sampler.py, OpenAI's for presence and frequency, transformers' for
-// repetition): grammar and bad words set −inf, bias is added, then for every token x of prompt or answer the logit l
-// becomes l / r if l > 0, else l · r; then l − frequency · count(x) − presence · [count(x) > 0] with counts over the
-// answer alone. Bad words match the answer alone. Temperature, top-k, top-p and min-p come after that (sampler.h).
+// Order and formulas are vLLM's (v1/sample/sampler.py, with OpenAI's presence and frequency penalties and transformers'
+// repetition penalty): grammar and bad words set −inf, bias is added, then for every token x of prompt or answer its
+// logit l becomes l / r if l > 0, else l · r; then l − frequency · count(x) − presence · [count(x) > 0], where counts
+// are over the answer alone. Bad words are matched against the answer alone. Temperature, top-k, top-p and min-p follow
+// (sampler.h).
 class LogitsProcessorState {
  public:
-  // rules must live longer. The cost of a row is linear in the distinct tokens so far, and in V under a grammar.
+  // `rules` must outlive this object. A row costs time linear in the distinct tokens so far, and in V under a grammar.
   LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
-  // logits[V] at the present position. False: no token is left, all are −inf. Finite logits stay finite or become −inf.
+  // Changes logits[V] of the current position. Returns false if no token is left: all are −inf. Finite logits stay
+  // finite or become −inf.
   bool apply(std::span<float> logits);
-  bool allows(int32_t token, int64_t vocab);  // false: the grammar forbids it here
+  bool allows(int32_t token, int64_t vocab);  // false if the grammar forbids it here
   void push(int32_t token);
-  void rewind();                                 // all tentative tokens
-  void commit(std::span<const int32_t> tokens);  // rewinds, then takes these for good
+  void rewind();                                 // drops all tentative tokens
+  void commit(std::span<const int32_t> tokens);  // rewinds, then adds these permanently
 
  private:
   struct Seen {
@@ -69,12 +72,13 @@ class LogitsProcessorState {
   const LogitsProcessors& rules_;
   bool penalties_;
   std::vector<Seen> seen_;                     // in order of appearance, so that undoing pops the last
-  std::unordered_map<int32_t, size_t> index_;  // id → seen_
-  std::vector<int32_t> answer_;                // only kept for bad words
+  std::unordered_map<int32_t, size_t> index_;  // id → index into seen_
+  std::vector<int32_t> answer_;                // kept only if there are bad words
   std::unique_ptr<Constraint> constraint_;
-  std::vector<int32_t> tentative_;  // [0, depth_) are pushed; those behind were, and name what masks_ was computed for
+  // The first depth_ are pushed. Those after them were pushed before and identify the tokens that masks_ belong to.
+  std::vector<int32_t> tentative_;
   size_t depth_ = 0;
-  std::vector<std::vector<uint32_t>> masks_;  // by depth: the draft's row and the target's ask for the same one
+  std::vector<std::vector<uint32_t>> masks_;  // by depth, so that the draft and the target share one
   size_t num_masks_ = 0;
 };
 

@@ -74,7 +74,7 @@ class ModelRunner final : public CausalModel {
 
   int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
     if (!pool_->bounded()) return 0;
-    for (auto& [id, cache] : caches_) cache.publish();  // between passes all that caches hold is text
+    for (auto& [id, cache] : caches_) cache.publish();  // between passes caches hold only text, so blocks can be shared
     model::KvCache& cache = find(sequence);
     if (cache.length() == 0) cache.set_rope_rescale(rope_rescale_of(tokens));
     const int64_t found = cache.adopt(tokens, tenant);
@@ -106,7 +106,8 @@ class ModelRunner final : public CausalModel {
     return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;
   }
 
-  // Counted before anything is written; a last block that several of them share counts for each.
+  // Throws CacheFull before anything is written. A last block shared by several of these sequences counts once for
+  // each.
   void check_capacity() const {
     int64_t blocks = 0;
     for (const model::SequencePart& part : parts_)
@@ -118,7 +119,8 @@ class ModelRunner final : public CausalModel {
                       " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
   }
 
-  // Every token sees the cache, its ancestors and itself, and stands as deep as it has ancestors.
+  // Builds the mask and positions of a tree: every token sees the cache, its ancestors and itself, and its position is
+  // the cache's length plus the number of its ancestors.
   static void set_tree(const Extension& e, model::SequencePart& part) {
     const auto count = static_cast<int64_t>(e.tokens.size());
     part.tree_mask = at::zeros({count, count}, at::kBool);

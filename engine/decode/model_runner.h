@@ -1,4 +1,4 @@
-// CausalModel over a real decoder: sequences are KV caches, a pass is one flat batch.
+// Implements CausalModel with a real decoder: each sequence is a KV cache, and a pass runs as one flat batch.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace specdec::decode {
 
-// cache_bytes: what all sequences' caches may take, allocated at once (model::cache_bytes() says how much so many
-// take); then extend() throws CacheFull, and adopt() finds what was read before. 0: they grow as needed, and adopt()
-// finds nothing.
+// cache_bytes bounds the caches of all sequences together and is allocated at once (model::cache_bytes() computes it);
+// extend() then throws CacheFull, and adopt() reuses cached prompts. With 0 caches grow as needed, and adopt() finds
+// nothing.
 std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes = 0);
 
 }  // namespace specdec::decode

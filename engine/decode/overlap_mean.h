@@ -1,4 +1,5 @@
-// What many steps saw of a draft's overlap with its target, by position of the draft.
+// Averages a draft's overlap with its target over many steps, by position of the draft. Controllers use it as their
+// prior.
 #pragma once
 
 #include <array>
@@ -7,16 +8,16 @@
 
 namespace specdec::decode {
 
-// A mean over some five hundred observations a position, which tells a gain of a few hundredths from none. Where the
-// last few dozen contradict it, it starts again from these: the draft, the target or the texts are others now. One
-// thread.
+// A mean over about five hundred observations per position, enough to tell a gain of a few hundredths from none. It
+// restarts when the last few dozen observations contradict it, because then the draft, the target or the texts have
+// changed. Not thread-safe.
 class OverlapMean {
  public:
-  // The prior is that of every position, and counts for so many observations.
+  // The prior holds for every position and counts for `weight` observations.
   explicit OverlapMean(double prior = 0.7, double weight = 50);
-  void add(std::span<const double> overlaps);      // of one step, by reached position
-  double value() const { return sum_ / weight_; }  // of all positions
-  double at(size_t position) const;                // positions from kPositions on are one
+  void add(std::span<const double> overlaps);      // overlaps of one step, by reached position
+  double value() const { return sum_ / weight_; }  // mean over all positions
+  double at(size_t position) const;                // positions from kPositions − 1 on share one mean
 
   static constexpr size_t kPositions = 16;
 
@@ -27,8 +28,9 @@ class OverlapMean {
   void start_again();
   std::array<Position, kPositions> positions_{};
   double sum_, weight_;
-  double late_ = 0, late_squares_ = 0, late_weight_ = 0;  // of late: what was seen less what was expected
-  double squares_ = 0.1;                                  // of that, over a long time
+  // Decayed sums over recent observations; late_ sums what was seen minus what was expected.
+  double late_ = 0, late_squares_ = 0, late_weight_ = 0;
+  double squares_ = 0.1;  // long-run mean square of that difference
 };
 
 }  // namespace specdec::decode

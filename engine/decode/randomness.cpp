@@ -19,14 +19,14 @@ bool SeededRandomness::accept(Purpose purpose, double probability) {
 }
 
 int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
-  constexpr uint64_t kFirst = 4;  // behind the streams of the purposes
+  constexpr uint64_t kFirst = 4;  // after the streams of the purposes
   double best = std::numeric_limits<double>::infinity();
   int32_t id = -1;
   for (size_t x = 0; x < weights.size(); ++x) {
     const double w = weights[x];
     if (!(w > 0)) continue;
     const double u = philox_uniform(seed_, kFirst + static_cast<uint64_t>(position), x);
-    if (u <= 1 - best * w) continue;  // −log u >= 1 − u >= best · w: no logarithm for most of a large vocabulary
+    if (u <= 1 - best * w) continue;  // −log u >= 1 − u >= best · w: saves the logarithm for most of a large vocabulary
     const double score = -std::log(u) / w;
     if (score < best) best = score, id = static_cast<int32_t>(x);
   }

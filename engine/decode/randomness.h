@@ -1,6 +1,5 @@
-// Where a step's random choices come from. Production draws uniforms from Philox; exact tests enumerate every outcome
-// of the same step function. A choice is asked for once and its randomness is never used again; only draw_at is meant
-// to repeat.
+// The source of a step's random choices. Production draws uniforms from Philox; exact tests enumerate every outcome of
+// the same step function. Every choice uses fresh randomness; only draw_at repeats its noise on purpose.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +14,24 @@ enum class Purpose { kDraft, kAccept, kResidual, kTarget };
 class Randomness {
  public:
   virtual ~Randomness() = default;
-  virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;  // id with probability weight / Σ weights
+  // Returns an id with probability weight / Σ weights.
+  virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;
   virtual bool accept(Purpose purpose, double probability) = 0;
-  // Id with probability weight / Σ weights from noise that belongs to `position` of the text: any two draws at one
-  // position see the same noise, so that similar weights mostly give the same id (the coupled rule, verifier.h).
+  // Returns an id with probability weight / Σ weights, using noise that belongs to `position` of the text: any two
+  // draws at one position see the same noise, so that similar weights mostly give the same id (the coupled rule,
+  // verifier.h).
   virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
-// One stream per purpose under the request's seed, each with its own cursor; and one a position, read by id.
+// Draws from Philox under the request's seed: one stream with its own cursor per purpose, and one per position, indexed
+// by id.
 class SeededRandomness final : public Randomness {
  public:
   explicit SeededRandomness(uint64_t seed);
   int32_t draw(Purpose purpose, std::span<const float> weights) override;
   bool accept(Purpose purpose, double probability) override;
-  // arg max of log w + Gumbel noise, which is arg min of E / w with exponential noise E. Throws Error(kInternal) if no
-  // weight is positive.
+  // Returns the arg max of log w + Gumbel noise, computed as the arg min of E / w with exponential noise E. Throws
+  // Error(kInternal) if no weight is positive.
   int32_t draw_at(int64_t position, std::span<const float> weights) override;
 
  private:

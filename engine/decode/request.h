@@ -1,4 +1,4 @@
-// What a client asks of one answer. Nothing here changes while the answer is made.
+// What a client asks for in one answer. None of it changes while the answer is generated.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace specdec::decode {
 
-// What holds for every answer to a request, whatever its prompt and its seed.
+// Options that are the same for every answer to a request, whatever its prompt and its seed.
 struct RequestOptions {
   int64_t max_tokens = 256;
-  std::vector<int32_t> eos_ids = {};  // one of these ends an answer and belongs to it; empty: none does
+  std::vector<int32_t> eos_ids = {};  // any of these ends the answer and belongs to it; empty: none does
   SamplingOptions sampling = {};
-  std::shared_ptr<const LogitsProcessors> rules = nullptr;  // null: logits as the models give them
+  std::shared_ptr<const LogitsProcessors> rules = nullptr;  // null: the models' logits are used unchanged
   bool speculate = true;
-  bool seeded = false;           // the text must depend on nothing but the request
-  int logprobs = -1;             // >= 0: of every emitted token, with this many of the likeliest ones
-  bool prompt_logprobs = false;  // of the prompt's tokens as well
-  int reject_top = 0;            // > 0: the first refused token of every step, with this many of the target's likeliest
-  uint64_t tenant = 0;           // whose cached blocks may be reused, and who may reuse those of this answer
+  bool seeded = false;           // the answer must depend on nothing but the request
+  int logprobs = -1;             // >= 0: report logprobs of every emitted token and of this many likeliest ones
+  bool prompt_logprobs = false;  // report the same for the prompt's tokens
+  // > 0: report the first refused token of every step, with this many of the target's likeliest tokens.
+  int reject_top = 0;
+  uint64_t tenant = 0;  // cached blocks are shared only within a tenant
 };
 
 struct Request {

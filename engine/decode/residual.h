@@ -1,4 +1,4 @@
-// What the verification rules of chains and of trees compute of two distributions.
+// Functions of two distributions that the verification rules of chains and of trees share.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace specdec::decode {
 
-// out = [r·p − q]_+; returns its sum.
+// Sets out = [r·p − q]_+ and returns its sum.
 inline double residual(double r, std::span<const float> p, std::span<const float> q, std::vector<float>& out) {
   out.resize(p.size());
   double total = 0;
@@ -19,8 +19,8 @@ inline double residual(double r, std::span<const float> p, std::span<const float
   return total;
 }
 
-// p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives it no mass: it was not drawn from q, or
-// twice.
+// Returns p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives the token no mass, which means that
+// it was not drawn from q or was drawn twice.
 inline double ratio(std::span<const float> p, std::span<const float> q, int32_t token, size_t node) {
   const auto at = static_cast<size_t>(token);
   if (!(q[at] > 0))

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// The last kept element of a descending order whose ties are broken by the lower id.
+// The last kept element in descending order, ties broken by the lower id.
 struct Border {
   float value = kNone;
   int32_t id = std::numeric_limits<int32_t>::max();
@@ -27,7 +27,8 @@ struct Descending {
   bool operator()(int32_t a, int32_t b) const { return values[a] > values[b] || (values[a] == values[b] && a < b); }
 };
 
-// Border of the k largest values. Few: a heap of k beats touching V ids; many: selection over all ids.
+// Returns the border of the k largest values. For small k a heap of k beats touching V ids; for large k all ids are
+// partitioned.
 Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_t>& scratch) {
   const int32_t n = static_cast<int32_t>(values.size());
   const Descending before{values.data()};
@@ -37,7 +38,7 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
       if (static_cast<int64_t>(scratch.size()) < k) {
         scratch.push_back(i);
         std::push_heap(scratch.begin(), scratch.end(), before);
-      } else if (values[i] > values[scratch.front()]) {  // an equal later id is after the border
+      } else if (values[i] > values[scratch.front()]) {  // an equal value with a later id is beyond the border
         std::pop_heap(scratch.begin(), scratch.end(), before);
         scratch.back() = i;
         std::push_heap(scratch.begin(), scratch.end(), before);
@@ -50,12 +51,13 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
   return {values[scratch[k - 1]], scratch[k - 1]};
 }
 
-// Weights are in [0, 1], so their bit patterns order as they do: exponent and four bits of mantissa make the bucket.
+// Weights are in [0, 1], so their bit patterns have their order: the exponent and four bits of the mantissa are the
+// bucket.
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Border of the smallest prefix of `weights` (descending, largest 1) whose mass reaches p · total: whole buckets are
-// taken from the top, and only the one in which the mass is reached is sorted.
+// Returns the border of the smallest prefix of `weights` (descending, the largest is 1) whose mass reaches p · total.
+// Whole buckets are taken from the top, and only the one in which the mass is reached is sorted.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -71,7 +73,7 @@ Border top_p_border(std::span<const float> weights, double p, double total, std:
     taken += weights[static_cast<size_t>(id)];
     if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
   }
-  return {};  // p so near to 1 that rounding keeps the sum below it: nothing is cut
+  return {};  // p is so near to 1 that rounding keeps the sum below it: nothing is cut
 }
 
 double sum(std::span<const float> values) {
@@ -86,12 +88,13 @@ double sum(std::span<const float> values) {
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
-// e^x for x <= 0, within 2e-7 relatively; 0 below −87. x = n ln 2 + r with a polynomial in r (coefficients: expf of the
-// Cephes library). Four at a time, since a libm call an element would be most of a step's host time at 150,000 tokens.
+// Returns e^x for x <= 0 with a relative error below 2e-7; 0 below −87. x = n ln 2 + r with a polynomial in r
+// (coefficients of expf in the Cephes library). Four elements at a time, since a libm call per element would take most
+// of a step's host time at 150,000 tokens.
 inline Float4 exp4(Float4 x) {
   const Int4 keep = x > -87.f;  // false for −inf
   x = std::bit_cast<Float4>(std::bit_cast<Int4>(x) & keep);
-  constexpr float kRound = 12582912.f;  // 1.5 · 2^23: adding it leaves the nearest integer in the low mantissa bits
+  constexpr float kRound = 12582912.f;  // 1.5 · 2^23: adding it rounds to an integer in the low mantissa bits
   const Float4 shifted = x * 1.44269504f + kRound, n = shifted - kRound;
   const Float4 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   Float4 y = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -105,7 +108,7 @@ inline Float4 exp4(Float4 x) {
   return std::bit_cast<Float4>(bits);
 }
 
-// out[i] = e^((in[i] − largest) · inverse), 0 where in[i] is −inf; the largest gives exactly 1. `out` may be `in`.
+// Sets out[i] = e^((in[i] − largest) · inverse), 0 where in[i] is −inf; the largest gives exactly 1. `out` may be `in`.
 void exp_row(std::span<const float> in, float largest, float inverse, std::span<float> out) {
   size_t i = 0;
   for (; i + 4 <= in.size(); i += 4) {
@@ -153,7 +156,7 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
     probs[best] = 1.f;
     return;
   }
-  // Finite at any temperature above 0: infinity times the 0 of the best token would be NaN.
+  // Finite at any temperature above 0, because infinity times the best token's 0 would be NaN.
   const double most = std::numeric_limits<float>::max();
   const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {

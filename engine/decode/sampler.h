@@ -1,4 +1,4 @@
-// Logits → the distribution as served. Pure functions on host memory, the same for target and draft.
+// Turns logits into the distribution as served. Pure functions on host memory, the same for target and draft.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,26 @@
 
 namespace specdec::decode {
 
-// probs[V] = distribution of `logits`[V] under `options`: softmax(logits / T), then top-k, top-p, min-p, each followed
-// by renormalisation (order of vLLM and transformers). Ties at the top-k border are broken by the lower id; top-p keeps
-// the smallest prefix (descending, ties by lower id) whose mass reaches p. Greedy: one-hot at the lowest arg max. probs
-// may be the very memory of logits. −inf logits are masked tokens. Linear in V: nothing longer than the kept set is
-// sorted. Throws Error(kInternal) if no logit is finite or any is NaN or +inf.
+// Sets probs[V] to the distribution of `logits`[V] under `options`: softmax(logits / T), then top-k, top-p, min-p, each
+// followed by renormalisation (the order of vLLM and transformers). Ties at the top-k border are broken by the lower
+// id; top-p keeps the smallest prefix (descending, ties by lower id) whose mass reaches p. Greedy gives one-hot at the
+// lowest arg max. `probs` may be the same memory as `logits`. −inf logits are masked tokens. Linear in V: only the kept
+// set is ever sorted. Throws Error(kInternal) if no logit is finite or any is NaN or +inf.
 void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs,
                   std::vector<int32_t>& scratch);
 
-int32_t argmax(std::span<const float> row);  // lowest index of the largest value; throws as distribution() does
+// Returns the lowest index of the largest value. Throws as distribution() does.
+int32_t argmax(std::span<const float> row);
 
-// Largest probability of softmax(logits): a greedy draft's confidence, since its own q is one-hot. Throws as
-// distribution() does.
+// Returns the largest probability of softmax(logits). A greedy draft uses it as its confidence, since its own q is
+// one-hot. Throws as distribution() does.
 double max_probability(std::span<const float> logits);
 
-// Inverse CDF in id order: smallest x with Σ_{y ≤ x} w_y > u · Σ w. weights need not be normalised; never returns a
-// zero-weight id. u in (0,1). Throws Error(kInternal) if no weight is positive.
+// Inverts the CDF in id order: returns the smallest x with Σ_{y ≤ x} w_y > u · Σ w. `weights` need not be normalised;
+// an id of weight zero is never returned. u is in (0,1). Throws Error(kInternal) if no weight is positive.
 int32_t draw(std::span<const float> weights, double u);
 
-// Σ_x min(p_x, q_x).
+// Returns Σ_x min(p_x, q_x).
 double overlap(std::span<const float> p, std::span<const float> q);
 
 }  // namespace specdec::decode

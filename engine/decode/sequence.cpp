@@ -9,7 +9,8 @@ namespace specdec::decode {
 
 namespace {
 
-constexpr int64_t kReservedTokens = 1024;  // of an answer: a warm step of a longer one allocates now and then
+// Answer tokens that memory is reserved for; a warm step of a longer answer allocates now and then.
+constexpr int64_t kReservedTokens = 1024;
 
 }  // namespace
 

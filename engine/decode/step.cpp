@@ -11,9 +11,10 @@ namespace specdec::decode {
 
 namespace {
 
-constexpr int64_t kScoredChunk = 32;  // of prompt tokens whose logits are wanted: each is a row of V floats
+// Prompt tokens per pass if their logits are wanted, since each is a row of V floats.
+constexpr int64_t kScoredChunk = 32;
 
-// What stays of a cache that holds `before` tokens and, behind them, the first `nodes` of a tree.
+// Keeps the accepted path in a cache that holds `before` tokens followed by the first `nodes` nodes of a tree.
 void keep_path(CausalModel& model, SequenceId id, int64_t before, std::span<const int32_t> path, int64_t nodes,
                std::vector<int64_t>& places) {
   places.clear();
@@ -62,7 +63,8 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   if (s.target_id_ < 0) open_cache(target_, s.target_id_, s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
 }
 
-// What the tenant's texts left of the first `count` tokens need not be read.
+// Opens a cache and fills it from the tenant's cached blocks, so the first `count` tokens are not prefilled again where
+// they are cached.
 void Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
   id = model.open();
   model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
@@ -122,7 +124,7 @@ void Stepper::close(Sequence& s) {
   s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
-// What can throw comes before the sequence is changed.
+// Everything that can throw runs before the sequence is changed.
 void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

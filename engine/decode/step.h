@@ -1,5 +1,5 @@
-// One draft-verify-commit step over a batch of sequences: the single implementation that generate, validate, bench and
-// serve run.
+// One draft-verify-commit step over a batch of sequences: the only implementation of it, which generate, validate,
+// bench and serve all run.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@
 
 namespace specdec::decode {
 
-// Throws Error(kModel) for two vocabularies.
+// Throws Error(kModel) if the two vocabularies differ.
 void check_vocabulary(const CausalModel& target, const CausalModel& draft);
 
-// Owns every buffer of a step; one per engine thread.
+// Owns every buffer of a step. Each engine thread has one.
 class Stepper {
  public:
-  // The verification rule as a function: the default is the product's; tests inject rules known to be wrong.
+  // The verification rule as a function. The default is the product's; tests inject rules known to be wrong.
   using VerifyFn = VerifyResult (*)(VerifyRule, const VerifyInput&, Randomness&, std::vector<float>& scratch);
 
-  // draft may be null: of sequences that name none. `clock` times passes for `costs` (null: not recorded).
+  // `draft` serves the sequences that name none, and may be null. `clock` times passes for `costs`; if it is null, they
+  // are not recorded.
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
@@ -32,30 +33,31 @@ class Stepper {
   int64_t vocab_size() const { return target_.vocab_size(); }
   CostModel* costs() const { return costs_; }
 
-  // Opens the target's cache, with what the tenant's texts left of these tokens; remaining() is cut to what the
-  // target's max_length leaves. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or
-  // leaves no room for a token. A draft with a shorter max_length is used as far as it reaches. same_prompt: a sequence
-  // that runs and whose tokens begin with these; its caches are copied, where there is room.
+  // Opens the target's cache, fills it from the tenant's cached blocks and cuts remaining() to what the target's
+  // max_length allows. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no room
+  // for a token. A draft with a shorter max_length is used as far as it reaches. same_prompt: a running sequence whose
+  // tokens begin with these; its caches are copied if there is room.
   void open(Sequence& sequence, const Sequence* same_prompt = nullptr);
-  // One pass of the target over at most `most` of the tokens that have to be prefilled before the sequence may step,
-  // which are all but the last. Returns how many it took. If the pass throws, the sequence is as before it.
+  // Runs one pass of the target over at most `most` of the tokens that must be prefilled before the sequence can step:
+  // all but the last. Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
   int64_t prefill(Sequence& sequence, int64_t most);
   int64_t pending_prefill(const Sequence& sequence) const {
     return static_cast<int64_t>(sequence.tokens_.size()) - 1 - target_.length(sequence.target_id_);
   }
-  void start(Sequence& sequence, int64_t chunk = 512);  // open() and prefill() to the end; closes it if that throws
-  // Drafts, verifies and commits once for every sequence; each emits at least one token. A draft that fails costs its
-  // sequence the draft, nothing else; one that throws CacheFull costs it the draft for some steps. If the target's pass
-  // throws, every sequence is as before the step, but that what was drafted is held for the next; a sequence alone
+  // Calls open(), then prefill() until nothing is pending; closes the sequence if that throws.
+  void start(Sequence& sequence, int64_t chunk = 512);
+  // Drafts, verifies and commits once for every sequence; each emits at least one token. A draft that fails is given up
+  // for its sequence; one that throws CacheFull is given up for some steps. If the target's pass throws, every sequence
+  // is as before the step, except that its drafted tokens are held for the next step; a sequence that steps alone first
   // gives up its deepest levels before CacheFull is thrown. If the rows of some sequences cannot be sampled, those get
-  // `failure`, the others are committed, and the first failure is thrown at the end. draft_reads: tokens that drafts
-  // far behind may read in this step, of all sequences together; those whose draft needs more of them step plainly
-  // meanwhile.
+  // `failure`, the others are committed, and the first failure is thrown at the end. draft_reads: number of tokens that
+  // drafts which lag far behind may prefill in this step, over all sequences; a sequence whose draft needs more of them
+  // decodes plainly meanwhile.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
-  // Closes the sequence's caches; may be called twice. Everything else stays: opened and prefilled again, the sequence
-  // goes on where it was.
+  // Closes the sequence's caches; may be called twice. Everything else is kept: after open() and prefill() the sequence
+  // continues where it was.
   void close(Sequence& sequence);
-  void end_shadow(Sequence& sequence);  // the sequence goes on without it
+  void end_shadow(Sequence& sequence);  // drops the shadow draft
 
  private:
   struct SequenceStep;

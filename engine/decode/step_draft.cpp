@@ -1,4 +1,4 @@
-// The drafting half of a step: levels of tokens, each from one pass of the draft over all sequences.
+// The drafting half of a step. Drafts level by level, each with one pass of the draft over all sequences.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,8 @@ namespace specdec::decode {
 namespace {
 
 constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;  // tokens
-constexpr int kDraftRest = 32;  // steps: the draft reads the whole text again, and may find no room again
+// Steps without the draft: afterwards it prefills the whole text again, and may again find its caches full.
+constexpr int kDraftRest = 32;
 
 }  // namespace
 
@@ -29,15 +30,15 @@ void Stepper::drop_draft(Sequence& s, const std::exception& reason) {
   s.draft_id_ = -1;
 }
 
-// Every token fed needs a place in the cache. The target's is ensured by `remaining`, which start() cut to it; the
-// draft is fed all but the last level.
+// Limits the depth to what fits into the cache, since every token fed takes a slot. For the target, `remaining_`
+// ensures it, which open() cut; the draft is fed all levels but the last.
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens_.size());
   const int64_t room = std::min(s.remaining_ - 1, draft_of(s)->max_length() - n + 1);
   return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
-// The text's own continuation, where it promises more than the draft model, which then does nothing in this step.
+// Drafts the text's own continuation if it promises more than the draft model, which then does nothing in this step.
 void Stepper::draft_from_text(SequenceStep& step, int batch) {
   Sequence& s = *step.sequence;
   if (!s.suffix_ || s.remaining_ < 2) return;
@@ -60,7 +61,7 @@ void Stepper::draft_from_text(SequenceStep& step, int batch) {
   step.depth = static_cast<int>(step.drafted.size());
 }
 
-// Those of one draft choose together.
+// Sequences of the same draft choose together.
 void Stepper::choose_depths() {
   Buffers& b = *buffers_;
   const std::span<SequenceStep> steps = b.used();
@@ -71,7 +72,7 @@ void Stepper::choose_depths() {
   for (size_t i = 0; i < steps.size(); ++i) {
     Sequence& first = *steps[i].sequence;
     if (!drafts(steps[i])) {
-      if (first.held_) continue;  // what it holds was chosen before
+      if (first.held_) continue;  // its depth was chosen in an earlier step
       const PlainReason rests = steps[i].rests ? PlainReason::kNoRoom : PlainReason::kNoDraft;
       first.outcome_.decision = {0, steps[i].from_text    ? PlainReason::kFromText
                                     : first.draft_failed_ ? PlainReason::kDraftFailed
@@ -139,7 +140,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     step.drafting = step.limit > 0;
     step.q_row = rows;
     if (s.held_) rows += s.held_->q.size() / static_cast<size_t>(target_.vocab_size());
-    // One row for the text and one for every node that may get children.
+    // One row for the text and one for every node that may have children.
     if (!s.options().sampling.greedy() && step.drafting)
       rows += 1 + static_cast<size_t>(tree_nodes(s.controller_->tree(), step.limit - 1));
   }
@@ -149,7 +150,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     if (step.sequence->held_) restore(step);
 }
 
-// What was drafted before is this step's draft.
+// Makes the held draft of an earlier step the draft of this one.
 void Stepper::restore(SequenceStep& step) {
   HeldDraft& held = *step.sequence->held_;
   step.from_text = held.from_text;
@@ -164,7 +165,7 @@ void Stepper::restore(SequenceStep& step) {
   step.sequence->held_.reset();
 }
 
-// Brings a cache so far that one short pass is left of `tokens`. False: more is left than this step may read.
+// Prefills a cache until one short pass is left of `tokens`. Returns false if more is left than this step may prefill.
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
@@ -199,9 +200,9 @@ void Stepper::catch_up(SequenceStep& step) {
   }
 }
 
-// Draws a node's children from its logits: without replacement, so that siblings differ; where the rule lets the draft
-// choose, and of greedy text, the likeliest. False: none was drawn, because the logits cannot be sampled, or because
-// nothing may follow (which the target need not choose).
+// Draws a node's children from its logits, without replacement, so that siblings differ. If the rule lets the draft
+// choose, and for greedy text, these are the likeliest tokens. Returns false if none was drawn, because the logits
+// cannot be sampled or because the logits processors leave no token (the target need not reach this node).
 bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float> logits) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -222,7 +223,7 @@ bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float
     return false;
   }
   std::span<float> left = q;
-  if (!greedy && width > 1) {  // q itself stays whole for verification
+  if (!greedy && width > 1) {  // q itself must stay whole for verification
     b.scratch.assign(q.begin(), q.end());
     left = b.scratch;
   }
@@ -251,8 +252,8 @@ bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float
   return true;
 }
 
-// Children of every node of the deepest level, or of the text; `row`: its first row of logits. False: nothing more is
-// drafted.
+// Draws children for every node of the deepest level, or for the text; `row` is the first row of their logits. Returns
+// false if drafting ends here.
 bool Stepper::draft_level(SequenceStep& step, int64_t row) {
   const size_t first = step.level, last = step.drafted.size();
   const int64_t parents = step.depth == 0 ? 1 : static_cast<int64_t>(last - first);
@@ -269,8 +270,8 @@ bool Stepper::draft_level(SequenceStep& step, int64_t row) {
                step.confidences, static_cast<int>(buffers_->num_steps), static_cast<int>(buffers_->active.size())));
 }
 
-// What the next pass of the draft reads. A chain goes on from its last token; a tree is read whole again, since a
-// level's tokens must not see each other and only the tokens of one pass can be told apart.
+// Sets the input of the draft's next pass. A chain continues from its last token. A tree is fed whole again, because a
+// level's tokens must not see each other and the mask can only separate tokens of one pass.
 void Stepper::add_feed(SequenceStep& step) {
   Sequence& s = *step.sequence;
   step.feed_parents.clear();
@@ -289,8 +290,8 @@ void Stepper::add_feed(SequenceStep& step) {
   buffers_->extensions.push_back({s.draft_id_, step.feed, step.feed_rows, step.feed_parents});
 }
 
-// One pass of a draft over the steps named, all of which it drafts for. Returns false, with every cache as before, if
-// it threw.
+// Runs one pass of one draft over the steps in `active`, all of which use it. Returns false, with every cache restored,
+// if it threw.
 bool Stepper::draft_pass(std::span<const size_t> active) {
   Buffers& b = *buffers_;
   CausalModel& draft = *draft_of(*b.steps[active.front()].sequence);
@@ -331,8 +332,8 @@ void Stepper::draft_tokens() {
   }
 }
 
-// A pass of the draft that read `more` tokens than those it drafted behind, if they are worth counting: a prompt's, or
-// those of plain steps.
+// Records the time of a draft pass that also prefilled `more` tokens beyond those it drafted after, where these are
+// worth counting: a prompt's, or those of plain steps.
 void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   const int batch = static_cast<int>(buffers_->num_steps);
   if (more == 0) return costs.record_draft(batch, seconds);
@@ -340,7 +341,7 @@ void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   costs.record_read(more, std::isfinite(usual) ? seconds - usual : seconds);
 }
 
-// Everything that the sequences of one draft draft in this step.
+// Runs all passes of one draft in this step.
 void Stepper::draft_with(CausalModel& draft) {
   Buffers& b = *buffers_;
   for (;;) {

@@ -1,4 +1,4 @@
-// What one step did for one sequence.
+// The result of one step for one sequence.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,23 @@
 namespace specdec::decode {
 
 struct StepOutcome {
-  KDecision decision;             // of the draft model's K
+  KDecision decision;             // how the draft model's K was chosen
   std::vector<int32_t> emitted;   // accepted + 1 tokens; empty if the sequence failed
-  int drafted = 0, accepted = 0;  // positions: for a tree its depth, and how much of that was kept
-  // Drafted from the text: `drafted` is 0 then, since the draft model's figures stay its own.
+  int drafted = 0, accepted = 0;  // positions; of a tree its depth, and the kept part of that
+  // Counted here if the tokens were drafted from the text; `drafted` is then 0, so that it counts the draft model
+  // alone.
   int suffix_drafted = 0, suffix_accepted = 0;
-  std::vector<double> overlaps;            // Σ min(p, q) at each reached position
-  std::vector<double> observed;            // what the controller was told of them: the overlap, or whether it was kept
-  std::vector<double> shadow_overlaps;     // the shadow's at the same positions; empty if it was not asked or failed
-  std::vector<PositionLogprobs> logprobs;  // one an emitted token, if the request wants them
-  std::optional<PositionLogprobs> rejected;  // the first token of the draft model that was refused
-  // Set if the sequence cannot go on; its tokens and caches are then as before the step. Error(kUsage): its own rules
-  // leave no token, and the models are well.
+  std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
+  std::vector<double> observed;  // what the controller learnt from: the overlaps, or 1 for kept and 0 for refused
+  // The shadow draft's overlaps at the same positions; empty if it did not run or failed
+  std::vector<double> shadow_overlaps;
+  std::vector<PositionLogprobs> logprobs;    // one per emitted token, if the request wants them
+  std::optional<PositionLogprobs> rejected;  // the draft model's first refused token
+  // Set if the sequence cannot continue; its tokens and caches are then as before the step. Error(kUsage) means that
+  // its own logits processors leave no token; the models are fine.
   std::exception_ptr failure;
 
-  // Empties everything but the decision, which a draft that is held from an earlier step keeps.
+  // Clears everything but the decision, which a draft held from an earlier step keeps.
   void clear() {
     emitted.clear();
     drafted = accepted = suffix_drafted = suffix_accepted = 0;

@@ -1,5 +1,5 @@
-// A draft beside the one that drafts: its overlap with the target at the positions that were reached, where p is known
-// already.
+// The shadow draft: a second draft on trial, whose overlap with the target is measured at the reached positions, where
+// p is already known.
 #include <string>
 
 #include "base/log.h"
@@ -14,8 +14,8 @@ void Stepper::end_shadow(Sequence& s) {
   s.drafting_.shadow = nullptr;
 }
 
-// Before the commit: `tokens` ends at the text, the target's rows hold p (of greedy text the logits), the rules can go
-// back.
+// Runs before the commit: tokens_ still ends at the text, the target's rows hold p (logits if greedy), and the logits
+// processors can be rewound.
 void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
   if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;

@@ -1,4 +1,4 @@
-// The verifying half of a step: one pass of the target over all drafted tokens, then each sequence's rule.
+// The verifying half of a step: one pass of the target over all drafted tokens, then each sequence's verification rule.
 #include <algorithm>
 #include <string>
 
@@ -16,8 +16,8 @@ Error no_token_left() {
 
 }  // namespace
 
-// One-hot p and q: a drafted token is kept if it is the arg max, and what follows is the arg max. Only rows that are
-// reached are looked at.
+// Verifies with one-hot p and q: a drafted token is kept if it is the arg max, and the next token is the arg max. Only
+// reached rows are examined.
 void Stepper::verify_greedy(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -29,7 +29,7 @@ void Stepper::verify_greedy(SequenceStep& step) {
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
     while (child >= 0 && step.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
-    // A node may have no children where its neighbours have some: the position was reached, and nothing stood there.
+    // Counts a reached position without a drafted token as 0: this node has no children, though its neighbours have.
     if (static_cast<int>(s.outcome_.overlaps.size()) < step.depth)
       s.outcome_.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
     if (child < 0) {
@@ -53,7 +53,7 @@ void Stepper::verify_sampled(SequenceStep& step) {
     const std::span<float> p = b.target_rows.row(step.p_row + static_cast<int64_t>(i));
     step.advance_rules_to(static_cast<int32_t>(i) - 1);
     if (s.rules_ && !s.rules_->apply(p)) {
-      std::fill(p.begin(), p.end(), 0.f);  // may never be reached; drawing from it throws
+      std::fill(p.begin(), p.end(), 0.f);  // the node may never be reached; drawing from this row throws
       dead = true;
     } else {
       distribution(p, s.options().sampling, p, b.ids);
@@ -70,7 +70,7 @@ void Stepper::verify_sampled(SequenceStep& step) {
   if (step.chain()) step.result.node = static_cast<int32_t>(step.result.accepted) - 1;
 }
 
-// Of sampled text: overlap at each reached position, and what became of the token drafted there.
+// For sampled text: records the overlap at each reached position and whether the token drafted there was kept.
 void Stepper::score_positions(SequenceStep& step) {
   Sequence& s = *step.sequence;
   const VerifyInput& in = buffers_->input;
@@ -80,7 +80,7 @@ void Stepper::score_positions(SequenceStep& step) {
     const double was_kept = kept >= 0 ? 1.0 : 0.0;
     if (step.from_text) {
       step.ratios.push_back(was_kept);
-    } else if (child < 0) {  // neighbours of this node have children, it has none
+    } else if (child < 0) {  // neighbours of this node have children, but it has none
       s.outcome_.overlaps.push_back(0);
       step.ratios.push_back(0);
     } else {
@@ -137,7 +137,7 @@ void Stepper::hold(SequenceStep& step) {
   held.confidences = step.confidences;
 }
 
-// One pass over every text's end and what was drafted behind it.
+// Runs one pass over the last token of every sequence and its drafted tokens.
 void Stepper::target_pass() {
   Buffers& b = *buffers_;
   b.extensions.clear();
@@ -174,7 +174,7 @@ void Stepper::verify_all() {
       target_pass();
       fits = true;
     } catch (const CacheFull&) {
-      // A level less is a draft that stopped a level earlier: whether there is room for a level is known before it is
+      // Cutting a level is the same as a draft that stopped one level earlier: whether it fits is known before it is
       // drawn.
       if (b.num_steps > 1 || !b.steps[0].cut_level()) throw;
       b.steps[0].sequence->held_.reset();

@@ -1,6 +1,6 @@
-// Drafting without a model: what followed when the text's end stood in it before (prompt lookup, Saxena 2023; suffix
-// decoding, Oliaro et al. 2024, arXiv 2411.04975). Costs no pass, and pays where answers repeat their prompt: code
-// edits, quotes, extraction, loops.
+// Drafts without a model: proposes the tokens that followed when the text's last tokens occurred in it before (prompt
+// lookup, Saxena 2023; suffix decoding, Oliaro et al. 2024, arXiv 2411.04975). Needs no pass, and pays where answers
+// repeat their prompt: code edits, quotes, extraction, loops.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace specdec::decode {
 
-// Of one sequence. Remembers where each run of kShortest, 2 · kShortest, 4 · kShortest tokens ended last: about 150
-// bytes a token.
+// Drafts for one sequence. Remembers where each run of kShortest, 2 · kShortest, 4 · kShortest tokens last ended; takes
+// about 150 bytes per token.
 class SuffixDrafter {
  public:
   static constexpr int kShortest = 3;
 
-  // At most `count` tokens to follow `tokens`: what came after the latest earlier occurrence of their longest known
-  // end; a text that runs in circles is followed around. Empty where their last kShortest tokens are new. `tokens`
-  // begin with those of the call before. The span is valid until the next call.
+  // Proposes at most `count` tokens to follow `tokens`: those after the latest earlier occurrence of the longest known
+  // suffix; a proposal that reaches the text's end repeats itself. Empty if the last kShortest tokens never occurred
+  // before. `tokens` must begin with those of the previous call. The span is valid until the next call.
   std::span<const int32_t> propose(std::span<const int32_t> tokens, int count);
 
  private:
   static constexpr int kLengths[] = {kShortest, 2 * kShortest, 4 * kShortest};
   struct Ends {
-    std::unordered_map<uint64_t, int32_t> at;  // hash of the run → where it ended
+    std::unordered_map<uint64_t, int32_t> at;  // hash of the run → index after its end
   };
   Ends ends_[std::size(kLengths)];
-  size_t indexed_ = 0;  // ends before this one are in the maps
+  size_t indexed_ = 0;  // runs that end before this index are in the maps
   std::vector<int32_t> proposal_;
 };
 

@@ -12,7 +12,7 @@ using Row = std::vector<float>;
 
 Row copy_of(std::span<const float> row) { return Row(row.begin(), row.end()); }
 
-// Divides by the sum; false, and unchanged, where there is none.
+// Divides the row by its sum. Returns false and leaves the row unchanged if the sum is not positive.
 bool normalise(Row& row) {
   const double total = std::accumulate(row.begin(), row.end(), 0.0);
   if (!(total > 0)) return false;
@@ -34,7 +34,7 @@ VerifyResult keep_until(const VerifyInput& input, int32_t node, int32_t next) {
   return {depth_of(input, node), next, node};
 }
 
-// draw(depth, p): the text's next token. Kept as long as it was drafted.
+// Emits tokens drawn by draw(depth, p) and walks down the tree as long as they were drafted.
 template <class Draw>
 VerifyResult follow(const VerifyInput& input, const Draw& draw) {
   int32_t node = -1;
@@ -47,7 +47,7 @@ VerifyResult follow(const VerifyInput& input, const Draw& draw) {
   }
 }
 
-// What is left of a tree while leaves are rejected one by one.
+// The traversal rule's tree, from which rejected leaves are removed one by one.
 class Traversal {
  public:
   explicit Traversal(const VerifyInput& input)
@@ -74,8 +74,8 @@ class Traversal {
  private:
   struct Node {
     Row p, d;
-    double r = 1;          // acceptance of the path to here
-    bool reduced = false;  // p is what rejected children left
+    double r = 1;          // acceptance probability of the path to this node
+    bool reduced = false;  // p is the residual after rejected children
   };
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node + 1)]; }
 
@@ -91,14 +91,14 @@ class Traversal {
     Row left;
     const double s = residual(a.r, a.p, a.d, left), denominator = s + 1 - a.r;
     if (parent >= 0) a.r = denominator > 0 ? s / denominator : 1;
-    if (normalise(left)) a.p = std::move(left), a.reduced = true;  // where rounding leaves nothing, p and q are equal
+    if (normalise(left)) a.p = std::move(left), a.reduced = true;  // if rounding leaves nothing, p and q are equal
     a.d[static_cast<size_t>(token)] = 0;
     normalise(a.d);
     alive_[static_cast<size_t>(leaf)] = false;
     weigh(parent);
   }
 
-  // r of what is below a node.
+  // Recomputes r of all nodes below `node`.
   void weigh(int32_t node) {
     for (int32_t child = first_child(node); child >= 0;) {
       at(child).r = std::min(1.0, at(node).r * ratio(at(node).p, at(node).d, input_.drafted[static_cast<size_t>(child)],
@@ -124,8 +124,8 @@ int32_t next_child(const VerifyInput& input, int32_t node, int32_t from) {
   return -1;
 }
 
-// At each node: children one after another against what the rejected ones left of p, each drawn from what they left of
-// q.
+// At each node, tries the children in order: each is tested against what the rejected siblings left of p, and was drawn
+// from what they left of q.
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) {
   int32_t node = -1;
   Row p, d, left;

@@ -15,7 +15,7 @@ double residual_mass(double r, std::span<const float> p, std::span<const float> 
   return total;
 }
 
-// y ~ norm([r·p − q]_+); where rounding leaves nothing of it, p and q are equal and p is drawn from.
+// Draws y ~ norm([r·p − q]_+). If rounding leaves nothing of that, p and q are equal and p is drawn from instead.
 int32_t draw_residual(double r, std::span<const float> p, std::span<const float> q, Randomness& randomness,
                       std::vector<float>& scratch) {
   const double mass = residual(r, p, q, scratch);
@@ -50,7 +50,7 @@ VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std:
       h[i] = denominator > 0 ? s / denominator : 1.0;
     }
   }
-  // tau = max{i : u_i <= h_i} with independent u_i: the first that holds from the end.
+  // tau = max{i : u_i <= h_i} with independent u_i, so the search starts at the end.
   size_t tau = k;
   while (tau > 0 && !randomness.accept(Purpose::kAccept, h[tau])) --tau;
   if (tau == k) return {static_cast<int64_t>(k), randomness.draw(Purpose::kTarget, input.p[k])};

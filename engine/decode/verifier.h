@@ -1,17 +1,16 @@
-// Verification rules: given drafted tokens and both distributions, how many are kept and what follows. Pure functions
-// over host rows; all randomness through Randomness. Each leaves exactly the target's distribution (tests/lossless
-// enumerates every outcome).
+// Verification rules: given drafted tokens and both distributions, they decide how many tokens are kept and which one
+// follows. Pure functions over host rows; all randomness goes through Randomness. Each leaves exactly the target's
+// distribution (tests/lossless enumerates every outcome).
 //
-//             chain                                              tree
-//   token     Leviathan et al. 2023, arXiv 2211.17192            recursive rejection, Miao et al. 2024 (SpecInfer),
-//   arXiv 2305.09781 block     Sun et al. 2024, arXiv 2403.10444                  traversal, Weng et al. 2025, arXiv
-//   2505.12398 target    the target draws; what it drew is kept if it was drafted: the draft may choose its tokens as
-//   it likes coupled   the same with noise by position that the draft shared (Daliri et al. 2024, arXiv 2408.07978):
-//   the text is that of plain
-//             decoding under the same seed for every draft and shape
+// * token: chains as in Leviathan et al. 2023, arXiv 2211.17192; trees by recursive rejection as in Miao et al. 2024
+//   (SpecInfer), arXiv 2305.09781.
+// * block: chains as in Sun et al. 2024, arXiv 2403.10444; trees by traversal as in Weng et al. 2025, arXiv 2505.12398.
+// * target: the target draws, and its token is kept if it was drafted, so the draft may choose its tokens in any way.
+// * coupled: the same, with noise by position that the draft shares (Daliri et al. 2024, arXiv 2408.07978). The text
+//   equals that of plain decoding under the same seed, for every draft and shape.
 //
-// A token of a chain is accepted with 1 − TV under token and block (block keeps more on average), with p(x) under
-// target, with at least (1 − TV) / (1 + TV) under coupled.
+// The probability that a token of a chain is accepted is 1 − TV under token and block (block keeps more tokens on
+// average), p(x) under target, and at least (1 − TV) / (1 + TV) under coupled.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +23,27 @@
 namespace specdec::decode {
 
 // N drafted tokens. A chain has no parents: each token follows the one before it. In a tree parents[i] < i is the node
-// before node i, −1 the text itself; siblings are distinct, in the order in which they were drawn, and each level comes
-// behind the one above.
+// before node i, −1 for the text itself; siblings differ and are in the order in which they were drawn, and levels are
+// in order of depth.
 struct VerifyInput {
   std::span<const int32_t> drafted;       // N tokens
   std::vector<std::span<const float>> p;  // N + 1 target rows [V]: p[0] after the text, p[i + 1] after node i
-  // N draft rows [V]: what node i was drawn from, its earlier siblings taken out (siblings share a row)
+  // N draft rows [V]. Siblings share a row; each was drawn from it with its earlier siblings taken out.
   std::vector<std::span<const float>> q;
-  int64_t position = 0;  // in the text of what comes next; coupled: drawn from draw_at(position + depth)
+  // Position in the text of the next token. The coupled rule draws with draw_at(position + depth).
+  int64_t position = 0;
   std::span<const int32_t> parents = {};
 };
 struct VerifyResult {
   int64_t accepted = 0;  // tokens kept
   int32_t next = -1;     // the correction, or the bonus token when nothing more was drafted
-  int32_t node = -1;     // of a tree: the last one kept, −1: none
+  int32_t node = -1;     // in a tree: the last kept node, or −1 for none
 };
 
-// Of chains.
+// For chains.
 VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
-// Of both (tree_verifier.cpp).
+// For chains and trees (tree_verifier.cpp).
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_target(const VerifyInput& input, Randomness& randomness);
@@ -51,7 +51,8 @@ VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness);
 
 VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 
-// The first child of a node (−1: of the text) at or behind `from`; −1: none. Linear in N.
+// Returns the first child of `node` (−1: of the text) whose index is at least `from`, or −1 if there is none. Linear in
+// N.
 int32_t next_child(const VerifyInput& input, int32_t node, int32_t from = 0);
 
 }  // namespace specdec::decode

@@ -1,6 +1,6 @@
-// The door to CUDA. What needs libtorch_cuda is one shared library that is loaded at the first use of a CUDA device, so
-// that a process that runs on the CPU starts without the CUDA half of LibTorch. Built with SPECDEC_CUDA=OFF every call
-// says so.
+// The interface to CUDA. Everything that needs libtorch_cuda is in one shared library, which is loaded at the first use
+// of a CUDA device, so that a process that runs on the CPU starts without the CUDA half of LibTorch. With
+// SPECDEC_CUDA=OFF every call reports that CUDA is not built in.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 
-// What the shared library offers, as plain C types. Pointers are device memory; launches go to the current stream of
-// `device`. The launches return a CUDA error code (0 = launched).
+// Functions of the shared library, with plain C types. Pointers are device memory; launches go to the current stream of
+// `device` and return a CUDA error code (0 = launched).
 struct CudaLibrary {
-  int32_t version;            // kCudaLibraryVersion
-  int32_t (*device_count)();  // 0 when there is no driver or no device
+  int32_t version;            // must equal kCudaLibraryVersion
+  int32_t (*device_count)();  // 0 if there is no driver or no device
   int32_t (*memory)(int32_t device, int64_t* free_bytes, int64_t* total_bytes);
   const char* (*error_text)(int32_t code);
-  int32_t (*nccl_version)();  // e.g. 22809
+  int32_t (*nccl_version)();  // such as 22809
   // out[r, :] = round(x[r, :] / sqrt(mean(x²) + eps)) · weight; x, out [rows, n].
   int32_t (*rms_norm)(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows,
                       int64_t n, void* out);
@@ -28,11 +28,13 @@ struct CudaLibrary {
 };
 inline constexpr int32_t kCudaLibraryVersion = 1;
 
-// Loads on first use. Throws Error(kDevice) with the reason: not built in, LibTorch without CUDA, library missing.
+// Loads the library at the first call. Throws Error(kDevice) with the reason: not built in, LibTorch without CUDA, or
+// library missing.
 const CudaLibrary& cuda_library();
 
-// Devices that can be used. 0: `reason`, if given, says why (not built in, no driver, …). Looks for a driver first, so
-// it costs nothing without one. Call it before other ATen work: ATen asks once whether there is a CUDA half.
+// Returns the number of usable devices. If it is 0, `reason` (if given) says why (not built in, no driver, …). Looks
+// for a driver first, so it costs nothing without one. Call it before other ATen work, because ATen checks only once
+// whether there is a CUDA half.
 int cuda_device_count(std::string* reason = nullptr);
 
 }  // namespace specdec::kernels

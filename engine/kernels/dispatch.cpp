@@ -1,4 +1,4 @@
-// The one place that chooses a variant.
+// Chooses the variant of every operation in ops.h; no other file does.
 #include <c10/core/GradMode.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ std::atomic<bool>& forced() {
 
 enum class Variant { kRef, kCpu, kCuda };
 
-// Our kernels need plain memory: one device, one dtype they know, no gradients. All else is ATen's.
+// Our kernels need plain memory: one device, one dtype that they know, no gradients. Everything else runs on ATen.
 Variant choose(std::initializer_list<const at::Tensor*> inputs) {
   if (reference_forced()) return Variant::kRef;
   const at::Tensor& first = **inputs.begin();

@@ -1,4 +1,4 @@
-// The cpu variants on tensors: bf16 is widened, computed in fp32 and rounded once.
+// The CPU variants of the operations on tensors. bf16 is widened, computed in fp32 and rounded once.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace specdec::kernels::cpu {
 namespace {
 
 at::Tensor wide(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
-// fp32 memory for a result: `out` itself where that is possible.
+// Returns fp32 memory for a result: `out` itself if possible.
 at::Tensor result_buffer(const at::Tensor& out) {
   return out.scalar_type() == at::kFloat && out.is_contiguous()
              ? out
@@ -24,7 +24,7 @@ void deliver(const at::Tensor& buffer, const at::Tensor& out) {
   if (!buffer.is_same(out)) out.copy_(buffer);
 }
 
-// f(begin, end) over row ranges, on several threads when there is enough to do.
+// Runs f(begin, end) over ranges of rows, on several threads if there is enough work.
 template <class F>
 void over_rows(int64_t rows, int64_t row_elements, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * row_elements / 32768);
@@ -39,13 +39,13 @@ const T* data(const at::Tensor& x) {
   return x.defined() ? static_cast<const T*>(x.const_data_ptr()) : nullptr;
 }
 
-// f<float>() or f<Bf16>() by the dtype of `weight`.
+// Calls f<float>() or f<Bf16>() according to the dtype of `weight`.
 template <class F>
 void by_dtype(const at::Tensor& weight, const F& f) {
   weight.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
 }
 
-// Where each of `heads` contiguous [slots, d] has its blocks, one head after the other.
+// Returns the addresses of the blocks of `heads` contiguous [slots, d], one head after the other.
 template <class T>
 std::vector<const void*> blocks_of(const at::Tensor& x, int64_t heads, int64_t slots, int64_t d) {
   std::vector<const void*> out;
@@ -114,7 +114,7 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
   by_dtype(keys, [&]<class T>() {
     const std::vector<const void*> k_blocks = blocks_of<T>(keys, batch * groups, slots, d),
                                    v_blocks = blocks_of<T>(values, batch * groups, slots, d);
-    const int64_t blocks = (slots + kBlockSlots - 1) / kBlockSlots;  // of a head
+    const int64_t blocks = (slots + kBlockSlots - 1) / kBlockSlots;  // per head
     for (int64_t row = 0; row < batch * queries; ++row) {
       int64_t prefix = slots - queries + row % queries + 1;
       listed.clear();
@@ -151,7 +151,7 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
-// f(begin, end) over blocks of the outputs of a packed matrix, on several threads.
+// Runs f(begin, end) over blocks of a packed matrix's outputs, on several threads.
 template <class F>
 void over_outputs(int64_t n, int64_t k, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);

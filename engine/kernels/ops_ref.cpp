@@ -1,4 +1,5 @@
-// The reference: ATen, differentiable, every device and dtype. bf16 and fp16 round where transformers rounds.
+// The reference variants: ATen, differentiable, for every device and dtype. bf16 and fp16 round where transformers
+// rounds.
 #include <cmath>
 #include <limits>
 
@@ -46,7 +47,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 namespace {
 
-// [B or 1, S, L] bool, or nothing where every query sees every key up to its own and the pass is as long as the keys.
+// Returns the mask [B or 1, S, L] bool, or nothing if plain causal attention (or a single query that sees all keys)
+// needs none.
 std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int64_t keys, const at::Tensor& allowed,
                                        int64_t window) {
   const bool narrow = window != 0 && window < keys;
@@ -57,7 +59,8 @@ std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int
     return mask.unsqueeze(0);
   }
   if (!narrow) return allowed;
-  const at::Tensor from_here_on = allowed.to(at::kInt).flip(-1).cumsum(-1).flip(-1);  // of the keys a query may see
+  // Counts the visible keys from each key to the end.
+  const at::Tensor from_here_on = allowed.to(at::kInt).flip(-1).cumsum(-1).flip(-1);
   return allowed.logical_and(from_here_on <= window);
 }
 

@@ -1,5 +1,6 @@
-// A few threads that run one function together and meet at barriers: cheaper than a parallel region per product when a
-// whole pass takes microseconds. OpenMP threads (ATen's own pool), so that a process never has two pools.
+// A few threads that run one function together and meet at barriers, which is cheaper than a parallel region per
+// product when a whole pass takes microseconds. They are OpenMP threads (ATen's own pool), so that a process never has
+// two pools.
 #pragma once
 
 #include <atomic>
@@ -24,14 +25,14 @@ struct Member {
   void barrier() const {
     if (size > 1) shared->wait(size);
   }
-  // This member's part of [0, n), in units of `unit`.
+  // Returns this member's part [begin, end) of [0, n), in multiples of `unit`.
   std::pair<int64_t, int64_t> part(int64_t n, int64_t unit = 1) const {
     const int64_t units = (n + unit - 1) / unit, begin = units * id / size * unit, end = units * (id + 1) / size * unit;
     return {begin < n ? begin : n, end < n ? end : n};
   }
 };
 
-// Runs f(context, member) on up to `threads` threads and returns when all are done. f must not throw.
+// Runs f(context, member) on up to `threads` threads and returns when all have finished. f must not throw.
 void run_team(int threads, void (*f)(void* context, const Member& member), void* context);
 
 template <class F>

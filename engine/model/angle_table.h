@@ -1,4 +1,4 @@
-// Cosines and sines by position, kept between passes: a thread runs few models (target, draft), each with few ropes.
+// Caches cosines and sines by position between passes. A thread runs few models (target, draft), each with few ropes.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ class AngleTable {
   bool fits(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) const {
     return rope_rescale_ == rope_rescale && head_dim_ == head_dim && rope_ == rope;
   }
-  int64_t half() const { return half_; }                // R/2
-  void copy(int64_t position, float* cos, float* sin);  // half() each, as rope_angles gives them
+  int64_t half() const { return half_; }  // R/2
+  // Writes half() cosines and half() sines of a position, the same values as rope_angles().
+  void copy(int64_t position, float* cos, float* sin);
 
  private:
   void compute(int64_t position, float* cos, float* sin) const;
@@ -26,7 +27,7 @@ class AngleTable {
   std::vector<float> frequencies_, table_;
 };
 
-// This thread's table; valid until the next call on the same thread.
+// Returns this thread's table for these settings; valid until the next call on the same thread.
 AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale);
 
 }  // namespace specdec::model

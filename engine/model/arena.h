@@ -1,4 +1,4 @@
-// The buffers of a pass in one block of memory.
+// Arena: one block of memory that holds all buffers of a pass.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace specdec::model {
 
-// One block of memory cut into buffers; grows, never shrinks, so a warm pass allocates nothing.
+// A block of memory cut into buffers. It grows and never shrinks, so a warm pass allocates nothing.
 class Arena {
  public:
-  template <class... Cut>  // pairs (float*&, count)
+  template <class... Cut>  // takes pairs (float*&, count)
   void cut(Cut&&... cuts) {
     size_t total = 0;
     const auto add = [&](float*&, int64_t count) { total += rounded(count); };

@@ -40,7 +40,8 @@ void BlockPool::grow(int64_t count) {
            : at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
   blocks_.resize(static_cast<size_t>(first + count));
   free_.reserve(blocks_.size());
-  for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {  // the first is taken first
+  // Descending, so that lower blocks are taken first.
+  for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {
     at(block).slab = static_cast<int32_t>(slabs_.size());
     if (host) at(block).address = static_cast<std::byte*>(memory.mutable_data_ptr()) + (block - first) * block_bytes_;
     free_.push_back(block);
@@ -53,7 +54,8 @@ int64_t BlockPool::available() const {
 }
 
 int32_t BlockPool::take() {
-  if (free_.empty() && !bounded()) grow(std::max<int64_t>(4, num_blocks() / 2));  // by half: little is left unused
+  // Growing by half leaves little unused.
+  if (free_.empty() && !bounded()) grow(std::max<int64_t>(4, num_blocks() / 2));
   int32_t block = oldest_;
   if (!free_.empty()) {
     block = free_.back();
@@ -145,13 +147,13 @@ void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slo
     return;
   }
   const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
-                row = stride / kTokens;  // bytes of one head, of one of its slots
+                row = stride / kTokens;  // bytes of one head and of one of its slots
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
 }
 
 at::Tensor BlockPool::gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const {
-  std::vector<at::Tensor> runs;  // of neighbours, each a view [G, blocks, kTokens, D]
+  std::vector<at::Tensor> runs;  // runs of adjacent blocks, each a view [G, blocks, kTokens, D]
   for (size_t i = 0; i < blocks.size();) {
     const Block& start = at(blocks[i]);
     const Slab& slab = slabs_[static_cast<size_t>(start.slab)];

@@ -82,7 +82,7 @@ void parse_arithmetic(const Json& config, const Family& family, const std::strin
   if (!family.gemma) return;
   if (json_bool(config, "use_bidirectional_attention", false, where, kKind))
     fail(where, "use_bidirectional_attention: only causal decoders are supported");
-  // A soft-cap that is null is none; one that is absent is the family's.
+  // A null soft cap means none; an absent one means the family's default.
   const auto soft_cap = [&](const char* key, double usual) {
     return json_double(config, key, 1e-3, 1e6, config.contains(key) ? 0.0 : usual, where, kKind);
   };
@@ -92,7 +92,7 @@ void parse_arithmetic(const Json& config, const Family& family, const std::strin
   out.final_soft_cap = soft_cap("final_logit_softcapping", family.final_soft_cap);
 }
 
-// layer_types as true for sliding; empty where it is absent.
+// Returns layer_types with true for sliding attention; empty if it is absent.
 std::vector<bool> parse_layer_types(const Json& config, int64_t num_layers, const std::string& where) {
   std::vector<bool> sliding;
   if (!config.contains("layer_types") || config["layer_types"].is_null()) return sliding;
@@ -189,14 +189,14 @@ void refuse_unsupported(const Json& config, const Family& family, const std::str
                     names.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// What parse_layers and parse_arithmetic read, layer by layer where the family's readers understand that.
+// Writes what parse_layers and parse_arithmetic read, per layer where other readers of this family understand that.
 void write_layers(const DecoderConfig& config, const Family& family, Json& out) {
   const LayerConfig first = config.layers.empty() ? LayerConfig{} : config.layers.front();
   if (family.biases == Biases::kFlag) out["attention_bias"] = first.qkv_bias;
   if (family.mlp_bias) out["mlp_bias"] = first.mlp_bias;
   int64_t window = 0;
   Json types = Json::array(), turned = Json::array(), dense = Json::array();
-  size_t lowest = config.layers.size();  // the first layer with a window
+  size_t lowest = config.layers.size();  // first layer with a window
   for (size_t l = 0; l < config.layers.size(); ++l) {
     const LayerConfig& layer = config.layers[l];
     window = std::max(window, layer.window);
@@ -209,7 +209,7 @@ void write_layers(const DecoderConfig& config, const Family& family, Json& out) 
                          family.windows == Windows::kUnrotated;
   if (by_switch) out["use_sliding_window"] = window != 0;
   if (window != 0) out["sliding_window"] = window;
-  // absent would be the family's default
+  // If it were absent, the family's default would apply.
   if (window == 0 && (family.windows == Windows::kAll || by_switch)) out["sliding_window"] = nullptr;
   if (family.windows == Windows::kUpper) out["max_window_layers"] = lowest;
   if (family.windows == Windows::kUpper || family.windows == Windows::kUnrotated ||
@@ -217,7 +217,7 @@ void write_layers(const DecoderConfig& config, const Family& family, Json& out) 
     out["layer_types"] = types;
   if (family.unrotated_layers) out["no_rope_layers"] = turned;
   if (family.gemma) {
-    const auto whole = static_cast<int64_t>(config.attention_scalar);  // transformers wants an integer
+    const auto whole = static_cast<int64_t>(config.attention_scalar);  // transformers expects an integer
     out["query_pre_attn_scalar"] =
         static_cast<double>(whole) == config.attention_scalar ? Json(whole) : Json(config.attention_scalar);
     out["attn_logit_softcapping"] = config.attention_soft_cap != 0 ? Json(config.attention_soft_cap) : Json();
@@ -265,7 +265,7 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   out.quantisation = parse_quantisation(config, where);
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(json_int(config, "bos_token_id", 0, out.vocab_size - 1, -1, where, kKind));
-  // Often -1 or beyond the vocabulary; nothing here needs it.
+  // It is often −1 or beyond the vocabulary, and nothing here needs it.
   const int64_t pad = json_int(config, "pad_token_id", std::numeric_limits<int32_t>::min(),
                                std::numeric_limits<int32_t>::max(), -1, where, kKind);
   if (pad >= 0 && pad < out.vocab_size) out.pad_id = static_cast<int32_t>(pad);
@@ -307,7 +307,7 @@ Json to_json(const DecoderConfig& config) {
   write_layers(config, family, out);
   if (config.bos_id >= 0) out["bos_token_id"] = config.bos_id;
   if (config.pad_id >= 0) out["pad_token_id"] = config.pad_id;
-  // absent would be the family's, beyond a small vocabulary
+  // If it were absent, the family's default would apply, which lies beyond a small vocabulary.
   if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;

@@ -1,4 +1,4 @@
-// What differs between model families, as data: one row each. Read by config.cpp, rope_config.cpp and weights.cpp.
+// The differences between model families, as data: one row each. Read by config.cpp, rope_config.cpp and weights.cpp.
 #pragma once
 
 #include <string>
@@ -9,66 +9,68 @@ namespace specdec::model {
 
 enum class Biases {
   kNever,
+  // as attention_bias of config.json says, for q, k, v and o
   kFlag,
-  // kFlag: attention_bias of config.json, for q, k, v and o; kQkv: always, not o
+  // always for q, k and v, never for o
   kQkv
 };
 enum class Norms { kBefore, kAfter, kAround };  // of attention and of the feed-forward part
-// Which layers have sliding_window:
+// Which layers have a sliding window.
 enum class Windows {
   kNone,
-  kAll,         // every layer, where sliding_window is no null
-  kSwitched,    // every layer, where use_sliding_window
-  kUpper,       // where use_sliding_window: layer_types, or the layers from max_window_layers on
-  kUnrotated,   // where use_sliding_window: layer_types, or the layers without rotation
-  kAlternating  // layer_types, or all but every n-th layer
+  kAll,         // every layer, unless sliding_window is null
+  kSwitched,    // every layer, if use_sliding_window
+  kUpper,       // if use_sliding_window: as layer_types says, or the layers from max_window_layers on
+  kUnrotated,   // if use_sliding_window: as layer_types says, or the layers without rotation
+  kAlternating  // as layer_types says, or all but every n-th layer
 };
-struct ExpertNames {  // tensors under model.layers.<l>.: router, <experts>.<k>.<gate | up | down>
+struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.<experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
-  // the key of their width in config.json; null: intermediate_size, there are no dense layers
+  // Key of the experts' width in config.json; null: it is intermediate_size, and there are no dense layers.
   const char* width = nullptr;
 };
 
-// Members after the first two say what transformers does where config.json is silent.
+// One family. All members after the first two are transformers' defaults for what config.json leaves out.
 struct Family {
   const char *model_type, *architecture;
   double theta = 10000, rms_norm_eps = 1e-6;
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   int64_t max_position = 2048;
-  bool tied = false, pads = false;  // pads: there is a pad_token_id
+  bool tied = false, pads = false;  // pads: there is a default pad_token_id
   const char* activation_key = "hidden_act";
   Activation activation = Activation::kSilu;
   Biases biases = Biases::kNever;
-  bool mlp_bias = false;  // config.json has mlp_bias
+  bool mlp_bias = false;  // config.json may have mlp_bias
   Norms norms = Norms::kBefore;
   double norm_offset = 0;
   bool norm_rounds_last = false;
   QkNorm qk_norm = QkNorm::kNone;
   Windows windows = Windows::kNone;
-  int64_t sliding_window = 0;     // 0: none
+  int64_t sliding_window = 0;     // 0: no window
   int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
-  bool local_rope = false;        // layers with a window turn by rope_local_base_freq
-  bool unrotated_layers = false;  // no_rope_layers
-  bool gemma = false;             // embeddings times sqrt(hidden_size), query_pre_attn_scalar, soft-caps
+  bool local_rope = false;        // layers with a window rotate by rope_local_base_freq
+  bool unrotated_layers = false;  // config.json may have no_rope_layers
+  // Scales embeddings by sqrt(hidden_size); config.json has query_pre_attn_scalar and soft caps.
+  bool gemma = false;
   double attention_soft_cap = 0, final_soft_cap = 0;
-  bool fused = false;                 // checkpoints hold qkv_proj and gate_up_proj
+  bool fused = false;                 // checkpoints store qkv_proj and gate_up_proj
   int64_t original_max_position = 0;  // 0: max_position_embeddings
   ExpertNames experts = {};
 };
 
-// Throws Error(kModel) listing what is supported.
+// Throws Error(kModel) that lists the supported families.
 const Family& find_family(const std::string& model_type, const std::string& where);
 
-// engine/model/rope_config.cpp: the rope settings of config.json in both of their forms (rope_theta and rope_scaling;
+// Implemented in rope_config.cpp: rope settings of config.json in both forms (rope_theta with rope_scaling;
 // rope_parameters).
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out);
 void write_rope(const DecoderConfig& config, const Family& family, Json& out);
 
-// engine/model/quantisation_config.cpp: quantization_config of config.json.
+// Implemented in quantisation_config.cpp: quantization_config of config.json.
 Quantisation parse_quantisation(const Json& config, const std::string& where);
 
-// engine/model/draft_vocab_config.cpp: the ids of a reduced head, "0-255,300,302-310" (rising) under a key of our own;
-// absent: empty.
+// Implemented in draft_vocab_config.cpp: the ids of a reduced head, written as "0-255,300,302-310" (ascending) under a
+// key of our own. Returns an empty list if the key is absent.
 std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, const std::string& where);
 void write_draft_vocab(const std::vector<int32_t>& draft_vocab, Json& out);
 

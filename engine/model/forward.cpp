@@ -19,7 +19,7 @@ namespace {
 namespace ops = kernels;
 using ops::NormOptions;
 
-// cos and sin of a pass's positions.
+// cos and sin at the positions of a pass.
 struct PassAngles {
   at::Tensor cos, sin;
 };
@@ -43,7 +43,7 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
-// The experts with the largest router probabilities, their results weighted by these. h [..., E].
+// Runs the experts with the largest router probabilities and sums their results weighted by these. h is [..., E].
 at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at::Tensor& h) {
   const at::Tensor rows = h.reshape({-1, config.hidden_size});
   auto [weights, chosen] = ops::linear(rows, w.router).to(at::kFloat).softmax(-1).topk(config.experts_per_token, -1);
@@ -61,7 +61,7 @@ at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at:
   return out.view(h.sizes());
 }
 
-// Residual stream in, residual stream out. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) -> [..., S, H, D].
+// Runs all layers on the residual stream. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
 template <class Attend>
 at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations,
                       const HiddenObserver& observer, const Attend& attend) {
@@ -147,7 +147,7 @@ void check_part(const DecoderConfig& config, const SequencePart& part) {
   }
 }
 
-// The rows of all parts as flat tensors on the decoder's device.
+// All parts' rows as flat tensors on the decoder's device.
 struct FlatBatch {
   at::Tensor ids, positions, logit_rows;
 };
@@ -165,7 +165,8 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   return {upload(ids), upload(positions), upload(logit_rows)};
 }
 
-// [1, T, L] or undefined: everything cached before this pass, and what the tree mask allows within it.
+// Returns [1, T, L]: everything cached before this pass, and what the tree mask allows within it. Undefined without a
+// tree mask.
 at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   if (!part.tree_mask.defined()) return {};
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -173,7 +174,7 @@ at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
 }
 
-// Each part under the scaling of its cache.
+// Returns the rotations of each part under the scaling of its cache.
 PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
                                const at::Tensor& positions) {
   const auto angles = [&](const RopeConfig& rope) {

@@ -24,7 +24,7 @@ namespace {
 namespace cpu = kernels::cpu;
 using kernels::Member;
 
-// Up to this many rows every thread normalises all of them for itself: cheaper than a barrier.
+// Up to this many rows, every thread normalises all of them itself: that is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
 constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
@@ -91,8 +91,8 @@ class Pass {
     }
   }
 
-  // A thread pays if its share of one stage (five a layer) takes longer than meeting the others, about 1.5 µs.
-  // Speeds of one core, roughly: 20 GB/s of weights, 40 products a nanosecond.
+  // Returns the number of threads. A thread pays if its share of a stage (five per layer) takes longer than a barrier,
+  // about 1.5 µs. Rough speeds of one core: 20 GB/s of weights, 40 products per nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
     const double nanoseconds =
@@ -117,7 +117,7 @@ class Pass {
     }
   }
 
-  // Every member turns the inputs into integers for itself: cheaper than a barrier.
+  // Every member converts the inputs to integers itself: that is cheaper than a barrier.
   void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
     call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
     for (int64_t left = call.rows; left > 0;
@@ -127,7 +127,7 @@ class Pass {
     }
   }
 
-  // A member's columns of n: blocks of packed matrices stay whole where that shares out evenly enough.
+  // Returns this member's columns of n. Blocks of packed matrices stay whole if that divides the work evenly enough.
   static std::pair<int64_t, int64_t> columns_of(const Member& member, int64_t n) {
     return member.part(n, n >= 16 * cpu::kPackOutputs * member.size ? cpu::kPackOutputs : 8);
   }
@@ -137,7 +137,7 @@ class Pass {
                       static_cast<float>(config_.norm_offset), n, out);
   }
 
-  // The rows normalised, as this member may read them; without a weight the rows themselves.
+  // Returns the normalised rows, as far as this member may read them; without a weight the rows themselves.
   const float* norm(const Member& member, const at::Tensor& weight) const {
     if (!weight.defined()) return x_;
     const int64_t e = config_.hidden_size;
@@ -149,7 +149,7 @@ class Pass {
     return out;
   }
 
-  // A matrix's result joins the residual stream, through a norm where there is one.
+  // Adds a matrix product to the residual stream, through a norm if there is one.
   void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias,
             const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
@@ -166,7 +166,7 @@ class Pass {
     member.barrier();
   }
 
-  // Heads `part` (in values) of row r of queries or keys: normalised where that is by head, and turned.
+  // Normalises (if by head) and rotates the heads `part` (a range of values) of row r of queries or keys.
   void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
                     std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;
@@ -185,18 +185,18 @@ class Pass {
     for (int64_t c = part.first; c < part.second; c += d) kernels_.narrow(row + c, d, to + c * BlockPool::kTokens);
   }
 
-  // Of a layer's keys or values in a block.
+  // Returns the offset of a layer's keys or values within a block.
   int64_t side_offset(int64_t layer, bool keys) const {
     return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens;
   }
 
-  // Queries, keys and values of whole heads: turned here, keys and values written to the caches.
+  // Computes queries, keys and values of whole heads, rotates them, and writes keys and values to the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
     const LayerWeights& w = decoder_.weights.layers[static_cast<size_t>(layer)];
     const LayerConfig& flags = config_.layers[static_cast<size_t>(layer)];
     const int64_t e = config_.hidden_size, d = config_.head_dim, h = config_.num_heads, g = config_.num_kv_heads;
     const auto [begin, end] = member.part(h + 2 * g);
-    const auto columns = [&](int64_t first, int64_t heads) {  // of heads [first, first + heads) that are this member's
+    const auto columns = [&](int64_t first, int64_t heads) {  // this member's columns of heads [first, first + heads)
       return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d,
                        std::clamp<int64_t>(end - first, 0, heads) * d};
     };
@@ -214,7 +214,7 @@ class Pass {
       for (int64_t r = 0; r < count_; ++r) finish(r, q, k);
       return;
     }
-    member.barrier();  // whole rows from here on
+    member.barrier();  // the norm below needs whole rows
     const auto [first, last] = member.part(count_);
     for (int64_t r = first; r < last; ++r) {
       normalise(q_ + r * heads_width_, w.q_norm, heads_width_, q_ + r * heads_width_);
@@ -228,7 +228,7 @@ class Pass {
     const auto scale = static_cast<float>(config_.attention_scale()),
                cap = static_cast<float>(config_.attention_soft_cap);
     const std::vector<cpu::Visible>& visible = pass_.visible.at(config_.layers[static_cast<size_t>(layer)].window);
-    // Interleaved: later rows of a prompt see more keys.
+    // Interleaved, because later rows of a prompt see more keys.
     for (int64_t unit = member.id; unit < static_cast<int64_t>(pass_.groups.size()) * kv; unit += member.size) {
       const PassRows::Group& group = pass_.groups[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
@@ -266,8 +266,8 @@ class Pass {
     join(member, gate_, i, w.down, w.down_bias, w.mlp_out_norm);
   }
 
-  // Which experts each row takes and their weights, ordered by expert: its matrices then stay in the cache for all of
-  // its rows.
+  // Chooses the experts of each row and their weights, ordered by expert, so that an expert's matrices stay in the CPU
+  // cache for all of its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
     std::vector<int64_t>& order = lists_.order;
@@ -310,7 +310,7 @@ class Pass {
       gate(up_ + at + part.first, part.second - part.first, gate_ + at + part.first);
     }
     member.barrier();
-    for (const Choice& c : choices_) {  // a row's experts in the order of their numbers
+    for (const Choice& c : choices_) {  // a row's experts are added in order of their index
       float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
       product(member, gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {},
               columns, branch, e, false);
@@ -324,7 +324,7 @@ class Pass {
     try {
       observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat)
                            .to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
-    } catch (...) {  // must not leave the team
+    } catch (...) {  // an exception must not leave the team
       failure_ = std::current_exception();
     }
   }
@@ -333,7 +333,7 @@ class Pass {
     const int64_t e = config_.hidden_size, vocab = decoder_.weights.lm_head.size(0);
     const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = columns_of(member, vocab);
-    // In blocks of rows that each member normalises for itself.
+    // Rows are processed in blocks, which each member normalises itself.
     const auto wanted = static_cast<int64_t>(pass_.logit_rows.size());
     const int64_t block = count_ <= kPrivateRows ? count_ : std::max<int64_t>(1, count_ / member.size);
     float* own = normed_ + member.id * block * e;
@@ -371,7 +371,7 @@ class Pass {
     logits(member);
   }
 
-  float embedding_scale() const {  // rounded as the weights are
+  float embedding_scale() const {  // rounded like the weights
     T narrow;
     float wide = static_cast<float>(config_.embedding_scale);
     kernels_.narrow(&wide, 1, &narrow);
@@ -387,7 +387,7 @@ class Pass {
     int64_t row, place, expert;
     float weight;
   };
-  // A thread's passes share their lists: a warm pass allocates nothing.
+  // All passes of a thread share these lists, so that a warm pass allocates nothing.
   struct Lists {
     PassRows rows;
     std::vector<Choice> choices;
@@ -403,7 +403,7 @@ class Pass {
   std::vector<Choice>& choices_ = lists_.choices;
   int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, score_count_ = 0, fixed_count_ = 0;
   bool mixed_ = false, branched_ = false;
-  std::array<bool, 2> uses_ = {false, false};  // a rope
+  std::array<bool, 2> uses_ = {false, false};  // whether a layer uses the global, the local rope
   std::array<int64_t, 2> half_ = {0, 0};
   int threads_ = 1;
   float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *branch_, *router_, *scores_, *fixed_, *logits_;

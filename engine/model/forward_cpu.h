@@ -1,14 +1,14 @@
-// The incremental pass on plain memory: what decode and verify run on a CPU.
+// The incremental pass on plain memory, which decode and verify run on a CPU.
 #pragma once
 
 #include "engine/model/forward.h"
 
 namespace specdec::model {
 
-// fp32, bf16 or int8 (caches, norms and embeddings fp32 or bf16) on a CPU, caches of the weights' dtype, reference not
-// forced.
+// Whether cpu_pass() can run: fp32, bf16 or int8 weights on a CPU (norms, embeddings and caches fp32 or bf16), caches
+// of the embeddings' dtype, and the reference not forced.
 bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
-// Arguments are checked by the caller. Logits of the rows that lm_head has.
+// The caller must have checked the arguments. Returns the logits of all rows of lm_head.
 at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
 }  // namespace specdec::model

@@ -20,7 +20,7 @@ KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType 
 KvCache::KvCache(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
 
 KvCache::~KvCache() {
-  // the end first: it is of no use without what comes before
+  // Releases the last block first, because a block is useless without those before it.
   for (; !table_.empty(); table_.pop_back()) pool_->release(table_.back());
 }
 
@@ -62,7 +62,7 @@ void KvCache::keep(int64_t length, std::span<const int64_t> places) {
   const auto count = static_cast<int64_t>(places.size());
   if (count == 0 || length < 0) return truncate(length);
   for (int64_t block = length / kTokens; block * kTokens < length + count; ++block) own(block, kTokens);
-  for (int64_t i = 0; i < count; ++i) {  // never onto a place that is still to be read, since they rise
+  for (int64_t i = 0; i < count; ++i) {  // never overwrites a place that is still to be read, since places ascend
     const int64_t from = places[static_cast<size_t>(i)], to = length + i;
     if (from == to) continue;
     pool_->copy(table_[static_cast<size_t>(from / kTokens)], from % kTokens, table_[static_cast<size_t>(to / kTokens)],
@@ -119,7 +119,7 @@ void KvCache::publish() {
   if (!tenant_) return;
   for (; published_ < length_ / kTokens; ++published_) {
     const int64_t first = published_ * kTokens, last = first + kTokens - 1;
-    if (positions_[static_cast<size_t>(last)] != last) return;  // a tree: only a chain stands as deep as it is long
+    if (positions_[static_cast<size_t>(last)] != last) return;  // a tree: only in a chain the position equals the index
     const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_),
                                          tokens().subspan(static_cast<size_t>(first), kTokens));
     set(published_, block);
@@ -134,7 +134,7 @@ void KvCache::set_rope_rescale(int64_t rope_rescale) {
 }
 
 void KvCache::record(std::span<const int32_t> tokens, std::span<const int64_t> positions) {
-  tokens_.resize(static_cast<size_t>(length_));  // what lies beyond was drafted and dropped
+  tokens_.resize(static_cast<size_t>(length_));  // tokens beyond length_ were drafted and dropped
   positions_.resize(static_cast<size_t>(length_));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   positions_.insert(positions_.end(), positions.begin(), positions.end());

@@ -24,13 +24,13 @@ std::string human(int64_t bytes) {
   return text.str();
 }
 
-int64_t read_number(const std::string& file) {  // -1: absent, or "max"
+int64_t read_number(const std::string& file) {  // −1 if the file is absent or says "max"
   std::ifstream in(file);
   int64_t value = 0;
   return in >> value ? value : -1;
 }
 
-// What the kernel could give now, and what this control group may still take.
+// Returns the lesser of what the kernel can give now and what this control group may still take.
 int64_t available_host_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
   std::ifstream in("/proc/meminfo");
@@ -53,7 +53,7 @@ int64_t available_bytes(at::Device device) {
   return free;
 }
 
-// Buffers of one pass over `rows` tokens: activations and fp32 logits.
+// Returns the bytes of one pass over `rows` tokens: activations and fp32 logits.
 int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows) {
   const int64_t inner = std::max(config.intermediate_size, config.experts_per_token * config.expert_intermediate_size);
   const int64_t width =
@@ -96,7 +96,7 @@ int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t s
 
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
                        at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
-  constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
+  constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights, int64_t& caches) {
     weights = weight_bytes(config, dtype);

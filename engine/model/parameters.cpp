@@ -1,4 +1,4 @@
-// Which parameters a decoder has, their shapes, and the names under which checkpoints hold them.
+// Lists a decoder's parameters, their shapes, and the names under which checkpoints store them.
 #include "engine/model/families.h"
 #include "engine/model/weights.h"
 
@@ -18,7 +18,7 @@ class ParameterList {
     add(name, weight, {out, in}, true);
     if (biased) all.push_back({name + ".bias", &bias, {out}, name + ".bias", 0, out});
   }
-  // The matrices from the `first` on are parts of one, in this order.
+  // Declares the matrices from index `first` on to be parts of one stored tensor, in this order.
   void join(size_t first, const std::string& name) {
     int64_t rows = 0;
     for (size_t i = first; i < all.size(); ++i) {
@@ -85,8 +85,8 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     if (flags.input_norm) list.add(layer + "input_layernorm", w.input_norm, {e});
     add_attention(list, layer, config, family, flags, w);
-    // Llama calls the norm before the feed-forward part what it comes after; Gemma and OLMo use that name for the norm
-    // of attention's result.
+    // Llama names the norm before the feed-forward part after what precedes it (post_attention_layernorm); Gemma and
+    // OLMo use that name for the norm of attention's result.
     if (flags.attention_out_norm) list.add(layer + "post_attention_layernorm", w.attention_out_norm, {e});
     if (flags.mlp_norm)
       list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"),

@@ -1,4 +1,4 @@
-// The rows of one incremental pass: which token each is, where its key goes, and which keys it may see.
+// The rows of one incremental pass: which token each is, where its key is written, and which keys it may see.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,32 @@
 
 namespace specdec::model {
 
-// All parts of a pass, one row a token, parts in order. Filled again and again, it keeps its memory.
+// All parts of a pass, one row per token, parts in order. It keeps its memory when it is filled again.
 struct PassRows {
   static constexpr int64_t kAttendRows = 4;
   struct Row {
     KvCache* cache;
     int32_t token;
-    void* slot;  // where the key of its first head and layer goes
+    void* slot;  // where the key of its first head and layer is written
   };
-  // Rows of one part that attend together, at most kAttendRows.
+  // Rows of one part that run attention together, at most kAttendRows.
   struct Group {
     int64_t first, rows;
   };
 
-  // Reserves room in the caches for the parts' tokens. element_bytes: the size of one value in the caches.
+  // Reserves room in the caches for the parts' tokens. element_bytes is the size of one cached value.
   void fill(std::span<const SequencePart> parts, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Row> rows;
   std::vector<Group> groups;
-  std::map<int64_t, std::vector<kernels::cpu::Visible>> visible;  // by the window of a layer: what each row sees
+  // What each row sees, by the window of a layer.
+  std::map<int64_t, std::vector<kernels::cpu::Visible>> visible;
   std::vector<int64_t> positions;
-  std::vector<int64_t> logit_rows;  // rows whose logits are wanted
-  int64_t longest = 0;              // tokens of the longest sequence, those of this pass included
+  std::vector<int64_t> logit_rows;  // rows that need logits
+  int64_t longest = 0;              // tokens of the longest sequence, including this pass
 
  private:
-  // What a row sees, while extra_ still grows.
+  // What a row sees; indices instead of pointers, because extra_ still grows.
   struct Listed {
     int64_t prefix;
     size_t extra;
@@ -47,7 +48,7 @@ struct PassRows {
   void add(const SequencePart& part, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Listed> listed_;
-  std::vector<int32_t> extra_;  // keys beyond a row's prefix that it sees
+  std::vector<int32_t> extra_;  // visible keys beyond the rows' prefixes
 };
 
 }  // namespace specdec::model

@@ -1,5 +1,4 @@
-// Which blocks of a cache hold which tokens behind which others: a chain of full blocks is found again by what was
-// read.
+// Maps tokens to cached blocks: finds the chain of full blocks that holds the beginning of a text. Used by BlockPool.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +8,24 @@
 
 namespace specdec::model {
 
-// What comes before a block, and for whom it was read.
+// The context of a block: whose it is, and what precedes it.
 struct PrefixKey {
-  uint64_t tenant = 0;       // finds its own blocks only
+  uint64_t tenant = 0;       // a tenant finds only its own blocks
   int64_t rope_rescale = 0;  // KvCache::rope_rescale()
-  uint64_t parent = 0;       // serial() of the block before; 0: the text begins here
+  uint64_t parent = 0;       // serial() of the block before; 0: the block begins the text
   bool operator==(const PrefixKey&) const = default;
 };
 
 class PrefixIndex {
  public:
   explicit PrefixIndex(int64_t block_tokens) : block_tokens_(static_cast<size_t>(block_tokens)) {}
-  void resize(size_t num_blocks);  // blocks are numbers below this
-  // The block whose key and tokens these are, or -1. Hashes only say where to look.
+  void resize(size_t num_blocks);  // blocks are numbered from 0 to num_blocks − 1
+  // Returns the block with this key and these tokens, or −1. Hashes only say where to look; tokens are compared.
   int32_t find(const PrefixKey& key, std::span<const int32_t> tokens) const;
-  // `tokens`: a whole block. Does nothing where another block has the same hash: that one is found, or neither.
+  // `tokens` must be a whole block. Does nothing if another block has the same hash; that one stays in the index.
   void insert(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
-  void erase(int32_t block);  // nothing where it is not in the index
-  // Names the block's content, and with it all that comes before. Never used twice; 0: not in the index.
+  void erase(int32_t block);  // does nothing if the block is not in the index
+  // Identifies the block's content together with everything before it. Never reused; 0: not in the index.
   uint64_t serial(int32_t block) const { return entries_[static_cast<size_t>(block)].serial; }
   size_t size() const { return by_hash_.size(); }
 

@@ -1,4 +1,5 @@
-// quantization_config of config.json: which packing a checkpoint has. What is not listed here is refused by name.
+// Parses quantization_config of config.json, which says how a checkpoint is packed. Anything not listed here is refused
+// by name.
 #include "engine/model/families.h"
 
 namespace specdec::model {
@@ -66,7 +67,7 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
         json_string(object, gptq ? "checkpoint_format" : "version", gptq ? "gptq" : "gemm", at, kQuantError);
     if (gptq ? format != "gptq" && format != "gptq_v2" : format != "gemm" && format != "GEMM")
       refuse_quantisation(at, method + " of format '" + format + "'");
-    out.zero_offset = format == "gptq" ? 1 : 0;  // the first format stores zero points less one
+    out.zero_offset = format == "gptq" ? 1 : 0;  // the first format stores zero points minus one
   } else {
     refuse_quantisation(at, "quant_method '" + method + "'");
   }

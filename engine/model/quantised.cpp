@@ -13,7 +13,7 @@ namespace {
 
 using Method = Quantisation::Method;
 
-// The parts of one matrix.
+// Reads the stored tensors of one matrix.
 class Parts {
  public:
   Parts(const SafetensorsDirectory& files, const std::string& name, std::set<std::string>& unread)
@@ -38,7 +38,7 @@ class Parts {
     unread_.erase(stem_ + part);
     return out;
   }
-  // fp32 whatever it is stored as.
+  // Reads a part as fp32, whatever it is stored as.
   at::Tensor numbers(const char* part, at::IntArrayRef shape) const {
     if (!has(part)) throw Error(ErrorKind::kModel, "tensor " + stem_ + part + " is missing");
     for (const auto& [dtype, type] :
@@ -54,7 +54,7 @@ class Parts {
   std::set<std::string>& unread_;
 };
 
-// f(begin, end) over [0, rows) on several threads.
+// Runs f(begin, end) over [0, rows) on several threads.
 template <class F>
 void over_outputs(int64_t rows, int64_t columns, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * columns / 65536);
@@ -71,7 +71,7 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
     throw Error(ErrorKind::kModel,
                 parts.where("weight") + " is F8_E4M3 and has neither weight_scale nor weight_scale_inv");
   const std::vector<int64_t> found = parts.entry(scale_name).shape;
-  int64_t block_rows = rows, block_columns = columns;  // one number
+  int64_t block_rows = rows, block_columns = columns;  // default: one scale for the whole matrix
   if (c10::multiply_integers(found) != 1) {
     const bool by_row = found == std::vector<int64_t>{rows} || found == std::vector<int64_t>{rows, 1};
     block_rows = by_row ? 1 : quantisation.block_rows;
@@ -101,10 +101,10 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
   return out;
 }
 
-// The integers of GPTQ and AWQ and what turns them into weights.
+// The integers of GPTQ and AWQ and their scales.
 struct Integers {
   at::Tensor weights, zeros, scales;  // qweight, qzeros int32; scales fp32 [groups, N]
-  std::vector<int32_t> group;         // of each input
+  std::vector<int32_t> group;         // group of each input
 };
 
 std::vector<int32_t> groups_of(const Parts& parts, const Quantisation& quantisation, int64_t inputs, int64_t groups) {
@@ -172,7 +172,7 @@ at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::I
 
 at::Tensor read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   constexpr int64_t kPerNumber = 8;
-  constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of output n % 8
+  constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // shift of output n % 8
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
   require_multiple(parts, outputs, kPerNumber, "outputs");
   const Integers q = read_integers(parts, quantisation, {inputs, width}, outputs, inputs, kPerNumber);

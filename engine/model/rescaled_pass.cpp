@@ -8,7 +8,7 @@ namespace specdec::model {
 
 namespace {
 
-// A part, its positions, and the scalings under which its wanted rows are computed, ascending.
+// A part with its positions and the scalings that its wanted rows need, ascending.
 struct RescaledPart {
   SequencePart part;
   std::vector<int64_t> rescales;  // by row
@@ -18,7 +18,8 @@ struct RescaledPart {
   }
 };
 
-// All rows of an observed part are wanted; of a part without wanted rows the last one says how the cache goes on.
+// With an observer all rows of the part are wanted. If no row is wanted, the last one determines the scaling of the
+// cache.
 RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observed) {
   RescaledPart out{part, {}, {}};
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -33,7 +34,7 @@ RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observe
   return out;
 }
 
-// The cache's content under this scaling.
+// Recomputes the cache's content under this scaling.
 void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   if (cache.length() != 0 && cache.rope_rescale() != rope_rescale) {
     const std::vector<int32_t> tokens(cache.tokens().begin(), cache.tokens().end());
@@ -47,8 +48,8 @@ void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   cache.set_rope_rescale(rope_rescale);
 }
 
-// The part alone, once for each scaling; of every pass the rows count that have it. `hidden`: [layers + 1] to add the
-// rows' states to, or null. Returns the wanted logits.
+// Runs the part alone, once per scaling; from every pass the rows with that scaling are kept. `hidden`: [layers + 1],
+// to which the rows' states are appended, or null. Returns the wanted logits.
 at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -63,7 +64,8 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     for (int64_t i = 0; i < count; ++i) {
       if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
-    const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {  // rows `first` … of the part
+    // Copies rows; row 0 of the tensors is row `first` of the part.
+    const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {
       if (!into.defined()) into = at::zeros_like(from);
       for (const int64_t row : rows) {
         if (row >= first) into.select(0, row - first).copy_(from.select(0, row - first));

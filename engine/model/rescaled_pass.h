@@ -7,11 +7,11 @@
 
 namespace specdec::model {
 
-// Arguments, result and errors as forward(). Each wanted row is computed under the scaling of a text that ends with it;
-// where that is not its cache's scaling, the cache's tokens are computed anew.
+// Has forward()'s arguments, result and errors. Each row with logits is computed under the scaling of a text that ends
+// there; if its cache has another scaling, the cached tokens are recomputed.
 at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
-// One pass of checked parts, each under the scaling of its cache. forward.cpp.
+// Runs one pass of checked parts, each under the scaling of its cache. Implemented in forward.cpp.
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
 }  // namespace specdec::model

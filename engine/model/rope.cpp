@@ -20,8 +20,8 @@ at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& plain) {
   return at::where((wave < short_wave).logical_or(wave > long_wave), stretched, between);
 }
 
-// Pairs that turn more than beta_fast times within the original context keep their frequency, those below beta_slow are
-// interpolated.
+// Pairs that rotate more than beta_fast times within the original context keep their frequency; those that rotate less
+// than beta_slow times are interpolated.
 at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t dim, const at::Tensor& powers) {
   const auto pair_turning = [&](double turns) {
     const double context = static_cast<double>(rope.original_max_position);

@@ -1,5 +1,5 @@
-// The rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4, `rope_parameters` of
-// transformers 5.
+// Parses and writes the rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4,
+// `rope_parameters` of transformers 5.
 #include <cmath>
 
 #include "engine/model/families.h"
@@ -21,18 +21,18 @@ constexpr std::pair<const char*, RopeConfig::Kind> kRopeTypes[] = {
 
 bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// What the settings of one rope stand in.
+// The surroundings of one rope's settings, with the values that apply if its own object does not set them.
 struct RopeScope {
   const Json& config;
   const Family& family;
-  double theta, rotary_fraction;  // where the rope's own object does not say
+  double theta, rotary_fraction;  // defaults for the rope's own object
   int64_t max_position, head_dim;
 };
 
 RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::string& where) {
   std::string type =
       json_string(rope, "rope_type", json_string(rope, "type", "default", where, kRopeError), where, kRopeError);
-  // The first Phi-3 checkpoints: other names of longrope.
+  // The first Phi-3 checkpoints have other names for longrope.
   if (family.fused && (type == "su" || type == "yarn")) type = "longrope";
   std::string known;
   for (const auto& [name, kind] : kRopeTypes) {
@@ -52,7 +52,7 @@ int64_t original_max_position(const Json& rope, const RopeScope& scope, const st
 double magnitude(double factor, double strength) { return factor <= 1 ? 1.0 : 0.1 * strength * std::log(factor) + 1.0; }
 
 void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
-  const auto number = [&](const char* key, double fallback) {  // 0 is as good as absent
+  const auto number = [&](const char* key, double fallback) {  // 0 means the same as absent
     const double found = json_double(rope, key, 0, 1000, fallback, where, kRopeError);
     return found == 0 ? fallback : found;
   };
@@ -76,7 +76,7 @@ std::vector<double> parse_factors(const Json& rope, const char* key, int64_t cou
   return out;
 }
 
-// One rope object; an empty one is the default rope.
+// Parses one rope object; an empty one means the default rope.
 RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std::string& where) {
   if (!rope.is_object()) fail_rope(where, "expected an object");
   for (const auto& [key, value] : rope.items()) {
@@ -146,7 +146,8 @@ Json rope_object(const RopeConfig& rope) {
 
 }  // namespace
 
-// Both forms may be present (engines read one or the other); if they disagree one engine would run another model.
+// Both forms may be present, because engines read one or the other. If they disagree, one engine would run a different
+// model, so that is an error.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   const RopeScope scope{config,
                         family,
@@ -166,7 +167,7 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
-  // `rope` holds the older form; it is complete if it has a theta and could say the newer form's scaling.
+  // `rope` holds the older form, which is complete if it has a theta and can express the newer form's scaling.
   const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
                         const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
@@ -191,11 +192,11 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some readers know it here only, and some give it priority where a family has a default.
+  // Some readers know the key only here, and some give it priority if the family has a default.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;
-  // transformers 5 reads rope_parameters, older readers rope_theta + rope_scaling (no rope_scaling: default).
+  // transformers 5 reads rope_parameters; older readers read rope_theta and rope_scaling (absent: default).
   if (config.rope.kind != RopeConfig::Kind::kDefault) out["rope_scaling"] = rope;
   rope["rope_theta"] = config.rope.theta;
   if (!family.local_rope) {

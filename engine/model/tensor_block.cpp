@@ -12,12 +12,12 @@ namespace specdec::model {
 
 TensorBlock::TensorBlock(size_t bytes) : bytes_(bytes) {
   constexpr size_t kHugePage = size_t{2} << 20;
-  const bool large = bytes >= 2 * kHugePage;  // below, rounding up to whole pages would waste more than it gains
+  const bool large = bytes >= 2 * kHugePage;  // below that, rounding up to whole pages wastes more than it gains
   const size_t alignment = large ? kHugePage : 64,
                size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, size);
   if (!memory) throw Error(ErrorKind::kDevice, "out of memory: " + std::to_string(size) + " bytes asked for");
-  if (large) madvise(memory, size, MADV_HUGEPAGE);  // advice only: without huge pages all is as before
+  if (large) madvise(memory, size, MADV_HUGEPAGE);  // only advice: without huge pages nothing else changes
   memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
 }
 

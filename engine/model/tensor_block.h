@@ -1,4 +1,4 @@
-// One block of host memory that several tensors share, on huge pages where the system offers them: a decode pass reads
+// One block of host memory that several tensors share, on huge pages if the system offers them: a decode pass reads
 // every weight once, and with 4 KiB pages it waits for address translation as much as for data.
 #pragma once
 
@@ -11,11 +11,12 @@ namespace specdec::model {
 
 class TensorBlock {
  public:
-  explicit TensorBlock(size_t bytes);  // as many as Σ padded(bytes of each tensor)
+  explicit TensorBlock(size_t bytes);  // needs Σ padded(bytes of each tensor)
 
   static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-  // The next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive and is
-  // otherwise independent of its neighbours (own storage, own version counter). Throws Error(kInternal) past the end.
+  // Returns the next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive
+  // and is otherwise independent of the others (own storage, own version counter). Throws Error(kInternal) past the
+  // end.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);
 
  private:

@@ -1,11 +1,12 @@
-//! How deep a compiler of JSON schemas may recurse: along what is nested, and from every `$ref` to what it names.
+//! Measures how deep a compiler of JSON schemas may recurse, through nested values and from every `$ref` to its target.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// The longest chain of objects and arrays that starts at the root of `schema`, each nested in the one before or named by its `$ref`.
-/// A cycle counts with all its members, since a compiler that follows every reference once may walk through all of them.
+/// Returns the length of the longest chain of objects and arrays from the root of `schema`, each nested in the one
+/// before or the target of its `$ref`. A cycle counts with all its members, since a compiler that follows every
+/// reference once may visit them all.
 pub fn longest_chain(schema: &Value) -> usize {
     let mut numbers = HashMap::new();
     let mut nodes = Vec::new();
@@ -35,7 +36,7 @@ fn parts(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     }
 }
 
-/// Numbers all objects and arrays. Recursion is bounded by the depth of the JSON, at most 128 after serde_json.
+/// Numbers all objects and arrays. The recursion is bounded by the depth of the JSON, which serde_json limits to 128.
 fn add<'a>(value: &'a Value, numbers: &mut HashMap<*const Value, usize>, nodes: &mut Vec<&'a Value>) {
     if value.is_array() || value.is_object() {
         numbers.insert(value as *const Value, nodes.len());
@@ -44,7 +45,7 @@ fn add<'a>(value: &'a Value, numbers: &mut HashMap<*const Value, usize>, nodes: 
     }
 }
 
-/// What llguidance finds under a reference: a path from the root, without escapes.
+/// Returns what llguidance finds for a reference: a path from the root, without escapes.
 fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" || reference == "#/" {
         return Some(root);
@@ -55,8 +56,8 @@ fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     })
 }
 
-/// Tarjan's strongly connected components, without recursion. A component is complete after all those that it leads to, so its own
-/// longest path is known then.
+/// Finds the longest path with Tarjan's strongly connected components, without recursion. A component is completed
+/// after all components that it leads to, so its own longest path is known then.
 fn longest_path(edges: &[Vec<usize>]) -> usize {
     const NEW: usize = usize::MAX;
     let count = edges.len();
@@ -85,7 +86,7 @@ fn longest_path(edges: &[Vec<usize>]) -> usize {
         if low[node] == order[node] {
             let start = stack.iter().rposition(|&member| member == node).unwrap_or(0);
             let members = stack.split_off(start);
-            // Members have no length yet, so only what they lead to counts.
+            // Members have no length yet, so only edges out of the component count.
             let below = members.iter().flat_map(|&member| &edges[member]).map(|&to| longest[to]).max().unwrap_or(0);
             for &member in &members {
                 open[member] = false;

@@ -1,5 +1,6 @@
-//! What a grammar (JSON schema, regular expression) lets follow a text, token by token (llguidance). Grammars and texts are foreign:
-//! everything that costs time or memory has a bound, and what goes over it ends as an error of that grammar.
+//! Computes which tokens a grammar (JSON schema, regular expression) allows after a text (llguidance). Grammars and
+//! texts are untrusted: everything that costs time or memory is bounded, and exceeding a bound is an error of that
+//! grammar.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,14 +15,15 @@ use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
-/// Objects and arrays along one chain of a schema, `$ref`s followed. OpenAI takes 10 levels of nesting, some 30 of these.
+/// Largest number of objects and arrays on one chain of a schema, `$ref`s followed. OpenAI accepts 10 levels of
+/// nesting, which are about 30 of these.
 const MAX_CHAIN: usize = 512;
-/// llguidance recurses along such chains: at MAX_CHAIN it touches some 2 MB of stack, whatever the links are. A check has half of
-/// what compiling has, so what passes one in another process compiles here.
+/// llguidance recurses along such chains: at MAX_CHAIN it uses about 2 MB of stack, whatever the links are. A check has
+/// half the stack of a compilation, so a grammar that passes a check in another process compiles here.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 
-/// One a model: the trie of its tokens.
+/// The trie of a model's tokens; one per model.
 pub struct Vocabulary {
     factory: ParserFactory,
 }
@@ -46,18 +48,18 @@ impl Vocabulary {
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| Failure::invalid(e.to_string()))?;
         factory.quiet();
         let limits = factory.limits_mut();
-        limits.initial_lexer_fuel = 1_000_000;  // some 20 ms
-        limits.step_lexer_fuel = 100_000;       // some 7 ms a mask
+        limits.initial_lexer_fuel = 1_000_000;  // about 20 ms
+        limits.step_lexer_fuel = 100_000;  // about 7 ms per mask
         limits.step_max_items = 25_000;
-        limits.max_lexer_states = 20_000;       // some 40 MB
+        limits.max_lexer_states = 20_000;  // about 40 MB
         limits.max_grammar_size = 100_000;
         limits.verbose_errors = false;
         Ok(Vocabulary { factory })
     }
 }
 
-/// Between two parts of JSON a space, or a new line and its indentation: a model that likes white space would otherwise write it to
-/// the end of its answer.
+/// White space between two parts of JSON: a space, or a new line and its indentation. Without that limit a model that
+/// likes white space would write it to the end of its answer.
 const WHITESPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 fn json_schema(text: &str) -> Result<Value, Failure> {
@@ -72,7 +74,7 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     Ok(schema)
 }
 
-/// Runs `work` on a thread of its own with a stack of this size: the caller's may be too small for the recursion in it.
+/// Runs `work` on its own thread with a stack of this size, since the caller's may be too small for its recursion.
 fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
@@ -81,8 +83,8 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-/// The parser after some tokens. Once it has ended, by an end-of-text token or because nothing can follow, further tokens are
-/// counted and not looked at.
+/// The parser after some tokens. Once it has stopped, at an end-of-text token or because nothing can follow, further
+/// tokens are only counted.
 pub struct GrammarMatcher {
     matcher: Matcher,
     behind_the_end: usize,
@@ -103,7 +105,7 @@ impl GrammarMatcher {
             _ => return Err(Failure::invalid(format!("grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"))),
         };
         let mut matcher = Matcher::new(vocabulary.factory.create_parser(grammar));
-        // The first mask finds what compiling leaves for later; a grammar that no text satisfies has none.
+        // The first mask triggers the work that compiling defers; it is empty if no text satisfies the grammar.
         match matcher.compute_mask_or_eos() {
             Ok(mask) if !mask.is_zero() => Ok(GrammarMatcher { matcher, behind_the_end: 0 }),
             Ok(_) => Err(Failure::invalid("no text satisfies this grammar")),
@@ -111,7 +113,7 @@ impl GrammarMatcher {
         }
     }
 
-    /// Nothing is allowed after an error.
+    /// Sets no bit after an error.
     fn mask(&mut self, words: &mut [u32]) {
         words.fill(0);
         if let Ok(mask) = self.matcher.compute_mask_or_eos() {
@@ -138,7 +140,8 @@ impl GrammarMatcher {
     }
 }
 
-/// What compiling needs of a vocabulary is its bytes: the tokens of a model make only its masks larger.
+/// Compiles the grammar with a vocabulary of single bytes and returns the bytes it holds. That is enough for a check: a
+/// model's tokens only make the masks larger.
 fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     static BYTES: OnceLock<Option<Vocabulary>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| Vocabulary::of(ApproximateTokEnv::single_byte_env()).ok());
@@ -170,7 +173,7 @@ extern "C" {
     fn mallinfo2() -> MallocInfo;
 }
 
-/// Returns the bytes that are allocated on the heaps of all threads, with the large blocks outside of them.
+/// Returns the bytes allocated on the heaps of all threads, and those of large blocks outside the heaps.
 fn heap_bytes() -> usize {
     let info = unsafe { mallinfo2() };
     info.uordblks + info.hblkhd

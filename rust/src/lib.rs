@@ -1,5 +1,6 @@
-//! C ABI of specdec's Rust half (specdec_rs.h says what every function promises). This file holds the border: ownership of
-//! buffers and handles, status codes, and the guard that stops panics; the other files hold the work, and their own part of the ABI where they have one.
+//! The C ABI of specdec's Rust half (specdec_rs.h documents every function). This file has what crosses the language
+//! boundary: ownership of buffers and handles, status codes, and the guard that stops panics. The other files do the
+//! work, and have their own part of the ABI if there is one.
 
 mod depth;
 mod grammar;
@@ -17,7 +18,7 @@ use tokenizer::HfTokenizer;
 const OK: i32 = 0;
 const INTERNAL: i32 = 4;
 
-/// Why a call failed, as a status of the header.
+/// Why a call failed; the values are the header's status codes.
 #[derive(Clone, Copy)]
 pub enum Reason {
     Invalid = 1,
@@ -64,7 +65,7 @@ fn bytes_of(text: String) -> Bytes {
 
 fn say(message: *mut Bytes, text: String) {
     if !message.is_null() {
-        // Newlines would break the one-line promise of error messages.
+        // Error messages are promised to be one line.
         let line = text.replace(['\n', '\r'], " ");
         unsafe { message.write(bytes_of(line)) };
     }
@@ -75,7 +76,8 @@ pub fn text_of_panic(panic: Box<dyn std::any::Any + Send>) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".into())
 }
 
-/// Runs `work`, turns failures and panics into a status and a message. The panic hook is silenced once: libraries never print.
+/// Runs `work` and turns failures and panics into a status and a message. Silences the panic hook once, because a
+/// library must not print.
 fn guard(message: *mut Bytes, work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
@@ -92,7 +94,7 @@ fn guard(message: *mut Bytes, work: impl FnOnce() -> Result<(), Failure>) -> i32
     }
 }
 
-/// A borrowed slice from C. A null pointer is accepted only with size 0.
+/// Borrows a slice from C. A null pointer is accepted only with size 0.
 unsafe fn slice<'a, T>(data: *const T, size: usize) -> Result<&'a [T], Failure> {
     match (data.is_null(), size) {
         (_, 0) => Ok(&[]),

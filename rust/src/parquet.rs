@@ -1,4 +1,5 @@
-//! Rows of a Parquet file as lines of JSON, through the row interface of the parquet crate: no Arrow, one batch of rows at a time.
+//! Reads the rows of a Parquet file as lines of JSON, through the row interface of the parquet crate: without Arrow,
+//! one batch of rows at a time.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -13,14 +14,15 @@ use ::parquet::record::{Field, Row};
 
 use crate::{guard, slice, utf8, Bytes, Failure};
 
-/// Takes whole lines and how far into the file the reader is; anything but 0 ends the reading.
+/// Receives whole lines and how far into the file the reader is; any result but 0 stops reading.
 pub type Sink = unsafe extern "C" fn(context: *mut c_void, lines: *const u8, size: usize, stored_done: u64) -> i32;
 
 const FLUSH_BYTES: usize = 256 << 10;
-/// What a batch may hold by the file's own figures; the values of a batch keep their pages in memory.
+/// Largest batch, in bytes by the file's own figures; the values of a batch keep their pages in memory.
 const BATCH_BYTES: i64 = 32 << 20;
 const MAX_BATCH_ROWS: i64 = 1024;
-/// Bytes of JSON for each byte of the file. Repeated prompts compress to next to nothing; a bomb is worse by orders of magnitude.
+/// Most bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a bomb is worse by orders of
+/// magnitude.
 const MAX_EXPANSION: u64 = 100_000;
 
 pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Failure> {
@@ -77,7 +79,7 @@ fn append_row(out: &mut Vec<u8>, row: &Row) {
     out.push(b'}');
 }
 
-/// Strings, numbers, true, false and null; NaN and infinities are null.
+/// Appends strings, numbers, true, false and null as JSON; NaN and infinities become null.
 fn append<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("writing to memory");
 }
@@ -102,7 +104,7 @@ fn append_field(out: &mut Vec<u8>, field: &Field) {
         Field::TimestampMillis(v) => append_time(out, *v, DateTime::from_timestamp_millis(*v)),
         Field::TimestampMicros(v) => append_time(out, *v, DateTime::from_timestamp_micros(*v)),
         Field::Date(v) => append_time(out, i64::from(*v), DateTime::from_timestamp(i64::from(*v) * 86400, 0)),
-        // Exact as text; a double would lose digits.
+        // Written as text, because a double would lose digits.
         Field::Decimal(_) | Field::TimeMillis(_) | Field::TimeMicros(_) => append(out, &field.to_string()),
         Field::Group(row) => append_row(out, row),
         Field::ListInternal(list) => {
@@ -130,7 +132,7 @@ fn append_field(out: &mut Vec<u8>, field: &Field) {
     }
 }
 
-/// JSON's keys are strings: other keys are their JSON as text.
+/// JSON keys are strings, so other keys are written as their JSON text.
 fn append_key(out: &mut Vec<u8>, key: &Field) {
     let mut json = Vec::new();
     append_field(&mut json, key);
@@ -141,7 +143,8 @@ fn append_key(out: &mut Vec<u8>, key: &Field) {
     }
 }
 
-/// Writers without the UTF8 annotation (ClickHouse by setting) store text as bytes; what is no UTF-8 is base64.
+/// Some writers store text as bytes without the UTF8 annotation (ClickHouse, by a setting); bytes that are not UTF-8
+/// become base64.
 fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => append(out, text),
@@ -149,7 +152,7 @@ fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// ISO 8601 in UTC; years that it does not reach stay numbers.
+/// Appends the time as ISO 8601 in UTC; a time beyond its range stays a number.
 fn append_time(out: &mut Vec<u8>, number: i64, time: Option<DateTime<chrono::Utc>>) {
     match time {
         Some(t) => append(out, &t.format("%Y-%m-%dT%H:%M:%S%.fZ").to_string()),

@@ -1,4 +1,5 @@
-//! Chat templates with what transformers 5 offers them (utils/chat_template_utils.py), in a bounded interpreter.
+//! Chat templates with the functions that transformers 5 offers them (utils/chat_template_utils.py), in a bounded
+//! interpreter.
 
 use std::ffi::{c_char, CString};
 use std::io::{self, Write};
@@ -16,7 +17,8 @@ const MAX_JSON_DEPTH: usize = 64;
 const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
 const NAME: &str = "chat_template";
-/// Marks an error made by raise_exception; no text of a template can start with it and be mistaken, for it is stripped once.
+/// Marks an error made by raise_exception. A template's own text cannot be mistaken for it, because the mark is
+/// stripped once.
 const RAISED: &str = "\u{1}raised:";
 
 pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
@@ -26,8 +28,9 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The compiler itself can be driven to overflow its stack (a chain of 50,000 operators), to fold constants of any size and to
-    /// quadratic time, which no setting bounds: compile a foreign source in a child first (text/chat_template.cpp, vet_template).
+    /// Compiles a template. A source can make the compiler overflow its stack (a chain of 50,000 operators), fold
+    /// constants of any size or take quadratic time, which no setting bounds, so compile an untrusted source in a child
+    /// first (text/chat_template.cpp, vet_template).
     pub fn compile(source: &str, clock: Option<Strftime>) -> Result<ChatTemplate, Failure> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
@@ -82,7 +85,7 @@ impl Write for Bounded {
     }
 }
 
-/// One line that names the place and the reason; the innermost cause is the useful one.
+/// Converts an error to one line with place and reason; the innermost cause is the useful one.
 fn failure(error: Error) -> Failure {
     if let Some(message) = error.detail().and_then(|d| d.strip_prefix(RAISED)) {
         return Failure { reason: Reason::Raised, message: message.to_string() };
@@ -108,8 +111,8 @@ fn failure(error: Error) -> Failure {
     Failure::invalid(format!("{place}{reason}{detail}"))
 }
 
-/// transformers tracks assistant text by `{% generation %}` … `{% endgeneration %}`; the text inside renders as it stands. A `with`
-/// block keeps the scope those tags make.
+/// Replaces `{% generation %}` … `{% endgeneration %}`, with which transformers marks assistant text, by a `with`
+/// block, which keeps the scope; the text inside is unchanged.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -145,11 +148,11 @@ fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
-/// Python methods that minijinja-contrib lacks and templates of the Hub call.
+/// Adds Python methods that templates on the Hub call and minijinja-contrib lacks.
 fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
         match method {
-            // minijinja capitalises after white space, Python after anything that is not a letter.
+            // minijinja capitalises only after white space, Python after anything that is not a letter.
             "title" if args.is_empty() => {
                 let mut out = String::with_capacity(s.len());
                 let mut inside = false;
@@ -205,7 +208,7 @@ fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     items.into_iter().map(Value::from).collect()
 }
 
-/// `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.
+/// Implements `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.
 fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
         None => None,
@@ -276,7 +279,7 @@ impl Json {
         self.out.push('{');
         for key in keys {
             self.separate(&mut empty, depth + 1)?;
-            // Python writes keys of other scalar types as their JSON text in quotes.
+            // Python writes keys of other scalar types as their JSON text, in quotes.
             match key.kind() {
                 ValueKind::String => self.string(key.as_str().unwrap_or_default()),
                 ValueKind::None => self.out.push_str("\"null\""),
@@ -318,7 +321,8 @@ impl Json {
         }
     }
 
-    /// Integers as they are; floats as Python's repr: shortest digits, exponent form from 1e16 and below 1e-4.
+    /// Writes integers unchanged and floats like Python's repr: shortest digits, exponent form from 1e16 and below
+    /// 1e-4.
     fn number(&mut self, value: &Value) {
         if value.is_integer() {
             self.out.push_str(&value.to_string());

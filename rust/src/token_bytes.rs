@@ -1,4 +1,5 @@
-//! The bytes that every token of a vocabulary stands for, whole characters or not: what grammars and log-probabilities need.
+//! Returns the bytes that each token of a vocabulary stands for, whole characters or not; grammars and
+//! log-probabilities need them.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, leak, put, Bytes, Failure, Ids};
 
-/// How a decoder turns the text of one token into bytes, read from its JSON form.
+/// How a decoder turns the text of one token into bytes, taken from the decoder's JSON.
 #[derive(Default)]
 struct Spelling {
     byte_level: bool,
@@ -56,7 +57,8 @@ impl Spelling {
     }
 }
 
-/// GPT-2's printable stand-ins for the 256 bytes: printable Latin-1 stands for itself, the rest follows from U+0100.
+/// Maps GPT-2's printable stand-ins to the 256 bytes: printable Latin-1 stands for itself, the others are numbered from
+/// U+0100.
 fn byte_stand_ins() -> HashMap<char, u8> {
     let mut next = 256u32;
     let mut of = |byte: u8| {
@@ -70,12 +72,12 @@ fn byte_stand_ins() -> HashMap<char, u8> {
 }
 
 pub struct TokenBytes {
-    /// By id; empty for ids that name no token.
+    /// By id; empty if the id names no token.
     pub tokens: Vec<Vec<u8>>,
     pub special: Vec<u32>,
 }
 
-/// Ids below `size`; the text of added tokens is theirs as it is.
+/// Covers ids below `size`; added tokens stand for their own text.
 pub fn token_bytes(tokenizer: &HfTokenizer, size: usize) -> Result<TokenBytes, Failure> {
     let decoder = serde_json::to_value(tokenizer.inner.get_decoder()).map_err(|e| Failure::invalid(e.to_string()))?;
     let mut spelling = Spelling::default();
@@ -99,7 +101,7 @@ pub fn token_bytes(tokenizer: &HfTokenizer, size: usize) -> Result<TokenBytes, F
     Ok(out)
 }
 
-/// Ids below 2^22, some twenty times the largest vocabulary known.
+/// Largest `size` accepted, about twenty times the largest known vocabulary.
 const MAX_IDS: usize = 1 << 22;
 
 #[no_mangle]

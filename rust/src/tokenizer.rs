@@ -1,4 +1,5 @@
-//! A Hugging Face tokenizer loaded from the bytes of tokenizer.json, with what a foreign file could abuse taken out.
+//! A Hugging Face tokenizer loaded from the bytes of tokenizer.json, without the features that an untrusted file could
+//! abuse.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 use crate::Failure;
 
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// Largest factor by which normalizers or decoders may stretch a text. Llama's " " → "▁" is 3; a chain of doublings
+/// Largest factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" is 3; a chain of doublings
 /// ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that.
 const MAX_GROWTH: f64 = 4096.0;
 
@@ -29,7 +30,7 @@ struct FirstStage {
     normalizer: Option<NormalizerWrapper>,
 }
 
-/// The library unwraps in its deserialisers: a panic there is a bad file, not an internal failure.
+/// The library unwraps in its deserialisers, so a panic there means a bad file, not an internal failure.
 fn read<T, E: std::fmt::Display>(file: impl FnOnce() -> Result<T, E> + std::panic::UnwindSafe) -> Result<T, Failure> {
     let reason = match std::panic::catch_unwind(file) {
         Ok(Ok(value)) => return Ok(value),
@@ -46,11 +47,12 @@ fn text_of(error: impl std::fmt::Display) -> String {
 impl HfTokenizer {
     pub fn from_json(json: &[u8], added: &[u8]) -> Result<HfTokenizer, Failure> {
         let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
-        // First of all, because the library puts added tokens through the normalizer while it reads the file.
+        // Checked before anything else, because the library normalizes added tokens while it reads the file.
         let first = read(|| serde_json::from_slice::<FirstStage>(json))?;
         check_growth("normalizer", &part(serde_json::to_value(first.normalizer))?)?;
         let mut inner = read(|| Tokenizer::from_bytes(json))?;
-        // Stored padding to a fixed length or truncation belongs to a training script, and may ask for any amount of memory.
+        // Stored truncation, or padding to a fixed length, belongs to a training script and may take any amount of
+        // memory.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;
         let decoder = part(serde_json::to_value(inner.get_decoder()))?;
@@ -92,7 +94,7 @@ impl HfTokenizer {
     }
 }
 
-/// `changes` as specdec_rs.h has them; the rules are those of transformers 5.23, tokenization_utils_tokenizers.py.
+/// Applies `changes` in the form of specdec_rs.h, by the rules of transformers 5.23, tokenization_utils_tokenizers.py.
 fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Failure> {
     let changes: Vec<Value> = serde_json::from_slice(changes).map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
     let mut known: HashMap<String, AddedToken> = inner.get_added_tokens_decoder().into_values().map(|t| (t.content.clone(), t)).collect();
@@ -115,7 +117,7 @@ fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Fail
         }
     }
     if tokens.is_empty() {
-        return Ok(()); // the library would build its tables again
+        return Ok(());  // the library would rebuild its tables
     }
     inner.add_tokens(tokens).map(|_| ()).map_err(|e| Failure::invalid(format!("added tokens: {e}")))
 }
@@ -133,27 +135,28 @@ fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Upper bound of output bytes per input byte over a normalizer or decoder, from its JSON form.
+/// Returns an upper bound of output bytes per input byte of a normalizer or decoder, from its JSON.
 fn growth(stage: &Value) -> f64 {
     match stage.get("type").and_then(Value::as_str) {
         Some("Sequence") => parts(stage, "normalizers").iter().chain(parts(stage, "decoders")).map(growth).product(),
         Some("Replace") => {
             let content = stage.get("content").and_then(Value::as_str).map_or(0, str::len) as f64;
-            // A literal pattern uses up its own length; a regular expression may match nothing and insert before every byte.
+            // A literal pattern consumes its own length; a regular expression may match nothing and insert before every
+            // byte.
             match stage.pointer("/pattern/String").and_then(Value::as_str) {
                 Some(literal) if !literal.is_empty() => (content / literal.len() as f64).max(1.0),
                 _ => content + 1.0,
             }
         }
         Some("Prepend") => stage.get("prepend").and_then(Value::as_str).map_or(1.0, |s| 1.0 + s.len() as f64),
-        // Unicode forms: U+FDFA becomes 18 characters under NFKC, 11 bytes per byte; byte level doubles.
+        // Of the Unicode forms, U+FDFA becomes 18 characters under NFKC, 11 bytes per byte. Byte level doubles.
         Some("NFKC" | "NFKD" | "NFC" | "NFD" | "Precompiled" | "BertNormalizer") => 12.0,
         Some("ByteLevel") => 2.0,
         _ => 1.0,
     }
 }
 
-/// FixedLength of 0 characters would cut for ever.
+/// Refuses FixedLength of 0 characters, which would split for ever.
 fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     for part in parts(stage, "pretokenizers") {
         check_pre_tokenizer(part)?;
@@ -164,7 +167,8 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which promise a decoder keeps while tokens are appended. Unknown stages get the safe answer.
+/// Returns how much of a decoder's output is final while tokens are still being appended; unknown stages get the safe
+/// answer.
 fn streaming_of(decoder: &Value) -> Streaming {
     fn merge(stage: &Value, fused: &mut bool, found: &mut Streaming) {
         match stage.get("type").and_then(Value::as_str) {
@@ -177,7 +181,7 @@ fn streaming_of(decoder: &Value) -> Streaming {
                 }
             }
             Some("Fuse") => *fused = true,
-            // After Fuse a pattern of several characters may span two tokens.
+            // After Fuse, a pattern of several characters may span two tokens.
             Some("Replace") => {
                 let literal = stage.pointer("/pattern/String").and_then(Value::as_str);
                 if *fused && literal.is_none_or(|p| p.chars().count() != 1) {

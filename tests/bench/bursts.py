@@ -218,7 +218,7 @@ def main():
                     servers = [Served(o.build, *flags, "--draft", folder, *o.flags.split()), Served(o.build, *flags)]
                     drafted, plain = servers
                     for server in servers:
-                        burst(server, ["Once"], o)  # what a process pays once
+                        burst(server, ["Once"], o)  # start-up cost of a process
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
                 runs = {
                     server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order

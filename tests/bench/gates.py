@@ -22,7 +22,7 @@ import made_models
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the loops end with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the loops end too
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", type=Path)
     p.add_argument("--target", type=Path, required=True)

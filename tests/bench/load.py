@@ -43,7 +43,7 @@ class Server(Served):
             o.max_batch,
             *o.flags.split(),
         )
-        # It may start others, or be started by another: the one that serves has the most threads.
+        # The process may start others, or be started by another; the one that serves has the most threads.
         family = [
             str(self.process.pid),
             *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(),
@@ -351,7 +351,7 @@ def overload(o):
     before, processor = server.metrics(flood), server.processor_seconds()
     answers, seconds, others, waits, samples = asyncio.run(run())
     after = server.metrics(flood)
-    # What was accepted at the end is still answered behind the last arrival: goodput over all of that time.
+    # Requests accepted near the end are answered after the last arrival, so goodput is taken over all of that time.
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
     refused = [a for a in answers + others if a["status"] in (429, 503)]
@@ -383,7 +383,7 @@ def mixed(o, work, rng, i, fixed):
     if kind < 0.35:
         return "/v1/completions", work.body(30, 24, stream=False, min_p=0.05), None
     if kind < 0.5:
-        return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client goes away
+        return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client disconnects
     if kind < 0.6:
         return "/v1/completions", work.body(20, 24, guided_regex="[a-z ]{1,40}"), None
     if kind < 0.7:

@@ -21,7 +21,7 @@ def main():
     for rank in range(len(vocabulary)):
         total += 1.0 / (rank + 2.7)
         cumulative.append(total)
-    pool = rng.choices(vocabulary, cum_weights=cumulative, k=2_000_000)  # sentences are slices of it
+    pool = rng.choices(vocabulary, cum_weights=cumulative, k=2_000_000)  # sentences are slices of this pool
     domains = ["chat", "code", "math", "support"]
 
     def words(n):

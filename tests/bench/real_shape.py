@@ -75,7 +75,7 @@ def write_model(folder, seed):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = random.Random(seed)
-    # A stretch of a million normal values, read from another place for each tensor: making 494 million would take
+    # A pool of a million normal values, read from a different offset for each tensor: drawing 494 million would take
     # longer than the test.
     pool = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(1 << 20))
     one = struct.pack("<f", 1.0)[2:]

@@ -60,7 +60,7 @@ def address():
 
 
 def phone():
-    # Example numbers of libphonenumber's own metadata, with other last digits, in the formats that people write.
+    # Example numbers from libphonenumber's metadata with other last digits, in the formats that people write.
     while True:
         region = rng.choice(
             ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
@@ -74,8 +74,8 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
-            # Without a country only where it is written with brackets, dashes or a leading zero: bare digits are no
-            # telephone number by themselves.
+            # The form without a country code is used only if it has brackets, dashes or a leading zero, because bare
+            # digits alone are no telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
                 formats.append(phonenumbers.PhoneNumberFormat.NATIONAL)
@@ -126,7 +126,7 @@ def web_token():
 
 
 def token():
-    # Secrets without a prefix of their own, as they are pasted: alone, after a label, in a header.
+    # Secrets without a prefix of their own, as people paste them: alone, after a label, in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -144,7 +144,7 @@ def token():
 
 
 def disguised():
-    # What the other detectors know, written as texts have it.
+    # Values that other detectors know, in the forms in which they occur in texts.
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -232,7 +232,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-        # Gone as a whole: no half of it may be left.
+        # The secret must be removed completely: no half of it may remain.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (
@@ -291,7 +291,7 @@ def precision(specdec, shared, work):
             "gpteacher/toolformer-dedupe-only-dataset.json",
         )
     ]
-    # gsm8k's rows are {question, answer}: as prompts and completions.
+    # gsm8k's rows are {question, answer}; they are converted to prompts and completions.
     for name in ("train", "test"):
         path = os.path.join(work, f"gsm8k-{name}.jsonl")
         with open(os.path.join(shared, "data/gsm8k", name + ".jsonl")) as f, open(path, "w") as out:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with the bench
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # started servers end with the bench
 
 
 class Served:

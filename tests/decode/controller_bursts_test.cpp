@@ -1,6 +1,6 @@
-// The controller under whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one
-// after the other. What counts is when the last one ends. One engine answers bursts of all sizes, mixed, from its first
-// step on: learning is counted.
+// The controller over whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one
+// after the other. The measure is when the last one ends. One engine answers bursts of all sizes, mixed, from its first
+// step on, so the time spent learning counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kAnswerTokens = 128, kBursts = 8, kMostAnswers = 16, kBurstServers = 3;
 
-// Milliseconds of a target's pass by its rows, linear in between, and of a draft's pass.
+// Recorded costs in milliseconds: a target pass by its rows, interpolated linearly, and a draft pass.
 struct Machine {
   const char* name;
   std::vector<std::pair<double, double>> passes;
@@ -34,8 +34,8 @@ struct Machine {
   double draft_pass(int answers) const { return draft + draft_per_answer * answers; }
 };
 
-// 93 M weights in bf16 and a draft of 0.3 M on two threads, by the server itself; and the row-wise figures of
-// docs/benchmarks.md, one thread.
+// Measured by the server itself with 93 M weights in bf16 and a draft of 0.3 M on two threads; and the row-wise figures
+// of docs/benchmarks.md, on one thread.
 const std::array<Machine, 2> kMachines = {
     Machine{"AVX-512",
             {{1, 5.9},
@@ -60,18 +60,20 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// What neighbours on the machine do to passes. A tenth more or less is each pass's own.
+// How other processes on the machine slow passes down. In addition, each pass varies by about a tenth.
 struct Weather {
-  double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps
-  double tilt = 0;     // the same of the power of its rows by which a pass is slower, for about 100 steps: they take
-                       // bandwidth, or the multipliers
-  double hiccups = 0;  // chance, in a step, that the next four passes take twice as long
+  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
+  double wander = 0;
+  // Standard deviation of x in the factor (rows / 12)^x by which passes slow down for about 100 steps, because
+  // neighbours take bandwidth or arithmetic units.
+  double tilt = 0;
+  double hiccups = 0;  // probability per step that the next four passes take twice as long
 };
 
-// A server's draft, and what it has learned.
+// A server with its draft and what it has learnt.
 struct Server {
   const Machine& machine;
-  double overlap;  // mean over answers; of an answer's tokens nearly all or little, in runs
+  double overlap;  // mean over answers; within an answer, runs of tokens have almost full or little overlap
   Weather weather = {};
   int fixed_k = -1;
   uint64_t seed = 1;
@@ -79,9 +81,10 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  double pace = 0;  // logarithm; times do not contain it
-  double tilt = 0;  // times contain it …
-  int slow = 0;     // … and this: passes to go of a hiccup
+  // The logarithm of that factor. Reported times exclude it, but include the tilt and hiccups.
+  double pace = 0;
+  double tilt = 0;
+  int slow = 0;  // passes left in a hiccup
 
   struct Answer {
     KController controller;
@@ -154,7 +157,7 @@ struct Server {
   }
 };
 
-// Milliseconds of all bursts by their size, of several servers together.
+// Returns the milliseconds that all bursts of each size took, over several servers.
 std::vector<double> bursts(const Machine& machine, double overlap, const Weather& weather, int fixed_k,
                            uint64_t servers = kBurstServers) {
   std::vector<double> out(kMostAnswers + 1, 0.0);
@@ -192,9 +195,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// The price of a wide pass against a narrow one changes slowly, or all passes are slow for a moment, which says nothing
-// about plain decoding. What plain decoding takes depends on the weather as well and is simulated, so this test needs
-// more servers and a looser bound.
+// The cost ratio of a wide to a narrow pass changes slowly, or all passes are slow for a moment, which says nothing
+// about plain decoding. Plain decoding is simulated in the same weather, so this test needs more servers and a looser
+// bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

@@ -1,4 +1,4 @@
-// The controller on recorded costs: an engine that answers without end, against plain decoding and every fixed K.
+// The controller on recorded costs: an engine that answers without end, compared with plain decoding and every fixed K.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,17 +11,18 @@ namespace specdec::decode {
 namespace {
 
 // An engine that answers without end, on recorded costs: passes are bound by memory up to `knee` rows and by arithmetic
-// beyond. Overlap is what drafts show: nearly all or little, so that a few steps say little about the mean. Time in
-// plain passes of one sequence.
+// beyond. A draft's overlap is either almost full or little, so that a few steps say little about the mean. The unit of
+// time is a plain pass of one sequence.
 struct Traffic {
   int batch;
   double overlap;      // mean
-  double draft = 0.1;  // pass of the draft, of the target's
+  double draft = 0.1;  // cost of a draft pass relative to the target's
   double knee = 96;
   int answer = 200;  // tokens
   int fixed_k = -1;
-  double wander = 0;  // sd of the logarithm of what all passes are slower by, for about 25 steps; half as much again is
-                      // each pass's own
+  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps; each pass adds half as
+  // much of its own.
+  double wander = 0;
 
   struct Answer {
     KController controller;
@@ -32,9 +33,9 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;  // logarithm; times below do not contain it
+  double pace = 0;  // x of that factor; the times below exclude it
   double seconds = 0, tokens = 0, probe_seconds = 0;
-  int drafting = 0;  // sequences of the last step
+  int drafting = 0;  // sequences that drafted in the last step
 
   double pass(double rows) const { return std::max(1.0, rows / knee) + 0.003 * rows; }
   double plain() const { return batch / pass(batch); }
@@ -108,12 +109,12 @@ TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
           const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) +
                                     ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
           EXPECT_GE(t.speed(), 0.97 * t.plain()) << where;
-          // What gains less than a fifth is given up now and then after some bad luck, until the next probe.
+          // A draft that gains less than a fifth is now and then given up after bad luck, until the next probe.
           EXPECT_GE(t.speed(), (t.best_fixed() > 1.2 * t.plain() ? 0.95 : 0.93) * t.best_fixed()) << where;
         }
 }
 
-// Costs are measured at different times. A machine whose speed wanders must not make one of them look cheap against
+// Costs are measured at different times, so on a machine whose speed wanders one must not look cheap compared with
 // another.
 TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
   for (const double overlap : {0.85, 0.75, 0.6})
@@ -143,7 +144,7 @@ TEST(ControllerSimulation, FollowsADraftThatChanges) {
   for (const int batch : {1, 8, 64})
     for (const int answer : {30, 2000}) {
       Traffic t{.batch = batch, .overlap = 0.01, .answer = answer};
-      const auto drafting = [&t](int steps) {  // in how many of them most sequences draft
+      const auto drafting = [&t](int steps) {  // number of steps in which most sequences draft
         int of = 0;
         for (int i = 0; i < steps; ++i) of += t.run(1).drafting > t.batch / 2;
         return of;

@@ -10,7 +10,7 @@
 namespace specdec::decode {
 namespace {
 
-// A recorded run: the costs of every pass and the overlap the draft would show.
+// A recorded run: the cost of every pass and the overlap that the draft would show.
 struct World {
   double draft = 0.1, target = 1.0, per_row = 0.03, overlap = 0.7;
   CostModel costs;
@@ -45,7 +45,7 @@ TEST(CostModel, UnknownUntilMeasured) {
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 1, 2.0);
   EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
-  EXPECT_TRUE(costs.is_stale(1, 1));  // once is not enough: first calls are slow
+  EXPECT_TRUE(costs.is_stale(1, 1));  // one sample is not enough, since first calls are slow
   costs.record_target(1, 1, 2.0);
   EXPECT_FALSE(costs.is_stale(1, 1));
   costs.record_draft(1, 0.5);
@@ -62,11 +62,11 @@ TEST(CostModel, InterpolatesRows) {
   costs.record_target(1, 1, 1.0);
   costs.record_target(1, 5, 1.4);
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.2, 1e-12);
-  EXPECT_NEAR(costs.verify_cost(1, 8), 1.8, 1e-12);  // the line goes on
+  EXPECT_NEAR(costs.verify_cost(1, 8), 1.8, 1e-12);  // extrapolated along the line
 }
 
-// Passes cost what their rows cost, of however many sequences: a batch size that was never seen is known by the others'
-// passes, one that was seen by its own above all.
+// Passes cost what their rows cost, whatever the number of sequences: an unseen batch size is estimated from the
+// others' passes, a seen one mostly from its own.
 TEST(CostModel, BatchSizesKnowOfEachOther) {
   CostModel costs;
   for (int i = 0; i < 20; ++i)
@@ -77,7 +77,7 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
   EXPECT_NEAR(costs.verify_cost(6, 1), 1.7 / 1.1, 1e-9);
   EXPECT_NEAR(costs.draft_cost(6), 0.1, 1e-9) << "its share of a plain pass at the nearest batch size";
   EXPECT_GT(costs.target_doubt(4, 12), 0.02);
-  for (int i = 0; i < 40; ++i) {  // two rows of one text are cheaper than those of two
+  for (int i = 0; i < 40; ++i) {  // two rows of one text are cheaper than one row each of two texts
     costs.record_target(4, 1, 0.9);
     costs.record_target(4, 2, 1.1);
   }
@@ -87,7 +87,7 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
   EXPECT_LT(costs.target_doubt(4, 8), 0.03);
 }
 
-// What was measured once and badly is no reason to leave plain decoding for.
+// A gain that rests on a single bad measurement is no reason to leave plain decoding.
 TEST(Controller, AGainWithinWhatCostsErrIsNone) {
   CostModel costs;
   const auto measure = [&](int times) {
@@ -117,15 +117,15 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   for (int i = 0; i < 20; ++i) costs.record_target(1, 1, 1.0);
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
-  EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1,
-              0.01);  // one clipped sample, taken for the pace above all: of what passes cost against each other
-  costs.record_target(1, 3, 1.1 * 1.1);  // it says next to nothing
+  // One clipped sample, attributed mostly to the pace, so that it hardly changes costs relative to each other.
+  EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);
+  costs.record_target(1, 3, 1.1 * 1.1);  // the outlier hardly affects this ratio
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
   for (int i = 0; i < 10; ++i) costs.record_target(1, 1, 1.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.0, 0.01);
   for (int i = 0; i < 100; ++i) costs.record_target(1, 1, 3.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 3.0, 0.01);
-  costs.record_target(0, 1, 1.0);  // no such batch
+  costs.record_target(0, 1, 1.0);  // no such batch size
   costs.record_target(1, 0, 1.0);
 }
 
@@ -160,7 +160,8 @@ TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
   EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 0), 1.0);
 }
 
-// Sequences of a batch draft unequally: such a pass is no pass of the next whole number of rows.
+// Sequences of a batch may draft different numbers of tokens; such a pass must not count as one of the next whole
+// number of rows per sequence.
 TEST(CostModel, PassesOfUnevenRows) {
   CostModel costs;
   for (int i = 0; i < 50; ++i) {
@@ -183,8 +184,8 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
-// A draft that has a long prompt to read pays over a long answer only; with several at once, over one as many times as
-// long.
+// A draft that must prefill a long prompt pays only over a long answer. With several sequences at once, the answer must
+// be as many times longer.
 TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
   CostModel costs;
   for (const int batch : {1, 4})
@@ -250,7 +251,7 @@ TEST(Controller, TheScheduleHoldsUntilCostsAreMeasured) {
 }
 
 TEST(Controller, MaximisesPredictedSpeedup) {
-  // expected_overlap is the prior everywhere, so the best K follows from the formula alone.
+  // expected_overlap is the prior at every position, so the best K follows from the formula alone.
   for (const double alpha : {0.3, 0.6, 0.8, 0.95})
     for (const double draft : {0.02, 0.1, 0.4}) {
       World w;
@@ -297,18 +298,18 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  for (const double before :
-       {0.4, 0.02}) {  // against a long history of a draft that was worth it, and of one that never was
+  // Against the long history of a draft that was worth it, and of one that never was.
+  for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;
     KController controller({}, &w.costs);
     w.run(controller, 200);
     EXPECT_EQ(w.counts.steps > 150, before > 0.1);
-    w.draft = 0.6;  // no longer worth it at 0.4, but at 0.95
+    w.draft = 0.6;  // worth it at overlap 0.95, but no longer at 0.4
     for (int i = 0; i < 40; ++i) w.costs.record_draft(1, w.draft);
     w.run(controller, 200);
     w.overlap = 0.95;
-    int waited = 0;  // for a probe that takes 2 · 0.6 + 0.06 plain steps more
+    int waited = 0;  // steps until a probe, which takes 2 · 0.6 + 0.06 plain steps more
     while (w.step(controller) == 0) ASSERT_LE(++waited, 160);
     for (int i = 0; i < 10; ++i)
       EXPECT_GT(w.step(controller), 0) << i << " steps after the probe, overlap " << before << " before";
@@ -320,7 +321,7 @@ TEST(Controller, FollowsChangingCosts) {
   World w;
   KController controller({}, &w.costs);
   const int cheap = w.run(controller, 60);
-  w.draft = 0.9;  // the draft's device got busy
+  w.draft = 0.9;  // the draft's device became busy
   EXPECT_LE(w.run(controller, 200), 0);
   EXPECT_GT(cheap, 2);
   w.draft = 0.02;
@@ -328,7 +329,7 @@ TEST(Controller, FollowsChangingCosts) {
   EXPECT_GT(back, cheap);
 }
 
-// Long passes were dear while the machine was busy. K = 1 would never measure them again.
+// Long passes were slow while the machine was busy, and with K = 1 they would never be measured again.
 TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
   World w;
   w.overlap = 0.8;
@@ -348,7 +349,7 @@ TEST(Controller, DearVerificationAtALargeBatchTurnsItOff) {
   World w;
   KController controller({}, &w.costs);
   EXPECT_GT(w.run(controller, 40, 1), 0);
-  w.per_row = 0.9;  // compute-bound: a row costs nearly a pass
+  w.per_row = 0.9;  // compute-bound: each row costs almost a whole pass
   w.run(controller, 60, 32);
   int speculating = 0;
   for (int i = 0; i < 60; ++i) speculating += w.step(controller, 32) > 0;
@@ -364,7 +365,7 @@ TEST(Controller, NeighboursThatAlwaysSpeculateDoNotHoldItBack) {
   for (int i = 0; i < 64; ++i) {
     speculating += controller.choose_k(4) > 0;
     w.costs.record_draft(4, 0.05);
-    w.costs.record_target(4, 3, 1.1);  // a neighbour's fixed K: no pass is ever plain
+    w.costs.record_target(4, 3, 1.1);  // a neighbour's fixed K, so no pass is ever plain
   }
   EXPECT_GT(speculating, 40);
 }
@@ -374,7 +375,7 @@ TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
   w.draft = 0.3;
   KController controller({}, &w.costs);
   w.run(controller, 10);
-  // Teach it: confident tokens are kept, unsure ones are not.
+  // Teaches it that confident tokens are kept and unsure ones are not.
   for (int i = 0; i < 60; ++i) {
     controller.choose_k(1);
     controller.observe(2, 1, {0.8, 0.6}, std::vector<double>{0.95, 0.1}, std::vector<double>{0.97, 0.05});
@@ -398,7 +399,7 @@ TEST(Controller, WithoutCostsAssumesACheapDraft) {
   EXPECT_EQ(none.choose_k(1), 0);
 }
 
-// Half of the traffic suits the draft, half does not: nobody pays for the neighbours' depth.
+// Half of the sequences suit the draft and half do not: no sequence pays for its neighbours' depth.
 TEST(Controller, NeighboursShareTheDraftsPasses) {
   World w;
   for (int i = 0; i < 3; ++i)

@@ -47,8 +47,8 @@ void expect_reference(LogitsProcessorState& state, const LogitsProcessors& rules
   }
 }
 
-// A long random walk of pushes, pops, rewinds and commits: the state is at every point what counting the text anew
-// gives.
+// After every operation of a long random walk of pushes, pops, rewinds and commits, the state equals what counting the
+// whole text gives.
 TEST(LogitsProcessors, StateFollowsEveryPushAndPop) {
   const LogitsProcessors rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
@@ -106,7 +106,7 @@ TEST(LogitsProcessors, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo)
 TEST(LogitsProcessors, BadWordsNeedTheirWholePrefixInTheAnswer) {
   LogitsProcessors rules;
   rules.bad_words = {{1, 2, 3}};
-  LogitsProcessorState state(rules, toy::Tokens{1, 2});  // a prompt that looks like it does not count
+  LogitsProcessorState state(rules, toy::Tokens{1, 2});  // the same tokens in the prompt do not count
   const auto forbidden = [&state] {
     std::vector<float> logits(5, 0.f);
     EXPECT_TRUE(state.apply(logits));
@@ -133,7 +133,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   EXPECT_TRUE(state.apply(broken)) << "NaN is the sampler's to report";
 }
 
-// Draft and target ask for the same mask: it is computed once, and anew where another token was pushed.
+// Draft and target ask for the same mask, so it is computed once, and again only after a different token was pushed.
 TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}
@@ -192,8 +192,8 @@ TEST(LogitsProcessors, RangesAreChecked) {
     refused("bad_words", [&](LogitsProcessors& r) { r.bad_words = {bad}; });
 }
 
-// Finite logits stay finite, forbidden ones forbidden, at the ends of every range and beyond the repetition penalties
-// that validate() takes.
+// Finite logits stay finite and forbidden ones forbidden, at the ends of every range and beyond the repetition
+// penalties that validate() accepts.
 TEST(LogitsProcessors, LeaveFiniteLogitsFiniteAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})

@@ -1,6 +1,6 @@
-// Real models: greedy speculation is plain decoding, and sampled acceptance is what an independent implementation
-// measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens a step, conditional
-// 0.63 … 0.71).
+// Real models: greedy speculation equals plain decoding, and sampled acceptance equals what an independent
+// implementation measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens per
+// step, conditional acceptance 0.63 … 0.71).
 #include "engine/decode/model_runner.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::shared_ptr<const model::Decoder> load(const std::string& name, at::ScalarTy
   return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, dtype));
 }
 
-// softmax rows over a text.
+// Returns the softmax at every position of a text.
 at::Tensor distributions(CausalModel& model, const std::vector<int32_t>& text) {
   LogitRows rows;
   const SequenceId id = model.open();
@@ -57,7 +57,7 @@ struct RealModels : ::testing::Test {
   SystemClock clock;
 };
 
-// A fork shares its memory until it is written: both go on as if the other were not there.
+// A fork shares blocks until it writes to them; both sequences then continue as if the other did not exist.
 TEST_F(RealModels, AForkIsTheSequenceItCameFrom) {
   LogitRows rows;
   const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 30, 12}, other = {99, 5}, same = {12};
@@ -90,8 +90,8 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
 }
 
-// int8 weights are another model, near the one that they were made of: exact against itself, and a draft of about the
-// same worth.
+// int8 weights are a different model, close to the one they were made from: speculation is exact for it, and as a draft
+// it is worth about the same.
 TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   std::vector<int32_t> text = {1};
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -111,7 +111,7 @@ TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   RecordProperty("overlap_of_target_and_int8_target", std::to_string(kept));
   EXPECT_NEAR(int8, wide, 0.01);
   EXPECT_GT(kept, 0.98);
-  EXPECT_LT(kept, 0.9999);  // it was quantised
+  EXPECT_LT(kept, 0.9999);  // proves that it was quantised
   const GenerateResult plain = run(0, 0, 0, 200);
   for (int k = 1; k <= 8; ++k) EXPECT_EQ(run(k, 0, 0, 200).tokens, plain.tokens) << "K=" << k;
 }
@@ -135,8 +135,8 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
 }
 
-// A random model whose choices are clear; `border`: of a longrope, 0: a plain one. `cache_blocks`: 0 for as many as are
-// needed.
+// Makes a random model with clear choices. `border`: original context of a longrope, 0 for a plain rope.
+// `cache_blocks`: 0 for as many as needed.
 std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -161,7 +161,7 @@ std::vector<int32_t> words(int64_t count) {
   return out;
 }
 
-// The logits behind the last of these tokens.
+// Appends the tokens and returns the logits after the last one.
 std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   LogitRows rows;
   const Extension e{id, tokens, 1};
@@ -171,8 +171,8 @@ std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32
 
 constexpr int64_t kBlock = model::BlockPool::kTokens;
 
-// What was read once is not read again, by the same tenant only; the logits are the same bits. With and without a
-// border of a longrope.
+// A cached prompt is not prefilled again, for the same tenant only, and gives bit-identical logits; with and without
+// the border of a longrope.
 TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
     const auto model = make_random(1, border, 20), plain = make_random(1, border);
@@ -214,7 +214,8 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   }
 }
 
-// A pass that does not fit leaves every cache as it was; what ends makes room, and what was kept of it yields.
+// A pass that does not fit leaves every cache as it was. Sequences that end free memory, and blocks kept from them are
+// reused.
 TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
   for (const int64_t border : {int64_t{0}, kBlock + 10}) {
     const auto model = make_random(1, border, 4), plain = make_random(1, border);
@@ -241,19 +242,20 @@ TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
     EXPECT_EQ(read(*model, b, all.subspan(kBlock + 1, 19)), expected);
     model->close(a);
     EXPECT_GT(model->cache_counts().kept_bytes, 0);
-    read(*model, b, all.subspan(kBlock + 20));  // into the block that was kept of the other
+    read(*model, b, all.subspan(kBlock + 20));  // into the block that was kept from the other sequence
     EXPECT_EQ(model->length(b), 3 * kBlock);
-    // A fork takes no room until it writes behind a partly filled block.
+    // A fork takes no memory until it writes after a partly filled block.
     model->truncate(b, 2 * kBlock + 5);
     const SequenceId fork = model->fork(b, 2 * kBlock + 1);
-    if (border != 0) continue;  // a fork of a text that may be scaled anew needs room for all of it
+    if (border != 0) continue;  // a fork whose text may be rescaled needs room for all of it
     read(*model, fork, all.subspan(2 * kBlock + 1, 1));
     EXPECT_THROW(read(*model, model->fork(b, 1), all.subspan(1, 1)), CacheFull);
     EXPECT_THROW(make_random(1, 0, -1), Error);
   }
 }
 
-// The step reads only what no sequence of the tenant left, in the target and in the draft, and writes the same text.
+// A step prefills only tokens that no sequence of the tenant has cached, in the target and in the draft, and produces
+// the same text.
 TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
   SystemClock clock;
   const auto target = make_random(1, 0, 40), draft = make_random(2, 0, 40), plain_target = make_random(1, 0),
@@ -281,14 +283,14 @@ TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
     EXPECT_EQ(text(*target, *draft, tenant, words(kBlock + 9), tree), expected);
     EXPECT_EQ(found(*target), before_target + kBlock);
     EXPECT_EQ(found(*draft), before_draft + kBlock);
-    // The next turn of a conversation finds the answer, too.
+    // The next turn of a conversation reuses the cached answer too.
     EXPECT_EQ(text(*target, *draft, tenant, expected, tree), text(*plain_target, *plain_draft, 0, expected, tree));
     EXPECT_EQ(found(*target), before_target + 3 * kBlock);
     EXPECT_EQ(found(*draft), before_draft + 3 * kBlock);
   }
 }
 
-// Caches that are computed anew where a text crosses a border of its scaling, on both sides of it.
+// Trees work on both sides of the border of a scaling, where caches are recomputed.
 TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
   const auto make = [](uint64_t seed) { return make_random(seed, 24); };
   const std::unique_ptr<CausalModel> target = make(1), same = make(1), other = make(2);
@@ -341,7 +343,7 @@ TEST_F(RealModels, TruncatedThenContinuedIsNeverDrafted) {
   target->truncate(dirty, 3);
   const std::vector<float> found = logits(dirty, std::span(text).subspan(3), rows);
   for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4);
-  // Two sequences in one pass, one of them filling its cache only.
+  // Two sequences in one pass, one of which only fills its cache.
   const SequenceId a = target->open(), b = target->open();
   const Extension both[] = {{a, std::span(text).first(4), 0}, {b, text, 2}};
   target->extend(both, rows);

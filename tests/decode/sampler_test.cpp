@@ -30,7 +30,7 @@ std::vector<int32_t> kept(const std::vector<float>& probs) {
   return ids;
 }
 
-// The definition, step by step, with full sorts.
+// Computes the distribution by its definition, step by step, with full sorts.
 std::vector<double> reference(const std::vector<float>& logits, const SamplingOptions& o) {
   const size_t n = logits.size();
   std::vector<double> p(n);
@@ -96,7 +96,7 @@ TEST(Sampler, MatchesTheDefinition) {
 }
 
 TEST(Sampler, ExponentialsAreExactToAFewUlp) {
-  // Two tokens, the second x below the first: probs[1] / probs[0] = e^x.
+  // With two tokens, the second x below the first, probs[1] / probs[0] = e^x.
   for (int i = 0; i < 20000; ++i) {
     const float x = -86.f * static_cast<float>(i) / 20000.f;
     const auto probs = run({0, x, -200.f}, {});
@@ -117,7 +117,7 @@ TEST(Sampler, TiesKeepTheLowerIds) {
   EXPECT_EQ(kept(run({1, 3, 3, 3, 0}, {.top_k = 2})), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(kept(run(std::vector<float>(6, 0.f), {.top_p = 0.5})), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(kept(run({1, 7, 7}, {.temperature = 0})), (std::vector<int32_t>{1}));
-  // The same where ids are selected instead of kept in a heap.
+  // The same holds for large k, where ids are selected instead of kept in a heap.
   EXPECT_EQ(kept(run(std::vector<float>(600, 1.f), {.top_k = 300})).back(), 299);
   EXPECT_EQ(argmax(std::vector<float>{2, 5, 5}), 1);
 }
@@ -132,8 +132,8 @@ TEST(Sampler, OptionsAtTheirEnds) {
   EXPECT_EQ(run({3.f}, {}), (std::vector<float>{1}));
 }
 
-// Whatever finite logits and options come together, the result is a distribution; also at temperatures far below those
-// that the checks of flags and requests let through.
+// Any finite logits with any options give a distribution, even at temperatures far below what the checks of flags and
+// requests allow.
 TEST(Sampler, IsADistributionAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   const std::vector<std::vector<float>> rows = {
@@ -179,7 +179,7 @@ TEST(Sampler, DrawInvertsTheCdf) {
   EXPECT_EQ(draw(weights, 0.2501), 3);
   EXPECT_EQ(draw(weights, 1 - 1e-16), 3);
   EXPECT_THROW(draw(std::vector<float>{0, 0}, 0.5), Error);
-  // Rounding never reaches a token without weight.
+  // Rounding never selects a token without weight.
   std::vector<float> many(100000, 1e-7f);
   many.push_back(0);
   EXPECT_LT(draw(many, 1 - 1e-16), 100000);

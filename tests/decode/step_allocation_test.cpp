@@ -1,4 +1,4 @@
-// What a warm step takes from the heap: the logits of its passes, and nothing else.
+// A warm step allocates only the logits of its passes.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -36,7 +36,7 @@ std::unique_ptr<CausalModel> tiny_model(uint64_t seed) {
 struct Case {
   double temperature;
   VerifyRule rule;
-  int k;  // -1: auto
+  int k;  // -1: adaptive
 };
 
 class StepAllocations : public testing::TestWithParam<Case> {};
@@ -50,7 +50,7 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
   CostModel costs;
   const SystemClock clock;
   Stepper stepper(target, &draft, &costs, &clock);
-  const auto run = [&](auto&& each) {  // three sequences of a block of tokens, together
+  const auto run = [&](auto&& each) {  // three sequences of a block of tokens, in one batch
     std::deque<Sequence> sequences;
     std::vector<Sequence*> batch;
     const RequestOptions options{.max_tokens = 60, .sampling = {.temperature = GetParam().temperature}};
@@ -68,7 +68,7 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
   for (int i = 0; i < 4; ++i) run([&](auto& batch) { stepper.step(batch); });
   int steps = 0;
   run([&](auto& batch) {
-    if (++steps <= 6) return stepper.step(batch);  // the draft opens its caches
+    if (++steps <= 6) return stepper.step(batch);  // the draft opens its caches in these steps
     const int64_t inside = target.inside + draft.inside;
     const int passes = target.passes + draft.passes;
     const int64_t made = allocations_of([&] { stepper.step(batch); }) - (target.inside + draft.inside - inside);

@@ -1,4 +1,4 @@
-// A sequence over toy models, and what its caches must hold.
+// Fixtures for tests of the step: a sequence over toy models, and a check of its caches.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace specdec::decode {
 
 inline constexpr int64_t kVocab = 12;
 
-// A sequence whose draft model drafts k tokens a step; k = 0 drafts nothing.
+// A sequence whose draft model drafts k tokens per step; k = 0 drafts nothing.
 struct Toy {
   Toy(Stepper& stepper, toy::Tokens prompt, int k, int64_t max_tokens, SamplingOptions sampling = {.temperature = 0},
       uint64_t seed = 1)
@@ -40,7 +40,7 @@ inline void expect_caches(const toy::Model& target, const toy::Model& draft, con
       << "the draft's cache is no prefix of the text";
 }
 
-// The draft agrees with the target on most contexts: some steps accept all, some none.
+// A draft that agrees with the target on most contexts, so that some steps accept everything and some nothing.
 inline toy::Model::Logits mostly_right(toy::Model::Logits target) {
   return [target](std::span<const int32_t> context, std::span<float> logits) {
     target(context, logits);

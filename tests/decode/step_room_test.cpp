@@ -1,4 +1,4 @@
-// Texts that are read in pieces, closed and read again, and caches that are full.
+// Tests of the step when texts are prefilled in pieces, closed and prefilled again, and when caches are full.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,7 +8,8 @@
 namespace specdec::decode {
 namespace {
 
-// In any pieces, and closed and read again between any two steps: the same text, and no draw is lost.
+// Prefilling in any pieces, and closing and prefilling again between any two steps, gives the same text, and no draw is
+// lost.
 TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   for (const double temperature : {0.0, 1.0}) {
     toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
@@ -35,7 +36,7 @@ TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   }
 }
 
-// What a draft has to read is spread over steps, which go on plainly meanwhile.
+// The prefill of a draft is spread over several steps, which decode plainly meanwhile.
 TEST(StepRoom, ADraftFarBehindReadsSoMuchAStep) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
@@ -122,7 +123,7 @@ TEST(StepRoom, AloneItGivesUpItsDeepestLevelsAndThenTheStep) {
   }
 }
 
-// It gives up its own caches for a while, and is not taken for broken.
+// A draft without room gives up its own caches for a while and does not count as failed.
 TEST(StepRoom, ADraftWithoutRoomRestsAndComesBack) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &draft);

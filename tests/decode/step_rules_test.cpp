@@ -1,4 +1,4 @@
-// What a request asks of its tokens, through the step: dead ends, log-probabilities, rolled-back state.
+// A request's logits processors through the whole step: dead ends, log-probabilities, rolled-back state.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kTokens = 10;
 
-// A sequence with rules. logprobs: RequestOptions, of the prompt as well.
+// A sequence with logits processors. `logprobs` sets RequestOptions::logprobs, and prompt_logprobs with it.
 struct Ruled {
   Ruled(Stepper& stepper, toy::Tokens prompt, LogitsProcessors rules, int k, SamplingOptions sampling,
         int64_t max_tokens = 24, int logprobs = -1)
@@ -30,7 +30,7 @@ struct Ruled {
   Sequence s;
 };
 
-// Both models would say 0, 1, 2, … 9, 0 (each nearly certain), the draft being wrong behind a 3.
+// Both models say 0, 1, 2, … 9, 0 (each almost certain), but the draft is wrong after a 3.
 toy::Model::Logits counting(bool draft) {
   return [draft](std::span<const int32_t> context, std::span<float> logits) {
     toy::random_logits(4, 0.5)(context, logits);
@@ -61,7 +61,7 @@ TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
     EXPECT_EQ(r.s.tokens(), plain) << "K=" << k;
     EXPECT_GT(r.s.counts().accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
   }
-  // And not the text without rules.
+  // The text differs from the one without the processors.
   Ruled free(stepper, {1, 2}, {}, 3, {.temperature = 0}, 40);
   stepper.start(free.s);
   Sequence* const batch[] = {&free.s};
@@ -72,7 +72,7 @@ TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
 TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
   for (const double temperature : {0.0, 1.0})
     for (const int k : {0, 1, 4}) {
-      LogitsProcessors rules;  // behind a 5 nothing may come
+      LogitsProcessors rules;  // no token may follow a 5
       for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({5, id});
       Ruled bad(stepper, {1, 2}, rules, k, {.temperature = temperature}, 20),
           good(stepper, {1, 2}, {}, k, {.temperature = temperature}, 20);
@@ -100,11 +100,11 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     }
 }
 
-// The draft walks into a dead end that the target avoids: its tokens so far are verified, and the sequence goes on.
+// When the draft reaches a dead end that the target avoids, its tokens so far are verified, and the sequence continues.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
   LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});
-  rules.bad_words.push_back({7, 8});  // the target itself never gets to 8
+  rules.bad_words.push_back({7, 8});  // the target itself never reaches 8
   Ruled r(stepper, {1, 2}, rules, 6, {.temperature = 0}, 30);
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
@@ -135,7 +135,7 @@ TEST_F(RuledSteps, AFailedTargetPassLeavesTheRulesAsTheyWere) {
   EXPECT_EQ(r.s.tokens(), plain.s.tokens());
 }
 
-// log softmax of the target's logits after a prefix of `text`.
+// Returns the log softmax of the target's logits for token `at`, after the tokens before it.
 float expected_logprob(const toy::Tokens& text, size_t at) {
   std::vector<float> logits(kTokens);
   counting(false)(std::span<const int32_t>(text).first(at), logits);

@@ -60,7 +60,7 @@ TEST(Step, GreedyIsThePlainTextForEveryKAndBatchMix) {
     Toy r(stepper, {0, 7}, k, 40);
     EXPECT_EQ(run(stepper, r), plain[0]) << "K=" << k;
   }
-  // Six sequences with K = 0..5 in one batch, finishing at different times.
+  // Six sequences with K = 0..5 in one batch, which finish at different times.
   std::vector<std::unique_ptr<Toy>> requests;
   for (int32_t i = 0; i < 6; ++i) requests.push_back(std::make_unique<Toy>(stepper, toy::Tokens{i, 7}, i, 40));
   for (auto& r : requests) stepper.start(r->s);
@@ -108,7 +108,7 @@ TEST(Step, SampledTextDependsOnSeedAndKOnlyNotOnNeighbours) {
 }
 
 TEST(Step, NeverBeyondRemainingOrTheModelsLengths) {
-  // toy::Model throws when a cache grows beyond its max_length.
+  // toy::Model throws if a cache grows beyond its max_length.
   for (const int64_t draft_max : {4, 9, 100}) {
     toy::Model target(kVocab, toy::random_logits(1), 20), draft(kVocab, toy::random_logits(1), draft_max);
     Stepper stepper(target, &draft);
@@ -139,7 +139,7 @@ TEST(Step, PromptsThatCannotBeServed) {
   Toy r(stepper, {1}, 2, 3);
   run(stepper, r);
   Sequence* const batch[] = {&r.s};
-  EXPECT_THROW(stepper.step(batch), Error);  // finished
+  EXPECT_THROW(stepper.step(batch), Error);  // the sequence has finished
   toy::Model other(kVocab + 1, toy::random_logits(1));
   EXPECT_THROW(Stepper(target, &other), Error);
 }
@@ -162,7 +162,7 @@ TEST(Step, LongPromptsGoInChunks) {
 }
 
 TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
-  // A draft equal to the target is accepted whole each time only if its cache never lacks a token.
+  // A draft equal to the target is accepted completely in each step only if its cache never lacks a token.
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
   Toy r(stepper, {1, 2}, 3, 41);
@@ -188,7 +188,7 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
   const toy::Tokens text_a = run(alone, plain_a), text_b = run(alone, plain_b);
   enum class Way { kThrow, kNan };
   for (const Way way : {Way::kThrow, Way::kNan}) {
-    // Thrown in the middle of a pass, when the caches of both have grown.
+    // Throws in the middle of a pass, when the caches of both sequences have grown.
     toy::Model draft(kVocab, [&](std::span<const int32_t> context, std::span<float> l) {
       logits(context, l);
       if (context[0] != 1 || context.size() <= 6) return;
@@ -213,7 +213,7 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
     EXPECT_EQ(b.s.tokens(), text_b);
     EXPECT_GT(a.s.counts().plain_steps, 5);
     EXPECT_EQ(b.s.counts().accepted, b.s.counts().drafted) << "the draft is the target: its cache was left wrong";
-    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);  // at most the last token
+    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);  // at most one, for the last token
     EXPECT_EQ(draft.open_sequences(), 1u);
   }
 }
@@ -328,12 +328,12 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_FALSE(costs.ready());
   run(stepper, plain);
   EXPECT_TRUE(costs.ready());
-  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock ticks once a reading
+  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock ticks once per reading
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 
-// A prompt that the draft's first pass reads is not free, however short it is; nor is that pass one of those that
-// draft.
+// A prompt that the draft's first pass prefills costs time, however short it is, and that pass does not count as a
+// draft step.
 TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;

@@ -10,7 +10,7 @@ namespace {
 
 using Row = std::vector<float>;
 
-// Expected accepted tokens and the distribution of `next` given how many were accepted, over every outcome.
+// The expected number of accepted tokens, and the joint distribution of that number and `next`, over every outcome.
 struct Summary {
   double accepted = 0;
   std::map<std::pair<int64_t, int32_t>, double> outcomes;
@@ -36,7 +36,7 @@ Summary all_outcomes(VerifyRule rule, std::vector<int32_t> drafted, const std::v
 const VerifyRule kRules[] = {VerifyRule::kToken, VerifyRule::kBlock};
 
 TEST(Verifier, OneTokenByHand) {
-  // p/q of token 0 is 1/2; the residual is all on token 1.
+  // p/q of token 0 is 1/2, and the residual is entirely on token 1.
   for (const VerifyRule rule : kRules) {
     const Summary s = all_outcomes(rule, {0}, {{0.25, 0.75}, {0.5, 0.5}}, {{0.5, 0.5}});
     EXPECT_NEAR(s.accepted, 0.5, 1e-9);
@@ -88,8 +88,8 @@ TEST(Verifier, RefusesATokenTheDraftCannotHaveDrawn) {
 }
 
 TEST(Verifier, BlockTakesMoreOfTheDraftWhereTheFirstTokenIsShort) {
-  // Hand-made: token 0 has p/q = 1/2, then token 0 has p/q = 2, so the pair is as likely under p as under q: the block
-  // rule keeps it whole with certainty wherever it reaches it, the token rule loses it at the first test.
+  // Token 0 has p/q = 1/2, then token 0 has p/q = 2, so the pair is as likely under p as under q. The block rule always
+  // keeps the whole pair; the token rule often loses it at the first test.
   const std::vector<Row> p = {{0.25, 0.75}, {1, 0}, {0.5, 0.5}}, q = {{0.5, 0.5}, {0.5, 0.5}};
   EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2
   const Summary block = all_outcomes(VerifyRule::kBlock, {0, 0}, p, q);

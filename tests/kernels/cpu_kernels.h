@@ -1,4 +1,4 @@
-// What tests of the plain-memory kernels share.
+// Helpers that tests of the plain-memory kernels share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,8 @@ class CpuKernels : public testing::Test {
 };
 using Types = testing::Types<float, Bf16>;
 
-// out [rows, n] held 0.5 everywhere; x wᵀ + bias was added to its first `used` rows, columns 2 to n − 2.
+// Expects that `out` [rows, n] held 0.5 everywhere and that x wᵀ + bias was added to its first `used` rows, columns 2
+// to n − 2.
 inline void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w,
                             const std::vector<float>& bias, int64_t rows, int64_t used, int64_t k, int64_t n,
                             const char* set) {

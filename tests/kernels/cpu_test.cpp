@@ -1,4 +1,4 @@
-// The plain-memory kernels of every instruction set this machine has.
+// Tests the plain-memory kernels of every instruction set that this machine has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace specdec::kernels::cpu {
 namespace {
 
-// Of a contiguous [slots, d].
+// Returns the addresses of the blocks of a contiguous [slots, d].
 template <class T>
 std::vector<const void*> blocks_of(const std::vector<T>& x, int64_t d) {
   std::vector<const void*> out;
@@ -46,7 +46,7 @@ TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
   }
 }
 
-// What verification rests on: a row's result is the same bits whatever rows, columns or tile it is computed with.
+// Verification relies on this: a row's result is bit-identical whatever rows, columns or tile it is computed with.
 TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -59,7 +59,7 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
         kernels.linear({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
-        const int64_t cut = rows % 11;  // as two threads would share the columns
+        const int64_t cut = rows % 11;  // the way two threads would share the columns
         kernels.linear({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false});
         kernels.linear({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
@@ -72,7 +72,7 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
 template <class T>
 std::vector<Packed<T>> packed(const std::vector<T>& w, int64_t k, int64_t n) {
   std::vector<Packed<T>> out(static_cast<size_t>(n * pack_row_bytes<Packed<T>>(nullptr, k)) / sizeof(T));
-  const int64_t half = n / 64 * 32;  // as two threads would share it
+  const int64_t half = n / 64 * 32;  // the way two threads would share the outputs
   pack(w.data(), k, n, 0, half, out.data());
   pack(w.data(), k, n, half, n, out.data());
   return out;
@@ -172,7 +172,7 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
   }
 }
 
-// A window leaves out the first of what is visible, listed slots included; a soft-cap bends the scores.
+// A window leaves out the first visible keys, listed slots included; a soft cap bends the scores.
 TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -224,7 +224,7 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
   }
 }
 
-// Slots listed one by one give the bits of the same slots in a row: a tree's branch equals the branch alone.
+// Slots listed one by one give the same bits as contiguous ones: a tree's branch equals the branch alone.
 TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -269,7 +269,7 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   }
 }
 
-// Positions that attend together: the bits of each alone; one that sees nothing gives zeros.
+// Positions computed together get the same bits as alone; one that sees nothing gives zeros.
 TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -337,7 +337,7 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
   }
 }
 
-// Where the blocks lie changes no bit: here apart, the last one first, behind an offset.
+// The addresses of the blocks change no bit: here they are apart, in reverse order, and after an offset.
 TYPED_TEST(CpuKernels, AttentionReadsBlocksWhereverTheyLie) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -400,7 +400,7 @@ TYPED_TEST(CpuKernels, ElementWise) {
     const auto& kernels = *this->all[set];
     const int64_t n = 37;
     auto x = random(n, 12), y = random(n, 13);
-    for (int64_t i = 0; i < n; ++i) x[i] *= 100.0f * static_cast<float>(i) / n;  // both ends of exp
+    for (int64_t i = 0; i < n; ++i) x[i] *= 100.0f * static_cast<float>(i) / n;  // reaches both ends of exp
     std::vector<float> out(n);
     kernels.silu_mul(x.data(), y.data(), n, out.data());
     for (int64_t i = 0; i < n; ++i) {
@@ -426,15 +426,15 @@ TYPED_TEST(CpuKernels, ElementWise) {
     const auto wide = widened(kernels, weight);
     for (int64_t i = 0; i < n; ++i)
       EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
-    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, the weight an offset to 1
+    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, with the weight as an offset to 1
     for (int64_t i = 0; i < n; ++i)
       EXPECT_NEAR(x[i], out[i] + out[i] / wide[i], 1e-5 * (1 + std::abs(out[i] / wide[i]))) << kernels.name;
   }
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  const float in[] = {1.0f,    1.00390625f, 1.01171875f,
-                      3.4e38f, -0.0f,       std::nanf("")};  // 1 + 1/256 and 1 + 3/256 are ties
+  // 1 + 1/256 and 1 + 3/256 are ties.
+  const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};
   const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
   const Kernels<Bf16>* all[3];
   for (int set = available<Bf16>(all) - 1; set >= 0; --set) {

@@ -1,4 +1,4 @@
-// CUDA kernels against the reference where there is a GPU; loading, NCCL and the refusal where there is none.
+// With a GPU, compares CUDA kernels with the reference; without one, tests loading, NCCL and the refusal.
 #include "engine/kernels/cuda.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Products with int8 matrices, of every instruction set this machine has.
+// Tests products with int8 matrices on every instruction set that this machine has.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ TYPED_TEST_SUITE(Int8Kernels, Types);
 struct Quantised {
   int64_t k, n;
   std::vector<Int8> w;
-  std::vector<float> wide;  // what it stands for
+  std::vector<float> wide;  // the dequantised values
   Quantised(const std::vector<float>& from, int64_t k, int64_t n)
       : k(k), n(n), w(static_cast<size_t>(n * pack_row_bytes<Int8>(nullptr, k))), wide(from.size()) {
     quantise(from.data(), k, n, 0, n, w.data());
@@ -29,7 +29,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
   for (const int64_t k : {1, 63, 64, 65, 200}) {
     for (const int64_t n : {1, 31, 32, 33, 70}) {
       auto from = random(static_cast<size_t>(n * k), 31);
-      for (int64_t i = 0; i < k; ++i) from[static_cast<size_t>(i)] = 0;  // an output of zeros
+      for (int64_t i = 0; i < k; ++i) from[static_cast<size_t>(i)] = 0;  // an output whose weights are all zero
       const Quantised q(from, k, n);
       for (int64_t o = 0; o < n; ++o) {
         for (int64_t i = 0; i < k; ++i) {
@@ -41,8 +41,8 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
               << k << " " << n;
         }
       }
-      for (int64_t o = 0; o < std::min<int64_t>(n, 32);
-           ++o) {  // the first group's scales come first; products with them are exact
+      // Checks the first group's scales, which are stored first: scale · integer must be exact in fp32.
+      for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {
         float scale;
         std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
         const float wide = q.wide[static_cast<size_t>(o * k)];
@@ -55,7 +55,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
   }
 }
 
-// The inputs that an int8 product takes: in groups of 64, to 2^-15 of the power of two above the largest.
+// Returns the inputs as an int8 product rounds them: in groups of 64, to 2^-15 of the power of two above the largest.
 std::vector<float> fixed_inputs(std::vector<float> x, int64_t k) {
   for (size_t row = 0; row < x.size(); row += static_cast<size_t>(k)) {
     for (size_t first = row; first < row + static_cast<size_t>(k); first += 64) {
@@ -71,7 +71,7 @@ std::vector<float> fixed_inputs(std::vector<float> x, int64_t k) {
   return x;
 }
 
-// linear_int8 with a workspace of its own.
+// Runs linear_int8 with its own workspace.
 template <class T>
 void int8_linear(const Kernels<T>& kernels, LinearCall<Int8, T> call) {
   std::vector<FixedInputs> fixed(static_cast<size_t>(std::min(call.rows, kFixedRows) * fixed_groups(call.k)));
@@ -103,7 +103,7 @@ TYPED_TEST(Int8Kernels, LinearIsTheDotProduct) {
   }
 }
 
-// And all sets that have a fused multiply-add agree; the baseline rounds each product besides.
+// All sets with a fused multiply-add agree too; the baseline also rounds each product.
 TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
   for (const int64_t k : {7, 64, 160, 2050}) {
     const int64_t most = 40, n = 101;
@@ -117,7 +117,7 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
         int8_linear(kernels, {x.data() + r * k, k, 1, q.w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
-        const int64_t cut = rows * 13 % 97;  // as two threads would share the columns
+        const int64_t cut = rows * 13 % 97;  // the way two threads would share the columns
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, cut, n, nullptr, out.data(), n, false, n});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
@@ -131,7 +131,7 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
   }
 }
 
-// Inputs of very different sizes within a group, groups of nothing, of tiny numbers and of what is no number.
+// Inputs of very different sizes within a group; groups of zeros, of tiny numbers, and of values that are not finite.
 TYPED_TEST(Int8Kernels, ProductsTakeInputsOfAnySize) {
   const int64_t k = 64 * 6, n = 33;
   auto x = random(static_cast<size_t>(k), 7);

@@ -1,4 +1,4 @@
-// Every variant of every op against the reference, over dtypes and awkward sizes.
+// Compares every variant of every op with the reference, over dtypes and awkward sizes.
 #include "engine/kernels/ops.h"
 
 #include <ATen/Parallel.h>
@@ -92,8 +92,8 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-// Whole sequences take another kernel: its values and its gradients against ATen's, keys as training hands them over
-// (transposed) and contiguous, and the same bits from one thread and from two.
+// Whole sequences use another kernel. Its values and gradients are compared with ATen's, with keys as training passes
+// them (transposed) and contiguous; one thread and two give the same bits.
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {
@@ -130,7 +130,7 @@ TEST(SequenceAttention, ValuesAndGradients) {
   }
 }
 
-// fp32 by hand, so that the reference itself is held to something.
+// Checks the reference itself against formulas written out by hand in fp32.
 TEST(Reference, MatchesTheFormulas) {
   const at::Tensor x = random({2, 6}, at::kFloat), w = random({6}, at::kFloat), d = x.to(at::kDouble);
   expect_close(ref::rms_norm(x, w, 0.1, {}), (d / (d.pow(2).mean(-1, true) + 0.1).sqrt() * w).to(at::kFloat));
@@ -154,7 +154,7 @@ TEST(Reference, MatchesTheFormulas) {
   }
 }
 
-// The window counts keys that a query may see, whatever lies between them.
+// The window counts the keys that a query may see, whatever lies between them.
 TEST(Reference, WindowKeepsTheLastVisibleKeys) {
   const at::Tensor q = random({1, 3, 2, 4}, at::kFloat), k = random({1, 1, 7, 4}, at::kFloat),
                    v = random({1, 1, 7, 4}, at::kFloat, 5);
@@ -170,7 +170,7 @@ TEST(Reference, WindowKeepsTheLastVisibleKeys) {
     for (const int64_t key : {1, 4, 6}) kept[0][s][key] = true;
   }
   expect_close(ref::attention(q, k, v, allowed, {.window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
-  // With a soft-cap the softmax is written out: without effect it is ATen's.
+  // With a soft cap the softmax is written out; a cap too large to have an effect must give ATen's result.
   expect_close(ref::attention(q, k, v, allowed, {.soft_cap = 1e4, .window = 3}, {}),
                ref::attention(q, k, v, kept, {}, {}));
 }

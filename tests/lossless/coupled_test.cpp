@@ -1,6 +1,6 @@
-// The coupled rule: shared noise has no outcomes to enumerate, so what is shown is that one draw follows its weights,
-// and that the text of a seed is the one that plain decoding draws, for every draft, K, rule of the request and
-// neighbour.
+// The coupled rule. Shared noise has no outcomes to enumerate, so these tests show that a single draw follows its
+// weights, and that a seed gives the text that plain decoding draws, for every draft, K, logits processor of the
+// request and neighbour.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 TEST(Coupled, OneDrawFollowsItsWeights) {
   constexpr int64_t kDraws = 500 * 1000;
-  // Small weights and large ones, none at all between, a sum that is not 1.
+  // Small and large weights, some zeros between them, and a sum that is not 1.
   const std::vector<float> weights = {0.5f, 0.f, 2.f, 1e-4f, 0.25f, 0.f, 0.03f, 1.f, 3e-3f};
   double total = 0;
   for (const float w : weights) total += w;
@@ -54,7 +54,7 @@ TEST(Coupled, EqualPositionsShareTheirNoiseAndOthersDoNot) {
   EXPECT_THROW(a.draw_at(0, std::vector<float>(4, 0.f)), Error);
 }
 
-// (1 − TV) / (1 + TV) <= acceptance <= 1 − TV.
+// Checks (1 − TV) / (1 + TV) <= acceptance <= 1 − TV.
 TEST(Coupled, AcceptsWithinItsBounds) {
   for (const double spread : {0.3, 1.0, 3.0}) {
     std::vector<float> p(32), q(32);
@@ -82,7 +82,7 @@ struct Setting {
   std::vector<int> tree = {};
 };
 
-// 24 tokens after one, and how many of them were drafted.
+// Returns 24 tokens after a prompt of one, and how many tokens were drafted.
 std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   toy::Model target(12, toy::random_logits(1, 1.5)), draft(12, toy::random_logits(setting.draft, 1.5));
   Stepper stepper(target, &draft);

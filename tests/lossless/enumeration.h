@@ -19,31 +19,32 @@ struct Case {
   int64_t vocab = 3;
   SamplingOptions sampling;
   LogitsProcessors rules;
-  bool rules_left_out = false;  // a wrong step: only the draft knows the rules, verification does not
+  bool rules_left_out = false;  // a wrong step: only the draft applies the processors, verification does not
   VerifyRule rule = VerifyRule::kToken;
-  std::vector<int> tree;         // of every sequence; empty: chains
-  ControllerOptions controller;  // fixed_k by default below
+  std::vector<int> tree;         // the tree of every sequence; empty: chains
+  ControllerOptions controller;  // fixed_k unless set otherwise below
   CostModel* costs = nullptr;
-  toy::Tokens prompt;           // before the sequence's own first token
-  bool without_model = false;   // no draft model
-  bool suffix = false;          // a draft from the text beside the model's, of the same options
-  int64_t length = 3;           // tokens compared
-  int64_t remaining = 8;        // more than `length`: K is not cut near its end
-  int sequences = 1;            // of two, the second's fixed K is one less
-  int64_t room = 1 << 20;       // tokens of a target pass; where a batch needs more, each of its sequences steps alone
-  bool held_forgotten = false;  // a wrong step: what was drafted for a pass without room is drawn anew
+  toy::Tokens prompt;          // comes before the sequence's own first token
+  bool without_model = false;  // no draft model
+  bool suffix = false;         // also draft from the text, with the same options
+  int64_t length = 3;          // number of tokens compared
+  int64_t remaining = 8;       // larger than `length`, so that K is not cut near the end
+  int sequences = 1;           // if 2, the second sequence's fixed K is one less
+  // Most tokens in a target pass. If a batch needs more, each of its sequences steps alone.
+  int64_t room = 1 << 20;
+  bool held_forgotten = false;  // a wrong step: tokens drafted for a pass that did not fit are drawn anew
   Stepper::VerifyFn verify_fn = &verify;
-  // Wraps the enumerating randomness (a wrong use of noise); empty = as it is.
+  // Wraps the enumerating randomness (to use noise wrongly); empty leaves it unchanged.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
 struct Outcome {
-  double error = 0;     // largest |probability − target's| over all token strings
-  double mass = 0;      // 1
+  double error = 0;     // largest |probability − target's| over all strings of tokens
+  double mass = 0;      // total probability; must be 1
   double accepted = 0;  // E[accepted] of the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
-  int64_t without_room = 0;               // passes
-  int from_text = 0, kept_from_text = 0;  // the most in a step
+  int64_t without_room = 0;               // passes that did not fit
+  int from_text = 0, kept_from_text = 0;  // largest numbers in one step
   int64_t runs = 0;
 };
 
@@ -61,7 +62,7 @@ inline void step(const Case& c, Stepper& stepper, const std::vector<Sequence*>& 
   }
 }
 
-// Probability of `tokens` after `prompt` under the target alone.
+// Returns the probability of `tokens` after `context` under the target alone.
 inline double target_probability(const Case& c, toy::Tokens context, const toy::Tokens& tokens) {
   std::vector<float> row(static_cast<size_t>(c.vocab));
   std::vector<int32_t> scratch;
@@ -76,7 +77,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// A sequence owns its randomness; the enumerating one serves all sequences of a case.
+// A sequence owns its randomness, so this one forwards to the enumerator that all sequences of a case share.
 class SharedRandomness final : public Randomness {
  public:
   explicit SharedRandomness(Randomness& shared) : shared_(shared) {}
@@ -90,7 +91,7 @@ class SharedRandomness final : public Randomness {
   Randomness& shared_;
 };
 
-// Of sequence `index` of a case.
+// Return the request and the drafting options of sequence `index` of a case.
 inline Request request_of(const Case& c, int index) {
   Request out{c.prompt, 0, {.max_tokens = c.remaining, .sampling = c.sampling}};
   out.prompt.push_back(static_cast<int32_t>(index));
@@ -161,7 +162,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Every string the target can produce must have been met, and no other.
+  // Every string that the target can produce must have occurred, and no other.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

@@ -1,4 +1,4 @@
-// Stepper::step itself, over every outcome: what it emits is distributed as the target's own tokens.
+// Runs Stepper::step itself over every outcome: the tokens it emits are distributed like the target's own.
 #include "tests/lossless/enumeration.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kExact = 1e-7;  // fp32 probabilities
+constexpr double kExact = 1e-7;  // rounding of fp32 probabilities
 
 Case fixed(int k, VerifyRule rule) {
   Case c;
@@ -19,7 +19,7 @@ Case fixed(int k, VerifyRule rule) {
   return c;
 }
 
-// The draft stops behind a kept token that it was not sure of.
+// The draft stops after a kept token that it was not sure of.
 Case unsure(VerifyRule rule, CostModel& costs) {
   Case c;
   c.rule = rule;
@@ -132,7 +132,7 @@ TEST(Enumeration, BlockAcceptsAtLeastAsMany) {
   }
 }
 
-// Costs as recorded: the draft a twentieth of the target, a row nearly free.
+// Returns recorded costs: the draft takes a twentieth of the target's time, and a row is almost free.
 CostModel cheap_draft(double draft = 0.05, double per_row = 0.02) {
   CostModel costs;
   for (int batch = 1; batch <= 2; ++batch)
@@ -150,7 +150,7 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
     c.controller = {.max_k = 3};
     c.length = 4;
     c.remaining = 6;
-    // Dear drafting and sharp drafts: whether the next token pays depends on the kept ones' confidence.
+    // Expensive drafting and sharp drafts: whether the next token pays depends on the confidence of the kept ones.
     CostModel costs = cheap_draft(0.30, 0.05);
     c.costs = &costs;
     c.draft = toy::random_logits(5, 4.0);
@@ -173,7 +173,7 @@ TEST(Enumeration, StopsAfterAKeptTokenOfLowConfidence) {
 }
 
 TEST(Enumeration, ProbesAndPlainStepsMix) {
-  CostModel costs = cheap_draft(0.9, 0.5);  // speculation does not pay: plain steps with a probe after each
+  CostModel costs = cheap_draft(0.9, 0.5);  // speculation does not pay: plain steps, each followed by a probe
   for (const VerifyRule rule : kRules) {
     Case c;
     c.rule = rule;
@@ -197,8 +197,8 @@ TEST(Enumeration, BatchOfTwoSequences) {
   }
 }
 
-// How much is drafted depends on what was drawn, and so does whether there is room for it. What was drafted is verified
-// later all the same; drawing again, as if it were for another reason, fails.
+// How much is drafted depends on what was drawn, and so does whether it fits. Tokens drafted for a pass that did not
+// fit are verified later all the same; drawing them again would be wrong, which the enumeration detects.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
@@ -216,7 +216,7 @@ TEST(Enumeration, APassWithoutRoomForTheBatch) {
   }
 }
 
-// Alone it gives up its deepest levels, as if drafting had ended there.
+// A sequence that steps alone gives up its deepest levels, as if drafting had ended there.
 TEST(Enumeration, APassWithoutRoomForTheDeepestLevels) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules)

@@ -1,5 +1,5 @@
-// The logit rules as their definitions say, by counting the whole text anew for every token: what the step's own
-// bookkeeping is compared with.
+// The logits processors by their definitions: counts the whole text for every token. Tests compare the step's own
+// bookkeeping with this.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace specdec::decode::toy {
 
-// No 2 behind a 1, and at most two 0 in an answer; and some token is always left. As a Constraint it checks how it is
-// used.
+// Allows no 2 after a 1 and at most two 0 in an answer, so some token is always left. As a Constraint it also checks
+// how it is used.
 class Automaton final : public Constraint {
  public:
   static bool allows(const Tokens& answer, int32_t token) {
@@ -40,7 +40,7 @@ class Automaton final : public Constraint {
   Tokens answer_;
 };
 
-// context = `prompt` tokens, then the answer so far.
+// `context` is `prompt` tokens followed by the answer so far.
 inline void apply_reference(const LogitsProcessors& rules, std::span<const int32_t> context, size_t prompt,
                             std::span<float> logits) {
   const Tokens answer(context.begin() + static_cast<ptrdiff_t>(prompt), context.end());

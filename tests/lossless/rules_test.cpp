@@ -1,6 +1,5 @@
-// Penalties, bias, bad words and grammars under speculation: the joint distribution of what the step emits is that of
-// plain decoding with the same rules, for every rule of verification; and is not when verification leaves the rules
-// out.
+// Penalties, bias, bad words and grammars under speculation: the joint distribution of the emitted tokens equals that
+// of plain decoding with the same processors, for every verification rule, and differs if verification ignores them.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -8,7 +7,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kRounding = 5e-7;  // the rules are applied in fp32, the reference in double
+constexpr double kRounding = 5e-7;  // the processors run in fp32, the reference in double
 
 struct NamedRules {
   const char* name;
@@ -49,7 +48,7 @@ Case ruled(const LogitsProcessors& rules, int k, VerifyRule rule) {
   c.rules = rules;
   c.rule = rule;
   c.controller.fixed_k = k;
-  if (k > 2) c.remaining = k + 1;  // K shrinks behind the first step: fewer outcomes
+  if (k > 2) c.remaining = k + 1;  // K shrinks after the first step, which leaves fewer outcomes
   return c;
 }
 
@@ -113,8 +112,8 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
       }
 }
 
-// The state as it was at the start of the step, for all its positions: what an engine does that applies penalties once
-// a step.
+// Uses the state at the start of the step for all its positions, as an engine does that applies penalties only once per
+// step.
 class Frozen final : public Constraint {
  public:
   void allowed(std::span<uint32_t> bits) override {
@@ -126,7 +125,7 @@ class Frozen final : public Constraint {
   void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
 
  private:
-  // Every second token starts a step here: K = 1 and nothing is known of what was accepted.
+  // In this test every second token starts a step: K = 1, and what was accepted is unknown here.
   void settle() {
     if (tokens_.size() % 2 == 0) settled_ = tokens_;
   }

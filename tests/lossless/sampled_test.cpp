@@ -1,4 +1,4 @@
-// The seeded streams: at least 500,000 draws against exact probabilities, several rounds included.
+// Tests the seeded streams with at least 500,000 draws against exact probabilities, including several rounds.
 #include <gtest/gtest.h>
 
 #include "base/statistics.h"
@@ -7,7 +7,7 @@
 namespace specdec::decode {
 namespace {
 
-// Pearson's statistic over cells, those that expect fewer than 5 merged; returns the p-value.
+// Returns the p-value of Pearson's statistic over cells; cells that expect fewer than 5 are merged.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;
@@ -67,10 +67,10 @@ TEST(Sampled, StreamsOfOneSeedDiffer) {
   EXPECT_NE(draft, c.draw(Purpose::kDraft, flat));
 }
 
-// V = 16 and a draft that is the target's opposite: the case in which shared noise shows most.
+// V = 16 and a draft that is the target's opposite, the case in which shared noise would show most.
 TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
-  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens a rule
-  // Depends on the last token only, so that every conditional distribution gets many samples.
+  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens per rule
+  // The logits depend only on the last token, so that every conditional distribution gets many samples.
   std::vector<std::vector<float>> table(kVocab, std::vector<float>(kVocab));
   for (int32_t t = 0; t < kVocab; ++t) toy::random_logits(9, 1.5)(toy::Tokens{t}, table[t]);
   const toy::Model::Logits logits = [&](std::span<const int32_t> x, std::span<float> l) {
@@ -88,7 +88,7 @@ TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
     Stepper stepper(target, &draft);
     ControllerOptions options;
     options.fixed_k = 2;
-    // transitions[i][a·V + b]: token i was b after a
+    // transitions[i][a·V + b] counts how often token i was b after a.
     std::vector<std::vector<int64_t>> transitions(kTokens, std::vector<int64_t>(kVocab * kVocab));
     for (int run = 0; run < kRuns; ++run) {
       const Request request{{0}, static_cast<uint64_t>(run), {.max_tokens = kTokens}};

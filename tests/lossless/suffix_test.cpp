@@ -1,4 +1,4 @@
-// Drafting from the text through the whole step, every outcome; and what it drafts.
+// Drafting from the text: its proposals, and its exactness through the whole step over every outcome.
 #include <gtest/gtest.h>
 
 #include "engine/decode/suffix_drafter.h"
@@ -29,7 +29,7 @@ TEST(SuffixDrafter, GoesOnAsTheTextWentOn) {
 
 TEST(SuffixDrafter, LongerEndsDecide) {
   SuffixDrafter drafter;
-  // 4 5 6 came last before 70, but behind 1 2 3 it was 60.
+  // 4 5 6 was last followed by 70, but 1 2 3 4 5 6 by 60.
   const Tokens text = {1, 2, 3, 4, 5, 6, 60, 50, 4, 5, 6, 70, 1, 2, 3, 4, 5, 6};
   EXPECT_EQ(proposed(drafter, text, 2), (Tokens{60, 50}));
 }
@@ -53,7 +53,7 @@ TEST(SuffixDrafter, GrowingTextsGiveWhatWholeOnesGive) {
 
 Case repeating(VerifyRule rule, int k) {
   Case c;
-  c.prompt = {1, 2, 0, 1, 2, 0, 1, 2};  // and 0: the text goes round
+  c.prompt = {1, 2, 0, 1, 2, 0, 1, 2};  // a 0 follows, so the text repeats
   c.suffix = true;
   c.rule = rule;
   c.controller.fixed_k = k;
@@ -67,7 +67,7 @@ TEST(SuffixDraft, IsExactUnderEveryRule) {
       Case c = repeating(rule, k);
       c.draft = c.target;
       c.controller.max_k = k;
-      for (const bool model : {false, true}) {  // with the model's own draft in the steps where it promises as much
+      for (const bool model : {false, true}) {  // also with the model's own draft, in steps where it promises as much
         c.without_model = !model;
         const Outcome o = enumerate(c);
         EXPECT_LE(o.error, 1e-6) << to_string(rule) << " K " << k;
@@ -95,7 +95,7 @@ TEST(SuffixDraft, GreedyCutsAndRules) {
   EXPECT_LE(enumerate(c).error, 1e-6);
 }
 
-// After a token that the text did not foresee the model drafts, and reads what it missed; then the text again.
+// After a token that the text did not predict, the model drafts and catches up; then the text drafts again.
 TEST(SuffixDraft, TextAndModelTakeTurns) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case c = repeating(rule, 2);
@@ -108,7 +108,7 @@ TEST(SuffixDraft, TextAndModelTakeTurns) {
   }
 }
 
-// Adaptive: the model's figures stay its own, and a draft from the text that fails is asked less.
+// Adaptive: the model's statistics count only the model, and a draft from the text that fails is used less.
 TEST(SuffixDraft, TheBetterPromiseIsTaken) {
   Case c = repeating(VerifyRule::kToken, -1);
   c.controller.max_k = 2;

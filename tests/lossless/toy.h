@@ -1,5 +1,5 @@
-// What exact tests need: a CausalModel that is a function of its context, and a Randomness that walks every outcome of
-// whatever asks it, by replaying a prefix of choices.
+// Toys for exact tests: a CausalModel that is a function of its context, and a Randomness that walks every outcome of
+// the code that uses it, by replaying a prefix of choices.
 #pragma once
 
 #include <cmath>
@@ -17,8 +17,8 @@ namespace specdec::decode::toy {
 
 using Tokens = std::vector<int32_t>;
 
-// Logits of the next token after a context (the prompt included). Keeps every sequence's tokens as its "cache" and
-// counts passes.
+// Computes the logits of the next token from its context (which includes the prompt). Keeps every sequence's tokens as
+// its "cache" and counts passes.
 class Model final : public CausalModel {
  public:
   using Logits = std::function<void(std::span<const int32_t> context, std::span<float> logits)>;
@@ -81,7 +81,7 @@ class Model final : public CausalModel {
 
   const Tokens& cache(SequenceId id) const { return caches_.at(id); }
   size_t open_sequences() const { return caches_.size(); }
-  int64_t held() const {  // tokens of all caches
+  int64_t held() const {  // tokens in all caches
     int64_t tokens = 0;
     for (const auto& [id, cache] : caches_) tokens += static_cast<int64_t>(cache.size());
     return tokens;
@@ -98,7 +98,7 @@ class Model final : public CausalModel {
   SequenceId next_ = 0;
 };
 
-// Pseudo-random logits in [-spread, spread] by (seed, context).
+// Returns pseudo-random logits in [-spread, spread], determined by (seed, context).
 inline Model::Logits random_logits(uint64_t seed, double spread = 2.0) {
   return [seed, spread](std::span<const int32_t> context, std::span<float> logits) {
     uint64_t hash = 1469598103934665603ull;
@@ -108,8 +108,8 @@ inline Model::Logits random_logits(uint64_t seed, double spread = 2.0) {
   };
 }
 
-// Walks all outcomes depth first: run with begin() … advance() until it returns false. weight() is the run's
-// probability.
+// Walks all outcomes depth first: start each run with begin(), end it with advance(), and repeat until that returns
+// false. weight() is the run's probability.
 class Enumerator final : public Randomness {
  public:
   void begin() {

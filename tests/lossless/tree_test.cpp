@@ -1,5 +1,5 @@
-// Trees through the whole step, every outcome: drawn without replacement, verified by each rule, caches cut down to the
-// path.
+// Trees through the whole step over every outcome: drawn without replacement, verified by each rule, with caches cut to
+// the kept path.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ TEST(Trees, GreedyAndCuts) {
     Case c = tree_case({2, 2}, rule);
     c.sampling.temperature = 0;
     expect_exact(c, "greedy " + to_string(rule));
-    c.sampling = {.temperature = 0.7, .top_k = 2};  // fewer tokens than children
+    c.sampling = {.temperature = 0.7, .top_k = 2};  // leaves fewer tokens than children
     c.tree = {3, 1};
     expect_exact(c, "top-k " + to_string(rule));
     c.sampling = {.top_p = 0.6};
@@ -92,7 +92,7 @@ TEST(Trees, TwoSequencesOfOtherDepths) {
   }
 }
 
-// More children never lose; without replacement at least as many are kept as the chain keeps.
+// More children never lose: without replacement at least as many tokens are kept as by the chain.
 TEST(Trees, KeepMoreThanChains) {
   for (const uint64_t seed : {1, 5, 9}) {
     const auto accepted = [&](std::vector<int> tree, VerifyRule rule) {
@@ -110,7 +110,7 @@ TEST(Trees, KeepMoreThanChains) {
   }
 }
 
-// Both ways of writing a chain are one rule.
+// A chain gives the same result written as a tree of one child per node.
 TEST(Trees, OfOneChildAreChains) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case tree = tree_case({1, 1, 1}, rule), chain = tree;
@@ -119,8 +119,7 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// A node without children among neighbours that have some: nothing may follow it there in the draft, while the target
-// goes on.
+// A node has no children while its neighbours have some: the draft may not continue there, but the target does.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)
@@ -128,7 +127,7 @@ TEST(Trees, DeadEndsBesideNeighbours) {
       Case c = tree_case({2, 1}, rule);
       c.sampling.temperature = temperature;
       const auto model = toy::random_logits(5);
-      // The draft knows tokens 0 and 1 only, and behind 1 the request forbids both.
+      // The draft gives mass only to tokens 0 and 1, and the request forbids both after a 1.
       c.draft = [=](std::span<const int32_t> x, std::span<float> l) { model(x, l), l[2] = none; };
       c.rules.bad_words = {{1, 0}, {1, 1}};
       c.sequences = 2;
@@ -140,7 +139,7 @@ TEST(Trees, DeadEndsBesideNeighbours) {
     }
 }
 
-// A draft that throws in the middle of a tree costs its sequence the draft, and its neighbour nothing.
+// A draft that throws in the middle of a tree is given up for its own sequence, not for its neighbour.
 TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   for (const bool throws : {true, false}) {
     toy::Model target(6, toy::random_logits(1)), draft(6, [&](std::span<const int32_t> x, std::span<float> l) {
@@ -173,7 +172,7 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
     }
     EXPECT_FALSE(sequences[0].draft_failed());
     EXPECT_TRUE(sequences[1].draft_failed());
-    for (int32_t i = 0; i < 2; ++i) {  // the texts of plain decoding
+    for (int32_t i = 0; i < 2; ++i) {  // the texts equal plain decoding's
       Sequence plain(stepper, request(i), {.verify = VerifyRule::kCoupled});
       stepper.start(plain);
       Sequence* const alone[] = {&plain};
@@ -184,14 +183,15 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   }
 }
 
-// Known mistakes, found by the same enumeration.
+// The same enumeration detects known mistakes.
 TEST(Trees, WrongRulesAreFound) {
   const auto error = [](VerifyRule rule, Stepper::VerifyFn fn) {
     Case c = tree_case({2, 1}, rule);
     c.verify_fn = fn;
     return enumerate(c).error;
   };
-  // A second child tested against q as if the first had not been drawn from it: twins of a tree drawn with replacement.
+  // Tests the second child against q as if the first had not been drawn from it, like twins of a tree drawn with
+  // replacement.
   EXPECT_GE(error(VerifyRule::kToken,
                   [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) -> VerifyResult {
                     const int32_t first = next_child(in, -1), second = next_child(in, -1, first + 1);
@@ -209,7 +209,7 @@ TEST(Trees, WrongRulesAreFound) {
                     return {0, r.draw(Purpose::kResidual, p), -1};
                   }),
             kWrong);
-  // The likeliest tokens of the draft verified as if they had been drawn from q.
+  // Verifies the draft's likeliest tokens as if they had been drawn from q.
   Case c = tree_case({2}, VerifyRule::kTarget);
   c.verify_fn = [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>&) {
     return verify_recursive(in, r);
@@ -217,7 +217,7 @@ TEST(Trees, WrongRulesAreFound) {
   EXPECT_GE(enumerate(c).error, kWrong);
 }
 
-// A node that lies twice among its siblings is refused, not served.
+// A node that occurs twice among its siblings is an error.
 TEST(Trees, TwinsAreAnError) {
   toy::Enumerator choices;
   choices.begin();

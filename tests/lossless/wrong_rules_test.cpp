@@ -1,4 +1,4 @@
-// Rules that are known to be wrong must fail the very comparison that the right ones pass.
+// Rules that are known to be wrong must fail the same comparison that the right ones pass.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -67,7 +67,7 @@ TEST(WrongRules, TargetNotRenormalisedAfterTopP) {
     VerifyInput other = in;
     for (const auto row : in.p) {
       auto& raw = p.emplace_back(row.begin(), row.end());
-      for (float& w : raw) w *= 0.75f;  // the mass top-p kept
+      for (float& w : raw) w *= 0.75f;  // the mass that top-p kept
     }
     for (size_t i = 0; i < p.size(); ++i) other.p[i] = p[i];
     return verify(base, other, r, scratch);
@@ -81,8 +81,8 @@ TEST(WrongRules, BlockTruncatedAfterLookingAtAcceptance) {
                                     std::vector<float>& scratch) {
     const VerifyResult seen = verify(base, in, r, scratch);
     if (seen.accepted == static_cast<int64_t>(in.drafted.size())) return seen;
-    return VerifyResult{seen.accepted,
-                        r.draw(Purpose::kTarget, in.p[seen.accepted])};  // as if no more had been drafted
+    // As if no more tokens had been drafted.
+    return VerifyResult{seen.accepted, r.draw(Purpose::kTarget, in.p[seen.accepted])};
   };
   EXPECT_GE(error_of(rule), kWrong);
   EXPECT_GE(error_of(rule, VerifyRule::kBlock), kWrong);
@@ -109,8 +109,8 @@ TEST(WrongRules, RejectedTokenKept) {
   EXPECT_GE(error_of(rule), kWrong);
 }
 
-// Draws each draft token by inverse CDF from a uniform, and draws the residual from the same uniform: given the drafted
-// token, the uniform is uniform in that token's interval of q's CDF.
+// Draws each draft token by inverse CDF from a uniform, and draws the residual from the same uniform. Given the drafted
+// token, that uniform is distributed uniformly over the token's interval of q's CDF.
 class ReusedNoise final : public Randomness {
  public:
   explicit ReusedNoise(Randomness& inner) : inner_(inner) {}

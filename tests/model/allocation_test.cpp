@@ -1,4 +1,4 @@
-// What a warm pass takes from the heap.
+// A warm pass allocates only its logits.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -32,9 +32,10 @@ TEST_P(Allocations, TeamsMakeNone) {
   EXPECT_EQ(members, 4);
 }
 
-// A pass of either number of rows once both were: what one tensor takes, its logits, and nothing else.
+// Once passes of both sizes have run, a pass of either size allocates what one tensor takes, its logits, and nothing
+// else.
 TEST_P(Allocations, AWarmPassMakesItsLogitsAndNothingElse) {
-  at::empty({5, 90}, at::kFloat);  // the first one of a process makes more
+  at::empty({5, 90}, at::kFloat);  // the first tensor of a process allocates more
   const int64_t one_tensor = allocations_of([] { at::empty({5, 90}, at::kFloat); });
   for (const bool experts : {false, true}) {
     DecoderConfig c;

@@ -70,7 +70,7 @@ TEST(BlockPool, GrowsWithoutABudgetAndPublishesNothing) {
   EXPECT_EQ(pool.take(), 7);
 }
 
-// What was published waits for its next reader, the longest unheld is used again first.
+// Published blocks are kept for their next user; the one that was released longest ago is reused first.
 TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   BlockPool pool(pool_config(), at::kCPU, at::kFloat, 4 * kBytes);
   std::vector<int32_t> blocks;
@@ -83,7 +83,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.available(), 3);
   EXPECT_EQ(pool.held(), 1);
   EXPECT_EQ(pool.adopt({.tenant = 6}, story_from(0)), -1);
-  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // read again: no longer the oldest
+  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // used again, so no longer the oldest
   pool.release(blocks[2]);
   EXPECT_EQ(pool.take(), blocks[0]);
   EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(0)), -1) << "reused";
@@ -92,7 +92,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.take(), blocks[3]);
   EXPECT_EQ(pool.take(), blocks[2]);
   EXPECT_THROW(pool.take(), Error);
-  // The same text once more: its holder gets the block that is there.
+  // When the same text is published again, its holder gets the existing block.
   pool.release(blocks[0]);
   const int32_t again = pool.take();
   EXPECT_EQ(pool.publish(again, {.tenant = 5}, story_from(100)), blocks[1]);
@@ -106,7 +106,7 @@ TEST(BlockPool, WritesCopiesAndGathers) {
   for (const int64_t budget : {int64_t{0}, 6 * kBytes}) {
     BlockPool pool(pool_config(), at::kCPU, at::kFloat, budget);
     std::vector<int32_t> order;
-    for (int i = 0; i < 6; ++i) order.push_back(pool.take());  // without a budget of two allocations
+    for (int i = 0; i < 6; ++i) order.push_back(pool.take());  // without a budget these take two allocations
     order = {order[4], order[5], order[0], order[3]};
     const at::Tensor all = at::arange(4 * kSlots * 12, at::kFloat).view({4 * kSlots, 3, 4});
     for (int64_t i = 0; i < 4; ++i) {

@@ -51,7 +51,7 @@ TEST(Config, RopeInBothForms) {
   Json both = older;
   both["rope_parameters"] = newer["rope_parameters"];
   EXPECT_EQ(parse(both).rope.theta, 500000.0);
-  both["rope_parameters"]["rope_theta"] = 10000.0;  // silently another model for one of the readers
+  both["rope_parameters"]["rope_theta"] = 10000.0;  // one of the readers would silently load another model
   EXPECT_THROW(parse(both), Error);
   Json renamed = older;
   renamed["rope_scaling"].erase("rope_type");
@@ -156,7 +156,8 @@ TEST(Config, RefusesWhatItCannotRun) {
   EXPECT_NO_THROW(parse(with("auto_map", {{"AutoModelForCausalLM", "evil.Model"}})));  // remote code is never run
 }
 
-// A family's configuration as its authors publish it (the keys that matter), before transformers 5, in a small shape.
+// Returns a family's configuration as its authors published it before transformers 5 (the keys that matter), in a small
+// shape.
 DecoderConfig family(Json published) {
   published.update({{"vocab_size", 1000},
                     {"hidden_size", 64},
@@ -179,7 +180,7 @@ Windows windows(const DecoderConfig& c) {
 TEST(Config, PublishedMistralAndQwen) {
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", 4096}})), Windows(6, 4096));
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", nullptr}})), Windows(6, 0));
-  EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // absent: the family's
+  EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // absent means the family's default
 
   const Json qwen = {{"model_type", "qwen2"},
                      {"sliding_window", 131072},
@@ -208,7 +209,7 @@ TEST(Config, PublishedGemma) {
   EXPECT_DOUBLE_EQ(gemma2.attention_scale(), 1.0 / 12);
   EXPECT_EQ(gemma2.embedding_scale, 8);
   EXPECT_EQ(gemma2.attention_soft_cap, 50);
-  EXPECT_EQ(to_json(gemma2)["query_pre_attn_scalar"].dump(), "144");  // transformers refuses 144.0
+  EXPECT_EQ(to_json(gemma2)["query_pre_attn_scalar"].dump(), "144");  // transformers rejects 144.0
 
   const DecoderConfig gemma3 = family({{"model_type", "gemma3_text"},
                                        {"head_dim", 256},

@@ -1,4 +1,4 @@
-// Counts what a binary takes from the heap, by a malloc of its own: included once in a binary.
+// Counts a binary's heap allocations by replacing malloc; include it in one file per binary.
 #pragma once
 
 #include <stdlib.h>

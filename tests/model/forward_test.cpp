@@ -1,4 +1,4 @@
-// Properties of the incremental pass that speculation rests on.
+// Properties of the incremental pass that speculation relies on.
 #include "engine/model/forward.h"
 
 #include <ATen/Parallel.h>
@@ -13,7 +13,7 @@
 namespace specdec::model {
 namespace {
 
-// A small Llama, and what the families add to it, as much as possible in one model.
+// Returns a small Llama, or as many features as possible of other families in one model.
 DecoderConfig config_like(const std::string& kind) {
   DecoderConfig c;
   c.model_type = "llama";
@@ -43,7 +43,7 @@ DecoderConfig config_like(const std::string& kind) {
   return c;
 }
 
-// Matrices as their dtype says, or packed.
+// Parameters: dtype of the matrices, kind of model, whether they are packed.
 class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*, bool>> {
  protected:
   Incremental()
@@ -67,9 +67,9 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
     return forward(decoder, std::span(&part, 1));
   }
   Decoder decoder;
-  at::ScalarType dtype;  // of all but int8 matrices
-  // What the reference may differ by, of the largest logit: inputs of int8 products are rounded to 2^-15 of their
-  // group's largest.
+  at::ScalarType dtype;  // of everything except int8 matrices
+  // Allowed difference from the reference, relative to the largest logit. Inputs of int8 products are rounded to 2^-15
+  // of their group's largest.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
   std::vector<int32_t> ids;
 };
@@ -82,7 +82,7 @@ TEST_P(Incremental, CpuPassAgreesWithTheReference) {
   kernels::force_reference(false);
   const double scale = slow.abs().max().item<double>();
   EXPECT_GT(scale, 1);
-  // In bf16 a router near a tie may take another expert on one of the two, which every later row sees.
+  // In bf16 a router near a tie may take different experts in the two passes, which affects every later row.
   const bool routed = decoder.config.num_experts != 0 && dtype == at::kBFloat16;
   const at::Tensor errors = std::get<0>((fast - slow).abs().max(-1));
   EXPECT_LT((routed ? errors.median() : errors.max()).item<double>(), tolerance * scale);
@@ -159,7 +159,7 @@ TEST_P(Incremental, TruncatedEqualsNeverDrafted) {
     EXPECT_EQ(drafted.length(), 31);
     const at::Tensor after = run(drafted, 60, 5), expected = run(plain, 60, 5);
     kernels::force_reference(false);
-    if (forced) {  // ATen's products of 150 rows and of 31 round differently
+    if (forced) {  // ATen's products of 150 rows and of 31 rows round differently
       EXPECT_TRUE(at::allclose(after, expected, 0, tolerance * expected.abs().max().item<double>()));
     } else {
       EXPECT_TRUE(at::equal(after, expected));
@@ -205,10 +205,10 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// Branches of a tree in one pass, deeper than a window of 4 and of 9: each is the branch alone, bit for bit.
+// Branches of a tree in one pass, deeper than windows of 4 and 9: each equals the branch alone, bit for bit.
 TEST_P(Incremental, BranchesEqualTheirChains) {
-  const std::vector<int32_t> nodes(ids.begin() + 60,
-                                   ids.begin() + 75);  // two chains from a common root: 0, 1 3 5 … and 2 4 6 …
+  // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
+  const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
   const auto count = static_cast<int64_t>(nodes.size());
   SequencePart tree{.tokens = nodes, .num_logits = count, .tree_mask = at::zeros({count, count}, at::kBool)};
   for (int64_t i = 0; i < count; ++i) {
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                                             ::testing::Values(false)),
                          name_of);
 
-// int8 matrices beside bf16, tied: the error that quantising makes, and rows that are the same bits whatever shares the
+// int8 matrices beside bf16, tied: the error of quantising is small, and a row has the same bits whatever shares its
 // pass.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
@@ -272,12 +272,15 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
     EXPECT_TRUE(at::equal(run(int8, 4), alone));
     EXPECT_TRUE(at::equal(run(int8, 16), alone));
     const double nmse = ((alone - expected).square().sum() / expected.square().sum()).item<double>();
-    EXPECT_LT(nmse, 4e-4);  // 3e-5 a matrix (normal weights, largest of 64 about 2.5 deviations), some eight in a row
-    EXPECT_GT(nmse, 1e-7);  // it was quantised
+    // About 3e-5 per matrix (normal weights, the largest of 64 is about 2.5 deviations), and about eight matrices in a
+    // row.
+    EXPECT_LT(nmse, 4e-4);
+    EXPECT_GT(nmse, 1e-7);  // proves that it was quantised
   }
 }
 
-// The scaling of longrope changes at 24 tokens: whatever crosses the border together is the same as token by token.
+// The scaling of longrope changes at 24 tokens. However many tokens cross that border in one pass, the result equals
+// token by token.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
   c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
@@ -301,7 +304,7 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
       parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
     EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
   }
-  // Dropped below the border and continued, beside a neighbour that stays short and one that is long.
+  // Truncated below the border and continued, beside a neighbour that stays short and a long one.
   KvCache first(c, at::kCPU, at::kFloat), second(c, at::kCPU, at::kFloat), third(c, at::kCPU, at::kFloat);
   run(first, 0, 30, 1), run(second, 0, 10, 0), run(third, 0, 35, 0);
   first.truncate(21);
@@ -317,8 +320,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the beginning knows its tokens and its scaling: it goes on below the border and beyond, and so does what
-  // it came from.
+  // A copy of the beginning knows its tokens and its scaling. Both the copy and its origin continue correctly below the
+  // border and beyond.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;
@@ -343,7 +346,7 @@ TEST(BadParts, AreErrors) {
       return e.kind();
     }
     kv.truncate(0);
-    return ErrorKind::kUsage;  // none
+    return ErrorKind::kUsage;  // no error
   };
   const std::vector<int32_t> good = {1, 2}, large = {10}, negative = {-1};
   EXPECT_EQ(kind({.cache = &kv, .tokens = good}), ErrorKind::kUsage);

@@ -34,7 +34,7 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
   EXPECT_THROW(kv.truncate(301), Error);
   EXPECT_THROW(kv.prefix(301), Error);
   EXPECT_THROW(kv.adopt({}, 0), Error);
-  // Of a tree behind 200 tokens three nodes stay.
+  // Keeps three nodes of a tree after 200 tokens.
   const std::vector<int64_t> places = {203, 204, 290};
   kv.keep(200, places);
   EXPECT_EQ(kv.length(), 203);
@@ -47,7 +47,7 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
     EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
-// A cache and what it should hold: a text, and of each token a value that says which tokens came before it.
+// A cache and its expected content: a text, and for each token a value that depends on all tokens before it.
 struct Checked {
   KvCache cache;
   uint64_t tenant;
@@ -70,7 +70,7 @@ struct Caches {
     out.cache.adopt({}, tenant);
     return out;
   }
-  // What a pass does; position: of the tokens, none for a chain.
+  // Does what a pass does. `positions` are the tokens' positions, empty for a chain.
   static void write(Checked& c, std::span<const int32_t> tokens, std::span<const float> values,
                     std::span<const int64_t> positions) {
     const auto count = static_cast<int64_t>(tokens.size());
@@ -116,7 +116,7 @@ std::vector<int32_t> story(int64_t length) {
   return out;
 }
 
-// Forks share every block; whoever writes behind a shared, partly filled one gets a copy of it, and only then.
+// Forks share every block; a cache that writes after the used part of a shared block gets its own copy, and only then.
 TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   const Caches p(10);
   Checked a = p.open(0);
@@ -135,7 +135,7 @@ TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   Caches::extend(whole, std::vector<int32_t>{70});
   EXPECT_EQ(p.pool->held(), 5);
   for (const Checked* c : {&a, &b, &whole}) Caches::check(*c);
-  // A path is kept in blocks that others read.
+  // A path is kept in blocks that other caches share.
   const Checked c{a.cache.prefix(a.cache.length()), 0, a.text, a.values};
   a.cache.keep(kSpan + 1, std::vector<int64_t>{kSpan + 3, 2 * kSpan + 1});
   for (const int64_t place : {kSpan + 3, 2 * kSpan + 1})
@@ -161,20 +161,21 @@ TEST(KvCacheTest, WhatWasReadIsFoundAgain) {
   Caches::adopt(second, story(2 * kSpan - 1));
   EXPECT_EQ(second.cache.length(), kSpan) << "whole blocks";
   EXPECT_EQ(p.pool->held(), 3);
-  Caches::extend(second, story(kSpan));  // another text from here on
+  Caches::extend(second, story(kSpan));  // a different text from here on
   Caches::check(second);
-  Caches::extend(early, story(2 * kSpan));  // read twice: one copy stays
+  Caches::extend(early, story(2 * kSpan));  // prefilled twice: only one copy is kept
   EXPECT_EQ(p.pool->held(), 6);
   early.cache.publish();
   EXPECT_EQ(p.pool->held(), 4);
   Caches::check(early);
-  // Without a budget nothing is published.
+  // Nothing is published without a budget.
   KvCache unbounded(p.config, at::kCPU, at::kFloat);
   EXPECT_EQ(unbounded.adopt(story(300), 1), 0);
   EXPECT_FALSE(unbounded.records());
 }
 
-// A block that was published and then partly dropped is written by its holder; who found it before keeps what it found.
+// The holder of a published, then partly truncated block writes to it; a cache that adopted it before keeps its
+// content.
 TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   const Caches p(6);
   Checked a = p.open(1), b = p.open(1);
@@ -198,7 +199,7 @@ TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   Caches::check(other);
 }
 
-// Writes a random tree of `count` tokens and keeps the path to one of its nodes, or nothing of it.
+// Writes a random tree of `count` tokens and keeps the path to one of its nodes, or no node.
 void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<int64_t(int64_t)>& below,
                                 const std::vector<std::unique_ptr<Checked>>& open) {
   const auto length = static_cast<int64_t>(c.text.size());
@@ -213,7 +214,7 @@ void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<i
     values.push_back(value_of(parent < 0 ? c.values.back() : values[static_cast<size_t>(parent)], tokens.back()));
   }
   Caches::write(c, tokens, values, positions);
-  for (const auto& other : open) other->cache.publish();  // nothing of the tree but its chain
+  for (const auto& other : open) other->cache.publish();  // publishes only the part of the tree that is a chain
   for (int64_t node = below(count + 1) - 1; node >= 0; node = parents[static_cast<size_t>(node)])
     path.insert(path.begin(), length + node);
   c.cache.keep(length, path);
@@ -223,7 +224,8 @@ void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<i
   }
 }
 
-// Random passes, trees, cuts, forks, ends and beginnings of several sequences, against texts that are simply copied.
+// Runs random passes, trees, truncations, forks, closes and opens of several sequences, compared with texts that are
+// copied.
 TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
   const Caches p(40);
   std::mt19937 random(7);

@@ -22,7 +22,7 @@ TEST(PrefixIndex, FindsAChainByKeyAndTokens) {
   EXPECT_EQ(index.size(), 2u);
 }
 
-// A block that is used again does not lead to what stood behind its old content.
+// A reused block does not lead to the blocks that followed its old content.
 TEST(PrefixIndex, ASerialIsNeverUsedTwice) {
   PrefixIndex index(2);
   index.resize(2);
@@ -35,7 +35,7 @@ TEST(PrefixIndex, ASerialIsNeverUsedTwice) {
   index.insert(0, {}, Tokens{1, 2});
   EXPECT_NE(index.serial(0), first);
   EXPECT_EQ(index.find({.parent = index.serial(0)}, Tokens{3, 4}), -1);
-  index.insert(0, {}, Tokens{5, 6});  // in place of the old
+  index.insert(0, {}, Tokens{5, 6});  // replaces the old content
   EXPECT_EQ(index.find({}, Tokens{1, 2}), -1);
   EXPECT_EQ(index.find({}, Tokens{5, 6}), 0);
   index.erase(1);

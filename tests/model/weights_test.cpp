@@ -25,7 +25,8 @@ DecoderConfig tiny(bool tied = false) {
   return c;
 }
 
-struct Stored {  // a checkpoint in memory that tests bend
+// A checkpoint in memory that tests modify.
+struct Stored {
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
   explicit Stored(Decoder& decoder) {
@@ -192,8 +193,8 @@ TEST(MemoryPlan, CountsAndRefuses) {
   MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
-  EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) *
-                                    (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
+  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
+  EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));
   EXPECT_GT(plan.available_bytes, 1 << 20);
   EXPECT_NO_THROW(check_memory(plan));
   plan.available_bytes = plan.total() - 1;
@@ -206,7 +207,8 @@ TEST(MemoryPlan, CountsAndRefuses) {
   }
 }
 
-// In this order: smaller caches, an int8 draft, none; and what a wider draft would take is there for the caches again.
+// The order is: smaller caches, an int8 draft, no draft. Memory that a wider draft would take becomes available to the
+// caches again.
 TEST(MemoryPlan, GivesUpWhatItCan) {
   const DecoderConfig c = tiny();
   constexpr int64_t kSequences = 8, kTokens = 320;

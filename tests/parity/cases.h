@@ -1,4 +1,4 @@
-// The models of golden/: Llama variants (make_goldens.py) and one or more of every family and scaling
+// The models of golden/: Llama variants (make_goldens.py), and at least one of every family and scaling
 // (make_family_goldens.py).
 #pragma once
 
@@ -41,7 +41,7 @@ inline const std::vector<std::string>& case_names() {
   return names;
 }
 
-// Cases with loss and gradients.
+// Returns the cases that have a loss and gradients.
 inline std::vector<std::string> trained_case_names() {
   std::vector<std::string> out;
   for (const std::string& name : case_names()) {
@@ -60,8 +60,8 @@ struct Case {
   model::Decoder decoder;
   std::map<std::string, at::Tensor> golden;
   at::Tensor tokens, positions, logits;
-  at::Tensor stepwise;  // what tokens give when they come one by one; differs from `logits` where a scaling depends on
-                        // the length
+  // Logits when the tokens come one by one; they differ from `logits` if a scaling depends on the length.
+  at::Tensor stepwise;
 
   std::vector<int32_t> ids(int64_t row) const {
     const at::Tensor line = tokens[row].contiguous();
@@ -90,7 +90,7 @@ struct LossAndGradients {
   std::map<std::string, at::Tensor> gradients;
 };
 
-// Cross-entropy of the next token, as make_family_goldens.py computes it.
+// Computes the cross-entropy of the next token, as make_family_goldens.py does.
 inline LossAndGradients train_once(Case& c) {
   c.decoder.weights.visit(c.decoder.config,
                           [](const std::string&, at::Tensor& tensor) { tensor = tensor.clone().requires_grad_(); });

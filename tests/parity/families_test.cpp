@@ -1,5 +1,5 @@
-// Loss and gradients of every family against transformers, the files that are written for them, and the table of
-// docs/models.md.
+// Compares loss and gradients of every family with transformers, tests the files that are written for each family, and
+// prints the table of docs/models.md.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Trained, Families, ::testing::ValuesIn(trained_case_nam
 
 class Written : public ::testing::TestWithParam<std::string> {};
 
-// What transformers wrote is read, written and read again: the same model under the same names.
+// A checkpoint written by transformers is read, written and read again: it stays the same model with the same names.
 TEST_P(Written, IsReadBack) {
   const specdec::testing::Scratch scratch;
   Case c = load_case(GetParam());
@@ -53,7 +53,7 @@ TEST_P(Written, IsReadBack) {
 INSTANTIATE_TEST_SUITE_P(Models, Written, ::testing::ValuesIn(case_names()),
                          [](const auto& info) { return test_name(info.param); });
 
-// Layers taken out keep what they are: windows, ropes, experts.
+// Removes a layer; the others keep their windows, ropes and experts.
 model::Decoder without_layer(const model::Decoder& decoder, int64_t layer) {
   model::Decoder out = decoder;
   out.config.layers.erase(out.config.layers.begin() + layer);
@@ -73,8 +73,8 @@ TEST_P(Written, KeepsItsMeaningWithoutALayer) {
   }
 }
 
-// For check_written.py: every model and every model without one of its layers, with the logits that transformers should
-// give.
+// Writes for check_written.py every model, whole and without each of its layers, with the logits that transformers
+// should give.
 TEST(WrittenModels, ForTransformers) {
   const char* directory = std::getenv("SPECDEC_PARITY_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_PARITY_WRITE=DIR writes models there for check_written.py";
@@ -99,7 +99,7 @@ TEST(WrittenModels, ForTransformers) {
   }
 }
 
-// Of both kernels and of every way to run a pass, against transformers.
+// Returns the largest logit error against transformers, over both kernels and every way to run a pass.
 double largest_logit_error(const Case& c) {
   double worst = 0;
   for (const bool reference : {false, true}) {

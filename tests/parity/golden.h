@@ -1,4 +1,4 @@
-// The files of golden/, made by make_goldens.py.
+// Reads the files of golden/, which make_goldens.py writes.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Logits of tiny random models against transformers, by every way there is to run a pass.
+// Compares the logits of tiny random models with transformers, for every way to run a pass.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ using model::Decoder;
 using model::KvCache;
 using model::SequencePart;
 
-class Reference {  // the reference kernels while it lives
+class Reference {  // forces the reference kernels while it exists
  public:
   explicit Reference(bool on) { kernels::force_reference(on); }
   ~Reference() { kernels::force_reference(false); }
@@ -58,7 +58,7 @@ TEST_P(Logits, PrefillInChunks) {
   }
 }
 
-// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each is the
+// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each equals the
 // branch alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
@@ -86,7 +86,7 @@ TEST_P(Logits, TreePass) {
   }
 }
 
-// Truncated below the border of a scaling and continued: as if the dropped tokens had never been there.
+// A cache truncated below the border of a scaling and continued behaves as if the dropped tokens had never existed.
 TEST_P(Logits, TruncatedAcrossTheBorder) {
   const auto ids = c.ids(1);
   KvCache kv = cache();
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(
                            return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu");
                          });
 
-// A real trained model: 256 greedy tokens from BOS, whose text llama2.c documents.
+// A real trained model: 256 greedy tokens from BOS must be the text that llama2.c documents.
 TEST(Stories260K, GreedyText) {
   const char* shared = std::getenv("SPECDEC_SHARED");
   const auto directory =

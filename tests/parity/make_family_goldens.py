@@ -110,7 +110,7 @@ cases = {
     "mistral_fp16": (tf.MistralConfig, tf.MistralForCausalLM, dict(sliding_window=7, dtype="float16")),
     "gemma3_fp16": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, dict(gemma3, dtype="float16")),
 }
-torch.set_num_threads(1)  # one order of summation
+torch.set_num_threads(1)  # makes the order of summation fixed
 
 
 def random_model(config_class, model_class, overrides, seed):
@@ -177,7 +177,7 @@ def make_case(name, config_class, model_class, overrides, seed):
     if kind in ("dynamic", "longrope"):
         rows = []
         for row in range(2):
-            fresh = copy.deepcopy(model)  # dynamic keeps the longest text it has seen
+            fresh = copy.deepcopy(model)  # dynamic remembers the longest text it has seen
             with torch.no_grad():
                 rows.append(
                     torch.stack(

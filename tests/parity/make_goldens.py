@@ -57,7 +57,7 @@ cases = {
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--stories", type=Path)
 arguments = parser.parse_args()
-torch.set_num_threads(1)  # one order of summation
+torch.set_num_threads(1)  # makes the order of summation fixed
 
 
 def random_model(seed, scale=0.3, **overrides):
@@ -83,7 +83,7 @@ def make_case(name, overrides, seed):
     (here / name / "generation_config.json").unlink(missing_ok=True)
     length = 40
     tokens = torch.randint(0, base["vocab_size"], (2, length))
-    # The second row starts near the end of the trained context, across the border of the llama3 scaling.
+    # The second row starts near the end of the trained context, or beyond the border of the llama3 scaling.
     starts = torch.tensor([[0], [50 if "llama3" not in name else 300]])
     positions = starts + torch.arange(length)
     with torch.no_grad():

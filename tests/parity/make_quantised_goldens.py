@@ -129,7 +129,7 @@ def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=gr
         name + ".g_idx": index.astype(np.int32),
     }
     if name.endswith("down_proj"):
-        stored[name + ".bias"] = np.zeros(outputs, np.float16)  # as some quantisers write it
+        stored[name + ".bias"] = np.zeros(outputs, np.float16)  # some quantisers write such a bias
     zero = (unpack(packed_zeros, bits, 1) + offset) % 2**bits
     weight = scales.astype(np.float32)[index] * (unpack(packed, bits, 0) - zero[index])
     return {k: torch.from_numpy(v) for k, v in stored.items()}, weight.T

@@ -1,4 +1,5 @@
-// Quantised checkpoints against weights unpacked by make_quantised_goldens.py, and what is wrong with them as errors.
+// Compares quantised checkpoints with weights unpacked by make_quantised_goldens.py, and tests the errors for malformed
+// ones.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -33,7 +34,7 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
   }
 }
 
-// A draft made from a quantised target is an ordinary checkpoint.
+// A draft made from a quantised target is written as an ordinary checkpoint.
 TEST_P(Quantised, IsWrittenPlain) {
   const Scratch scratch;
   const model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, at::kHalf);
@@ -48,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Packings, Quantised,
                                            "gptq_8bit", "awq"),
                          [](const auto& info) { return info.param; });
 
-// A golden checkpoint that tests bend: its tensors as bytes.
+// A golden checkpoint that tests modify: its tensors as bytes.
 struct Bent {
   struct Stored {
     std::string dtype;
@@ -101,7 +102,7 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
   for (const char* part : {"scales", "qzeros"})
     EXPECT_SAYS(error_of("gptq", [&](Bent& b) { b.tensors.erase(down(part)); }), part);
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors.erase(down("qweight")); }), "down_proj.weight is missing");
-  EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // in order: k / group size
+  EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // default: k / group size
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].shape = {12, 16}; }),
               "[12, 16], expected [6, 32]");
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].dtype = "U32"; }), "dtype U32, expected I32");

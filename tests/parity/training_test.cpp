@@ -1,4 +1,4 @@
-// Loss and every gradient of the teacher-forced pass against PyTorch.
+// Compares the loss and every gradient of the teacher-forced pass with PyTorch.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -45,7 +45,7 @@ TEST_P(Training, LossAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Values("ce", "kl"));
 
-// Rows packed into one sequence are the rows alone: segments do not see each other, positions start anew.
+// Rows packed into one sequence give the same logits as alone: segments do not see each other, and positions restart.
 TEST(Packing, SegmentsAreIndependent) {
   const auto config = model::load_decoder_config(golden_path("gqa_untied"));
   const model::Decoder decoder = model::load_decoder(golden_path("gqa_untied"), at::kCPU, config.dtype);

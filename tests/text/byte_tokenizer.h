@@ -12,9 +12,10 @@
 
 namespace specdec::testing {
 
-constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;  // of byte_tokenizer()
+constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;  // ids of byte_tokenizer()
 
-// Byte-level BPE without merges over `vocab` (tokens as GPT-2's printable stand-ins of bytes), with two special tokens.
+// Writes a byte-level BPE without merges over `vocab` (tokens are GPT-2's printable stand-ins of bytes), with two
+// special tokens.
 inline void write_tokenizer(const std::filesystem::path& directory, const Json& vocab, int32_t bos, int32_t eos) {
   Json added = Json::array();
   for (const auto& [id, text] : {std::pair{bos, "<s>"}, std::pair{eos, "</s>"}})
@@ -55,7 +56,7 @@ inline void write_tokenizer(const std::filesystem::path& directory, const Json& 
   put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>"})");
 }
 
-// Token id = byte value.
+// Writes a tokenizer whose token ids are byte values.
 inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   const auto utf8 = [](int c) {
     std::string s;

@@ -160,7 +160,7 @@ TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must be a clean error, in this
+// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must give a clean error in this
 // process.
 std::string repeat(const std::string& text, int n) {
   std::string out;
@@ -203,7 +203,7 @@ TEST(ChatTemplateAttacks, AreCleanErrors) {
   for (const Attack& attack : contained_attacks()) EXPECT_THROW(render(attack.source), Error) << attack.name;
 }
 
-// These outgrow every limit of the interpreter; only the child may meet them.
+// These exceed every limit of the interpreter, so only the child may run them.
 std::vector<Attack> lethal_attacks() {
   return {
       {"doubling", "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
@@ -247,12 +247,13 @@ TEST(ChatTemplateAttacks, LoadVetsWithTheDefaultLimits) {
 TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   for (const Attack& attack : contained_attacks()) {
     if (std::string(attack.name) == "nested loops" || std::string(attack.name) == "loop output") continue;
-    const ChildLimits roomy{512u << 20, 60, 120};  // the interpreter's own limits end them, on any machine
+    // So roomy that the interpreter's own limits end the attacks, on any machine.
+    const ChildLimits roomy{512u << 20, 60, 120};
     EXPECT_NO_THROW(vet_template(attack.source, {}, attack.name, roomy)) << attack.name;
   }
 }
 
-// The audit's template: what it does with 66 messages no probe has seen.
+// The template from the audit: it misbehaves only with 66 messages, more than any probe has.
 TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   Scratch d;
   std::string doubling = "{% set s = messages[0].content %}";
@@ -272,11 +273,11 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   }
 }
 
-// All that outgrows the interpreter's own limits, sprung by a word in a message.
+// Everything that exceeds the interpreter's own limits, triggered by a word in a message.
 TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
   for (const Attack& attack : lethal_attacks()) {
     Scratch d;
-    // these end the compiler: vet_template
+    // These already kill the compiler, which vet_template covers.
     if (attack.source.starts_with("{{") || attack.source.starts_with("{% if")) continue;
     put(d / "chat_template.jinja", "{% if 'spring' in messages[0].content %}" + attack.source + "{% endif %}fine");
     std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());

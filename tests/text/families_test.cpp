@@ -1,4 +1,4 @@
-// Small tokenizers and chat templates of every family, saved by transformers, against what transformers makes of them.
+// Compares small tokenizers and chat templates of every family, saved by transformers, with transformers' own results.
 // tests/text/make_family_goldens.py writes both.
 #include <gtest/gtest.h>
 
@@ -23,9 +23,9 @@ const Json& golden() {
 }
 
 struct Compared {
-  int texts = 0, ids = 0, chats = 0;  // how many of each
+  int texts = 0, ids = 0, chats = 0;  // number of comparisons of each kind
   std::vector<std::string> differing;
-  size_t enough = SIZE_MAX;  // of them
+  size_t enough = SIZE_MAX;  // stop after this many differences
 };
 
 void note(Compared& out, bool same, const std::string& what) {
@@ -46,7 +46,7 @@ void compare_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   note(out, streamed(tokenizer, ids) == text, where + ": streamed");
 }
 
-// Texts to ids and back, and ids that no text has to text.
+// Compares the encoding and decoding of texts, and the decoding of ids that no text encodes to.
 void compare_tokens(const Tokenizer& tokenizer, const Json& family, Compared& out) {
   std::vector<std::string> texts = golden()["texts"];
   for (const Json& own : family["texts"]) texts.push_back(own);
@@ -79,7 +79,7 @@ std::string with_today(std::string text) {
   return text;
 }
 
-// What the server does with a conversation: rendered, then tokenised without further special tokens.
+// Does what the server does with a conversation: renders it, then tokenises it without further special tokens.
 void compare_chats(const Tokenizer& tokenizer, const fs::path& directory, const Json& family, Compared& out) {
   const std::optional<ChatTemplate> chat = ChatTemplate::load(directory);
   ASSERT_EQ(chat.has_value(), !family["chats"].empty());
@@ -125,8 +125,8 @@ TEST(Families, TokenizersAndChatTemplatesGiveWhatTransformersGives) {
   }
 }
 
-// The texts reach every part of every pipeline: without the part, or with another flag of an added token, some of them
-// differ.
+// The texts exercise every part of every pipeline: without a part, or with a changed flag of an added token, some
+// results differ.
 TEST(Families, EveryPartOfEveryPipelineIsReached) {
   testing::Scratch d;
   int parts = 0;
@@ -144,7 +144,7 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
     for (const std::string part : {"normalizer", "pre_tokenizer", "decoder", "post_processor"}) {
       const bool adds_nothing =
           part == "post_processor" && family["encodings"][0].value("before", Json::array()).empty();
-      // at spaces: its normalizer leaves none
+      // It splits at spaces, and the normalizer leaves none.
       const bool splits_nothing = part == "pre_tokenizer" && name.starts_with("gemma");
       if (whole[part].is_null() || adds_nothing || splits_nothing) continue;
       Json changed = whole;
@@ -153,7 +153,7 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
     }
     for (size_t i = 0; i < whole["added_tokens"].size(); ++i)
       for (const char* flag : {"lstrip", "rstrip"}) {
-        if (config.contains("added_tokens_decoder")) continue;  // rules
+        if (config.contains("added_tokens_decoder")) continue;  // the configuration overrides these flags
         Json changed = whole;
         changed["added_tokens"][i][flag] = !whole["added_tokens"][i][flag];
         expect_differences(changed, config, std::string(flag) + " of " + whole["added_tokens"][i].dump());

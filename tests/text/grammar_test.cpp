@@ -32,7 +32,7 @@ Bits mask(GrammarMatcher& matcher) {
 }
 bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
 
-// Every byte allowed where it stands, and the end of the text behind the last.
+// Returns whether every byte of `text` is allowed at its place, and the end of the text after the last one.
 bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
   const auto matcher = vocabulary.compile(kind, source)->matcher();
   for (const char c : text) {
@@ -74,7 +74,7 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
-// Behind the end only the end: as many steps as one likes, and back again.
+// After the end only end-of-text is allowed, however many steps follow, also after going back.
 TEST(Grammar, StaysAtItsEnd) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();
   Bits end((kVocab + 31) / 32);
@@ -89,12 +89,12 @@ TEST(Grammar, StaysAtItsEnd) {
   }
   matcher->pop(3);
   EXPECT_EQ(mask(*matcher), end);
-  matcher->pop(3);  // two ends and the b
+  matcher->pop(3);  // takes back two ends and the b
   EXPECT_EQ(mask(*matcher), before);
   EXPECT_TRUE(has(before, 'b') && !has(before, kEos));
 }
 
-// After any way forth and back the mask is that of a matcher that went there directly.
+// After any sequence of pushes and pops, the mask equals that of a matcher that went there directly.
 TEST(Grammar, TakingBackLeavesNoTrace) {
   const auto grammar =
       bytes().compile(GrammarKind::kJsonSchema, R"({"type":"array","items":{"enum":["a","bc",true,12]}})");
@@ -148,7 +148,7 @@ TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
   expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {kVocab}); });
 }
 
-// Hostile grammars end, with an error or with a matcher whose steps are bounded; nothing hangs or crashes.
+// Hostile grammars end with an error, or with a matcher whose steps are bounded; nothing hangs or crashes.
 TEST(Grammar, HostileGrammarsAreBounded) {
   std::string nested, wide = R"({"anyOf":[)", deep = "{}";
   for (int i = 0; i < 3000; ++i) nested += "(a|";
@@ -187,7 +187,8 @@ TEST(Grammar, HostileGrammarsAreBounded) {
   }
 }
 
-// `count` links, each an object under $defs that leads to the next by `link`, in which "@" stands for the reference.
+// Makes `count` links, each an object under $defs that refers to the next one by `link`, where "@" stands for the
+// reference.
 std::string chain(int count, const std::string& link) {
   const auto to = [&link](int i) {
     std::string text = link;
@@ -221,7 +222,7 @@ const std::vector<std::string>& links() {
   return all;
 }
 
-// The audit's request and its kin. 50 KB of references are refused before anything recurses along them.
+// The request from the audit and similar ones: 50 KB of references are refused before anything recurses along them.
 TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
   for (const std::string& link : links()) {
     const std::string schema = chain(1300, link);
@@ -234,7 +235,7 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
     bare += "\"" + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"},";
   expect_error(ErrorKind::kData, {"nested 1303 levels"},
                [&] { bytes().compile(GrammarKind::kJsonSchema, bare + R"("1300":{}}})"); });
-  // Each of these leads to all others: a compiler may meet them one inside the other.
+  // Each of these leads to all others, so a compiler may nest all of them.
   std::string ring = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 600; ++i)
     ring += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" +
@@ -242,7 +243,7 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
   expect_error(ErrorKind::kData, {"nested 1"}, [&] { bytes().compile(GrammarKind::kJsonSchema, ring + "}}"); });
 }
 
-// At the bound and just below it, on the half of the stack that a check has: no worker dies of it.
+// At the bound and just below it, no worker crashes on the half stack that a check has.
 TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
   const GrammarChecker checker({768u << 20, 20, 60});
   for (const std::string& link : links()) {
@@ -264,7 +265,7 @@ TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
 }
 
 TEST(Grammar, WhatPeopleWriteIsFarFromTheBound) {
-  // Flat definitions, however many, and a recursive one.
+  // Many flat definitions, and a recursive one.
   std::string many = R"({"type":"object","properties":{)",
               defs = R"("tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array",)"
                      R"("items":{"$ref":"#/$defs/tree"}}}})";
@@ -290,7 +291,7 @@ TEST(Grammar, DeepRegularExpressionsAreRefused) {
     }
 }
 
-// A few hundred bytes that ask for more intersections than any machine has memory for.
+// A few hundred bytes that require more intersections than any machine has memory for.
 std::string explosive() {
   std::string defs = R"("big":{"type":"object","properties":{"x":{"type":"object","properties":{)";
   for (int i = 0; i < 1200; ++i) defs += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"string"})";
@@ -363,8 +364,8 @@ TEST(TokenBytes, AreTheBytesOfEveryToken) {
   EXPECT_EQ(table.special, (std::vector<int32_t>{kBos, kEos}));
 }
 
-// Byte-level vocabularies and one of SentencePiece, which puts a space before the text: joined, the tokens of a text
-// are the text.
+// For byte-level vocabularies and one of SentencePiece, which puts a space before the text: the bytes of a text's
+// tokens, joined, are the text.
 TEST(TokenBytes, JoinToTheTextForRealVocabularies) {
   const auto data = test::shared_data();
   SKIP_WITHOUT(data);

@@ -1,4 +1,4 @@
-// Texts that come token by token.
+// Tests of the decoder that turns tokens into text one by one.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -27,7 +27,8 @@ bool whole_utf8(const std::string& text) {
   }
 }
 
-// The property: every piece is whole UTF-8, and the pieces join to decode(all), for texts and for any ids at all.
+// The property under test: every piece is whole UTF-8, and all pieces together equal decode(all), for texts and for any
+// ids.
 void expect_streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& name) {
   IncrementalDecoder decoder(tokenizer);
   const std::string expected = tokenizer.decode(ids, true);
@@ -75,7 +76,7 @@ void check_streaming(const Tokenizer& tokenizer) {
   std::string all;
   for (const std::string& text : multilingual()) all += text;
   expect_streams(tokenizer, tokenizer.encode(all, true), "all texts");
-  // Random ids: broken characters everywhere, special tokens between, ids out of range; then stretches cut out of real
+  // Random ids (broken characters everywhere, special tokens between them, ids out of range), mixed with ids from real
   // text.
   const auto ids = tokenizer.encode(all, true);
   PhiloxStream random(7, 0);
@@ -85,7 +86,7 @@ void check_streaming(const Tokenizer& tokenizer) {
       if (random.uniform() < 0.5)
         noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
       else if (random.uniform() < 0.3)
-        noise.push_back(static_cast<int32_t>(random.below(260)));  // where the byte tokens are
+        noise.push_back(static_cast<int32_t>(random.below(260)));  // the range of the byte tokens
       else
         noise.push_back(ids[random.below(ids.size())]);
     }
@@ -130,13 +131,13 @@ TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
   const int32_t word = tokenizer.encode("a", false).back();
   decoder.push(word);
   for (const char* hex : {"C3", "A9", "E2"}) EXPECT_EQ(decoder.push(byte(hex)), "");
-  // The run C3 A9 E2 is not UTF-8, so the whole of it becomes replacement characters, é included.
+  // The run C3 A9 E2 is not UTF-8, so all of it becomes replacement characters, including é.
   const std::string text = decoder.push(word);
   EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
 }
 
-// A model stuck on broken bytes must not make every push dearer than the last: text keeps coming out, and the window is
-// cut.
+// A model stuck on broken bytes must not make every push more expensive than the last: text keeps coming, and the
+// window is cut.
 TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   SKIP_WITHOUT(gpt2());
   const Tokenizer& tokenizer = loaded(gpt2());
@@ -155,7 +156,7 @@ TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   EXPECT_EQ(text + decoder.finish(), tokenizer.decode(ids, true));
 }
 
-// A token of no text must not become the context: the space after it would be stripped as if the text began there.
+// A token without text must not become the context: the space after it would be stripped as if the text began there.
 TEST(IncrementalDecoder, EmptyTokensAreNoContext) {
   Scratch d;
   put(d / "tokenizer.json",

@@ -1,4 +1,4 @@
-// Tokenizers of the shared data that several tests read.
+// Tokenizers from the shared data that several tests use.
 #pragma once
 
 #include <filesystem>
@@ -15,13 +15,14 @@ namespace specdec::text {
 
 inline std::filesystem::path gpt2() { return test::shared_data() / "tokenizers/gpt2"; }
 
-// Loading takes most of the time here, so tests that only read share one.
+// Loading takes most of the time, so tests that only read share one instance.
 inline const Tokenizer& loaded(const std::filesystem::path& directory) {
   static std::map<std::filesystem::path, Tokenizer> tokenizers;
   return tokenizers.try_emplace(directory, directory).first->second;
 }
 
-// Writes TinyLlama's tokenizer. It has Llama 2's vocabulary, which Phi-3's file holds with tokens added from 32,000 on.
+// Writes TinyLlama's tokenizer, which has Llama 2's vocabulary. Phi-3's file contains it, with tokens added from 32,000
+// on.
 inline void write_tinyllama(const testing::Scratch& d) {
   Json t = read_json(test::shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
   Json added = Json::array();

@@ -342,7 +342,7 @@ def gpt2():
     return GPT2Tokenizer(vocab=vocab | {"<|endoftext|>": len(vocab)}, merges=merges)
 
 
-# Chat templates of the same structure as the families' own, written here.
+# Chat templates with the same structure as the families' own, written for these tests.
 INST = """{{ bos_token }}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
 {{ raise_exception('Roles must alternate, beginning with the user') }}{% endif %}"""
 IM = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"""
@@ -413,7 +413,7 @@ TEMPLATES = {
 {% if loop.last and add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}{% endfor %}""",
 }
 
-# name: model_type in config.json, tokenizer, variables of its chat template besides none
+# name: (model_type in config.json, tokenizer, sets of variables for its chat template, in addition to none)
 FAMILIES = {
     "llama2": ("llama", llama2, []),
     "llama2_published": ("llama", llama2_published, []),
@@ -479,7 +479,7 @@ def disagree(tokenizer, config):
     config["pad_token"] = flags | {"content": "[PAD]", "lstrip": True, "__type": "AddedToken"}
 
 
-# What published files have that save_pretrained would not write.
+# Properties of published files that save_pretrained would not write.
 EDITS = {
     "llama2_published": lambda tokenizer, config: config.update(tokenizer_class="LlamaTokenizer"),
     "disagreeing": disagree,

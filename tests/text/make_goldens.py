@@ -33,7 +33,7 @@ CONVERSATIONS = {
     "empty": [("user", "")],
 }
 
-# With tools: (messages as transformers takes them, tools). Only for templates that know tool_calls.
+# Conversations with tools: (messages as transformers takes them, tools). Only for templates that use tool_calls.
 WEATHER = {
     "type": "function",
     "function": {
@@ -91,7 +91,7 @@ TOOL_CONVERSATIONS = {
     ),
 }
 
-# Written here, to reach what the files of the Hub do not: every feature transformers offers.
+# Templates written for these tests, to cover every feature of transformers that the Hub's files do not use.
 WRITTEN = {
     "generation_tags": "{% for m in messages %}{%- if m.role == 'assistant' -%}\n  {% generation %}\n{{ m.content }}{% endgeneration -%}\n  {% else %}[{{ m.content }}]{% endif %}\n{% endfor %}",
     "python_methods": "{% for m in messages %}{{ m['content'].strip().upper() }}|{{ m.content.split(' ')[-1] }}|{{ m.content.startswith('a') }}|{{ m.content.replace('l', 'L').title() }}|{{ m.get('name', 'none') }}|{{ m.get('x') }}|{{ m.content.rstrip('!') ~ m.content.lstrip() }}|{{ m.content.find('o') }}|{{ m.content.count('l') }}|{{ ', '.join(m.keys()) }}|{{ m.content.removeprefix('He') }}|{{ m.content.removesuffix('!') }}|{{ m.content.rsplit(' ', 1) | last }}|{{ m.content.partition(' ')[2] }}\n{% endfor %}",
@@ -171,7 +171,7 @@ def main():
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
         "written": WRITTEN,
         "cases": cases,
-        # JSON as text: the order of keys counts.
+        # JSON as text, because the order of keys matters.
         "tool_conversations": {
             k: {
                 "messages": [

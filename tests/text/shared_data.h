@@ -1,4 +1,4 @@
-// Where the shared test data is (SPECDEC_SHARED, else ../shared beside the source tree).
+// Finds the shared test data (SPECDEC_SHARED, else ../shared beside the source tree).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ using testing::Scratch;
 const Json kByteLevelDecoder = {
     {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
 
-// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is put together here as transformers' converter
+// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is assembled here as transformers' converter
 // does.
 void write_qwen(const Scratch& d, const std::string& merges_file = "merges_lf.txt") {
   const fs::path from = shared_data() / "tokenizers/qwen2";
@@ -81,7 +81,7 @@ struct Case {
   std::vector<int32_t> ids;
 };
 
-// Both conformance sets of one model: 30 + 83 texts with ids made by transformers 4.57.1.
+// Returns both conformance sets of one model: 30 + 83 texts with ids made by transformers 4.57.1.
 std::vector<Case> conformance(const std::string& small, const std::string& large) {
   const fs::path root = shared_data() / "tokenizer-conformance";
   std::map<std::string, std::string> texts;
@@ -134,7 +134,7 @@ TEST(TokenizerParity, Qwen) {
   expect_conformance(tokenizer, conformance("Qwen__Qwen2.5-0.5B.json", "qwen2_5_multilingual.json"));
 }
 
-// A long text, ids made by transformers too.
+// A long text, whose ids were made by transformers too.
 TEST(TokenizerParity, Gpt2LongText) {
   SKIP_WITHOUT(gpt2());
   const Json golden = read_json(shared_data() / "tokenizer-conformance/gpt2_encoded_tokens.json");
@@ -142,7 +142,7 @@ TEST(TokenizerParity, Gpt2LongText) {
   EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>(), true), golden["token_ids"].get<std::vector<int32_t>>());
 }
 
-// research: data/README: 512 tokens, the first story of the model's own documentation.
+// From research (data/README): 512 tokens, and the first story of the model's own documentation.
 TEST(Tokenizer, Stories260K) {
   const fs::path model = shared_data() / "models/stories260K";
   SKIP_WITHOUT(model);
@@ -165,7 +165,7 @@ TEST(Tokenizer, Stories260K) {
   EXPECT_EQ(tokenizer.decode({1, 600, 100000}, true), "");
 }
 
-// The flags of the configuration are of no account, as in transformers 5.23.
+// The configuration's flags have no effect, as in transformers 5.23.
 TEST(Tokenizer, ThePostProcessorDecidesAboutBosAndEos) {
   SKIP_WITHOUT(shared_data());
   Scratch d;
@@ -211,7 +211,7 @@ TEST(Tokenizer, InvalidInputIsAnError) {
   EXPECT_EQ(tokenizer.encode(std::string_view("a\0b", 3), true).size(), 3u);
 }
 
-// Every wrong file: Error(kModel), one line that starts with the file.
+// Every malformed file gives Error(kModel) with one line that starts with the file's name.
 TEST(Tokenizer, WrongFilesAreRefused) {
   Scratch d;
   std::vector<std::pair<std::string, std::string>> bad = {
@@ -288,7 +288,7 @@ TEST(Tokenizer, TruncatedFilesNeverCrash) {
     put(d / "tokenizer.json", whole.substr(0, size));
     EXPECT_THROW(Tokenizer{d.root()}, Error) << size;
   }
-  for (uint64_t i = 0; i < 150; ++i) {  // one changed byte: an error, or a tokenizer that works
+  for (uint64_t i = 0; i < 150; ++i) {  // one changed byte gives an error or a working tokenizer
     std::string changed = whole;
     changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^=
         static_cast<char>(1u << (i % 7));

@@ -1,5 +1,5 @@
-// Attention for few query positions, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
-// instruction set.
+// Attention for few query positions. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
+// SPECDEC_LANES defined.
 #include "engine/kernels/cpu/int8_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -14,7 +14,7 @@ void soft_cap(float* x, int64_t n, float scale, float cap) {
   for (; i < n; ++i) x[i] = tanh<W>(broadcast<W>(x[i] * inner))[0] * cap;
 }
 
-// s = exp(scale · (s − max)) in place; inverse 0 for n = 0.
+// Replaces s by exp(scale · (s − max)) and returns the row's constants; `inverse` is 0 for n = 0.
 template <int W>
 SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
   if (n == 0) return {0, 0};
@@ -52,7 +52,7 @@ inline const T* at_slot(const Slots& side, int64_t slot, int64_t d) {
   return static_cast<const T*>(side.blocks[i / kBlockSlots]) + side.offset + static_cast<int64_t>(i % kBlockSlots) * d;
 }
 
-// f(begin, end) for the part of [begin, end) in each block.
+// Calls f(begin, end) for the part of [begin, end) in each block.
 template <class F>
 inline void by_block(int64_t begin, int64_t end, const F& f) {
   while (begin < end) {
@@ -62,15 +62,15 @@ inline void by_block(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Where a row's sums begin: at its first visible slot, rounded down so that slot i always goes to the same one of the
-// split sums.
+// Returns where a row's sums begin: at its first visible slot, rounded down so that slot i always belongs to the same
+// one of the P split sums.
 template <int P>
 inline int64_t begin_of(const Visible& row) {
   return row.first - row.first % P;
 }
 
-// Entries [begin, end) of one row (begin a multiple of P), added to its split sums. Past the ends a slot of the row is
-// read again, with weight 0.
+// Adds entries [begin, end) of one row (begin a multiple of P) to its split sums. Beyond the ends a slot of the row is
+// read again with weight 0.
 template <int W, int C, int P, class T>
 inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin,
                         int64_t end, F<W> (&acc)[P][C]) {
@@ -87,9 +87,9 @@ inline void add_entries(const AttentionCall<T>& c, const Visible& row, const flo
   }
 }
 
-// R rows from `first` on, one head: out[column … column + C·W) = Σ_i p[i] · v[slot i], the sum over i split into P
-// interleaved ones (latency) that are added at the end. The slots [low, common) are the same for all rows (multiples of
-// P).
+// Computes R rows from `first` on, for one head: out[column … column + C·W) = Σ_i p[i] · v[slot i]. To hide latency,
+// the sum over i is split into P interleaved sums that are added at the end. The slots [low, common), multiples of P,
+// are the same for all rows.
 template <int W, int C, int P, int R, class T>
 inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low,
                           int64_t common, const float* scale) {
@@ -135,7 +135,7 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
   }
 }
 
-// All columns of R rows. Which split a column gets depends on d alone.
+// Computes all columns of R rows. How a column's sum is split depends on d alone.
 template <int W, int R, class T>
 inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common,
                     const float* scale) {
@@ -163,7 +163,7 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
   }
 }
 
-// Scores of the slots [begin, end): out[m · ldo + slot] of rows m of x, which are heads or positions.
+// Computes the scores of slots [begin, end): out[m · ldo + slot] for rows m of x, which are heads or positions.
 template <int W, class T>
 inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end,
                       float* out, int64_t ldo) {
@@ -173,7 +173,7 @@ inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, in
   });
 }
 
-// The same for one position, all heads, beginning at its entry `entry`.
+// Computes the scores of slots [begin, end) for one position and all heads; they are stored from its entry `entry` on.
 template <int W, class T>
 inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end, int64_t entry) {
   scores_of<W>(c, c.q + r * c.ldq, c.d, c.heads, begin, end, c.scores + r * c.heads * c.slots + entry - begin, c.slots);
@@ -181,7 +181,7 @@ inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int6
 
 template <int W, class T>
 void attention(const AttentionCall<T>& c) {
-  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // what all rows see in a row
+  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // the range of slots that every row sees
   for (int64_t r = 1; r < c.rows; ++r) {
     common = c.visible[r].prefix < common ? c.visible[r].prefix : common;
     low = c.visible[r].first > low ? c.visible[r].first : low;

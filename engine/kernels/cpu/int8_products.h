@@ -1,7 +1,7 @@
-// Products with int8 matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
-// instruction set. Converting every weight to fp32 would take longer than reading it. So the inputs become int16
-// instead, and the products are multiply-adds of pairs (vpmaddwd), two weights in every lane. Sums within a group are
-// exact, whatever their order.
+// Products with int8 matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
+// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it, so the inputs are converted
+// to int16 instead, and the products are multiply-adds of pairs (vpmaddwd), two weights per lane. Sums within a group
+// are exact, whatever their order.
 #include "engine/kernels/cpu/packed_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -11,7 +11,7 @@ namespace {
 template <int W>
 using I = typename Simd<W>::I;
 
-// W pairs of int8, as pairs of int16.
+// Loads W pairs of int8 as pairs of int16.
 template <int W>
 inline I<W> load_pairs(const Int8* p) {
 #if defined(__AVX2__)
@@ -26,7 +26,7 @@ inline I<W> load_pairs(const Int8* p) {
   return (I<W>)__builtin_convertvector(bytes, typename Simd<W>::Pairs);
 }
 
-// Of each pair the sum of products.
+// Returns the sum of products for each pair.
 template <int W>
 inline I<W> multiply_pairs(I<W> a, I<W> b) {
 #if defined(__AVX2__)
@@ -54,7 +54,8 @@ inline float float_of(uint32_t bits) {
   return f;
 }
 
-// n ≤ kPackGroup inputs; zero beyond. |x| < 2^e gives the scale 2^(e - 15); what would round to 2^15 stays below it.
+// Converts n ≤ kPackGroup inputs and fills the rest with zeros. If |x| < 2^e for all of them, the scale is 2^(e - 15);
+// values that would round to 2^15 are clipped below it.
 template <int W>
 inline void fix(const float* x, int64_t n, FixedInputs& out) {
   constexpr int32_t kInfinite = 0x7f800000;
@@ -66,12 +67,12 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   I<W> largest = {};
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kPackGroup; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // ordered as the numbers are, what is not finite last
+    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // ordered like the numbers, NaN and infinity last
     largest = magnitude > largest ? magnitude : largest;
   }
   int32_t most = 0;
   for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
-  // biased, e - 1; of tiny groups one whose scale is a normal number
+  // Biased exponent e - 1; for tiny groups one that gives a normal number as scale.
   const int32_t exponent = most >> 23 < 16 ? 16 : most >> 23;
   out.scale = float_of(most >= kInfinite ? 0x7fc00000u : static_cast<uint32_t>(exponent - 14) << 23);
   const float inverse = float_of(static_cast<uint32_t>(254 - (exponent - 14)) << 23);
@@ -84,8 +85,8 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   }
 }
 
-// V vectors of outputs for M rows: the group's sums join the totals. `next`: the group after the next, or null; one
-// line an input pair.
+// Adds one group's sums to the totals, for V vectors of outputs and M rows. Prefetches `next`, the group after the next
+// (or null), one cache line per pair of inputs.
 template <int W, int V, int M>
 __attribute__((noinline)) void add_fixed(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx,
                                          const char* next, float* totals) {
@@ -121,7 +122,7 @@ inline void add_fixed_columns(const Int8* values, const float* scales, const Fix
     add_fixed<W, V, M>(values + 2 * at, scales + at, x, ldx, at < kStep ? next : nullptr, totals + at);
 }
 
-// Rows [0, rows) of the block that begins with output n.
+// Computes all rows for the block that begins with output n.
 template <int W, class B>
 inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n) {
   alignas(64) float totals[kFixedRows * kPackOutputs], scales[kPackOutputs];
@@ -133,7 +134,7 @@ inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n
   for (int64_t g = 0; g < groups; ++g, from += pack_group_bytes(c.w, kPackGroup, width)) {
     const Int8* w = reinterpret_cast<const Int8*>(from + pack_scale_bytes(c.w, width));
     const float* scale = reinterpret_cast<const float*>(from);
-    if (width < kPackOutputs) {  // as a whole block, zero beyond
+    if (width < kPackOutputs) {  // copied into a whole block, with zeros beyond its width
       for (int64_t k = 0; k < kPackGroup; k += 2) {
         for (int64_t at = 0; at < 2 * kPackOutputs; ++at)
           values[k * kPackOutputs + at].value = at < 2 * width ? w[k * width + at].value : int8_t{0};

@@ -1,4 +1,4 @@
-// Matrices into the streams that products read, and back (the layouts are cpu.h's).
+// Packs matrices into the streams that products read, and unpacks them (layouts: cpu.h).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@ float scale_of(float largest) {
   return std::bit_cast<float>((bits + 0xffu) & ~0xffu);
 }
 
-// f(group, outputs, first output, first input, inputs) over the groups of each block.
+// Calls f(group, outputs, first output, first input, inputs) for the groups of each block.
 template <class S, class F>
 void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F& f) {
   for (int64_t first = begin; first < end; first += kPackOutputs) {
@@ -29,7 +29,7 @@ void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F
   }
 }
 
-// Where input i of output o lies in a group.
+// Returns the index of input i of output o within a group.
 int64_t place(const Packed<float>*, int64_t width, int64_t i, int64_t o) { return i * width + o; }
 int64_t place(const void*, int64_t width, int64_t i, int64_t o) { return (i / 2 * width + o) * 2 + i % 2; }
 

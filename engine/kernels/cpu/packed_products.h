@@ -1,16 +1,18 @@
-// Products with packed matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once
-// per instruction set. The lanes of a vector are outputs and the weights pass by in the order in which they lie, which
-// is what memory is fastest at. A sum is that of its groups, one by one, and a group's that of its even inputs plus
-// that of its odd ones: sets that have a fused multiply-add give the same bits.
+// Products with packed matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
+// SPECDEC_LANES defined. The lanes of a vector are outputs, and weights are read in the order of their addresses, which
+// is the fastest way to read memory. A sum adds its groups one by one, and a group's sum is that of its even inputs
+// plus that of its odd ones, so all sets with a fused multiply-add give the same bits.
 #include "engine/kernels/cpu/products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-constexpr int64_t kTotalRows = 24;  // that share a group while it is in the first-level cache
+// Rows that share a group while it is in the first-level cache.
+constexpr int64_t kTotalRows = 24;
 
-// W outputs from `at` on of input k of a group of a whole block; P is k % 2, M the rows that it is for.
+// Returns W outputs from `at` on for input k of a group in a whole block. P is k % 2, M the number of rows it is used
+// for.
 template <int W, int P, int M = 1>
 inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) {
   return load<W>(&group->value + k * kPackOutputs + at);
@@ -36,19 +38,19 @@ inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int
   return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value);
 }
 
-// One group as a product reads it.
+// One group of inputs for a product.
 template <class S>
 struct Group {
   const S* values;
-  const float* x;  // its inputs of the first row
+  const float* x;  // the group's inputs in the first row
   int64_t inputs;
-  const char* next;  // what the memory brings meanwhile: the group after the next, or null
+  const char* next;  // the group after the next, to prefetch, or null
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
 inline constexpr bool is_wide(const void*) { return false; }
 
-// Any group of `width` outputs as fp32 of a whole block, zero beyond.
+// Converts a group of `width` outputs to fp32 in the layout of a whole block, with zeros beyond `width`.
 template <int W, class S>
 inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* values) {
   for (int64_t k = 0; k < g.inputs; ++k) {
@@ -58,9 +60,9 @@ inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* val
   return {reinterpret_cast<const Packed<float>*>(values), g.x, g.inputs, g.next};
 }
 
-// The even or the odd inputs of a group, for several rows. L: the bytes of an input in memory, 0: nothing to ask for.
-// Asked for is what the second-level cache shall hold: into the first, or not at all, several rows wait half as long
-// again.
+// Accumulates the even (P = 0) or odd (P = 1) inputs of a group for several rows. L is the number of bytes per input in
+// memory; 0 disables prefetching. Prefetches go to the second-level cache: with the first level, or without
+// prefetching, several rows take half as long again.
 template <int W, int V, int M, int P, int64_t L, class S>
 inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V][M]) {
 #pragma GCC unroll 2
@@ -81,7 +83,7 @@ inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V]
   }
 }
 
-// Sums over one group join the totals.
+// Adds the sums over one group to the totals.
 template <int W, int V, int M>
 inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* totals) {
 #pragma GCC unroll 8
@@ -94,7 +96,7 @@ inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* t
   }
 }
 
-// V vectors of outputs from `at` on for M rows. Not inlined, as the shapes would take each other's registers.
+// Computes V vectors of outputs from `at` on for M rows. Not inlined, because the shapes would compete for registers.
 template <int W, int V, int M, int64_t L, class S>
 __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
   F<W> even[V][M] = {}, odd[V][M] = {};
@@ -103,7 +105,7 @@ __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t
   add_sums<W>(even, odd, totals + at);
 }
 
-// For one row both halves at a time: twice the sums to hide the latency of one behind.
+// For one row, computes both halves at once: twice as many sums hide the latency of each.
 template <int W, int V, class S>
 __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, int64_t at, float* totals) {
   F<W> even[V][1] = {}, odd[V][1] = {};
@@ -125,7 +127,7 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
   add_sums<W>(even, odd, totals + at);
 }
 
-// The vectors of a block that hold outputs [begin, end), for M rows.
+// Computes the vectors of a block that contain outputs [begin, end), for M rows.
 template <int W, int M, int64_t L, class S>
 __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end,
                                                        float* totals) {
@@ -145,12 +147,13 @@ __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_
   }
 }
 
-// Twelve sums at a time keep both multipliers busy (latency 4) and fit the registers beside what they multiply.
+// Adds a group to the totals of all rows. Twelve sums at a time keep both multipliers busy (latency 4) and fit into the
+// registers beside their factors.
 template <int W, int64_t L, class S>
 inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* totals) {
   constexpr int64_t kMost = W == 16 ? 6 : 3;
   while (rows > 0) {
-    // Two rows of fp32 one by one: the first reads memory in its order, the second finds the group in the cache.
+    // Takes two rows of fp32 one by one: the first reads memory sequentially, the second finds the group in the cache.
     const int64_t m = rows == 2 && is_wide(g.values) ? 1 : rows < kMost ? rows : kMost;
     const auto take = [&]<int M>() {
       g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals);
@@ -167,7 +170,7 @@ inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64
   }
 }
 
-// Totals of outputs [begin, end) of the block that begins with output n join out, rows from m on.
+// Writes or adds the totals of outputs [begin, end), in the block that begins with output n, to out, from row m on.
 template <int W, class S, class B>
 inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t begin, int64_t end, int64_t n,
                          int64_t m, int64_t rows) {
@@ -185,7 +188,7 @@ inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t
   }
 }
 
-// A block of a packed matrix: so many outputs, of which the call wants [begin, end).
+// A block of a packed matrix: its number of outputs, and those that the call wants, [begin, end).
 struct Block {
   int64_t width, begin, end;
 };
@@ -195,7 +198,7 @@ inline Block block_at(const LinearCall<S, B>& c, int64_t n) {
   return {width, c.n_begin > n ? c.n_begin - n : 0, c.n_end - n < width ? c.n_end - n : width};
 }
 
-// Rows [m, m + rows) of the block that begins with output n.
+// Computes rows [m, m + rows) for the block that begins with output n.
 template <int W, class S, class B>
 inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
   alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs];

@@ -1,12 +1,12 @@
-// Matrix products for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction
-// set.
+// Matrix products for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and SPECDEC_LANES
+// defined.
 #include "engine/kernels/cpu/simd.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// One output row segment of N sums: bias and the old value are added last.
+// Store finished sums; the bias and the old value are added last.
 template <class T>
 inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // columns n … n + 3 of row m
   float* out = c.out + m * c.ldo + n;
@@ -21,9 +21,9 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
   out = c.add ? s + out : s;
 }
 
-// N columns of M rows. One accumulator per output, so any tile shape gives the same sums. A narrow tile waits for few
-// cache lines at a time, so the first rows to pass over w ask for what comes next: `ahead` elements on; 0: w is in the
-// cache already.
+// Computes N columns of M rows. There is one accumulator per output, so every tile shape gives the same sums. A narrow
+// tile waits for few cache lines at a time, so the first rows to read w prefetch `ahead` elements further on; 0 means
+// that w is in the cache already.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -54,7 +54,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       for (int i = 0; i < N; ++i) {
         F<W> ws = load<W>(w + i * c.k + k);
 #if defined(__x86_64__)
-        if constexpr (M > 1) asm("" : "+x"(ws));  // one load, not one in every product
+        if constexpr (M > 1) asm("" : "+x"(ws));  // one load instead of one per product
 #endif
 #pragma GCC unroll 16
         for (int j = 0; j < M; ++j) acc[i][j] = fma(ws, xs[j], acc[i][j]);
@@ -62,7 +62,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     }
   }
   if (rest != 0) {
-    // Reading the last W elements again is cheaper than a partial load; those seen already count as zero.
+    // Reading the last W elements again is cheaper than a partial load; those counted already are set to zero.
     const bool again = c.k >= W;
 #pragma GCC unroll 16
     for (int j = 0; j < M; ++j) {
@@ -74,7 +74,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       }
     }
   }
-  // Indices below are constants once unrolled: an index that is not would send all accumulators through memory.
+  // Indices below become constants when unrolled; a variable index would send all accumulators through memory.
   constexpr int kFours = N - N % 4;
 #pragma GCC unroll 16
   for (int j = 0; j < M; ++j) {
@@ -110,9 +110,10 @@ inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end,
 // Twelve accumulators keep both multipliers busy (latency 4) and fit 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
-  // Into the second-level cache: in the first, rows of a power of two would drive each other out.
+  // Prefetches to the second-level cache: in the first level, rows whose length is a power of two would evict each
+  // other.
   const int64_t far = 12 * c.k;
-  // Rows of x that stay in the second-level cache while all of w passes by.
+  // Number of rows of x that stay in the second-level cache while all of w is read.
   const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
   for (int64_t first = 0; first < c.rows; first += block) {
     const int64_t end = first + block < c.rows ? first + block : c.rows;

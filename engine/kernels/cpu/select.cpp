@@ -1,4 +1,4 @@
-// Chooses the instruction set once per process.
+// Chooses the instruction set of the CPU kernels, once per process.
 #include <cstdlib>
 #include <cstring>
 

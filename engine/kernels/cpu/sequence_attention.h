@@ -1,13 +1,13 @@
-// Causal attention of a whole sequence and its gradients, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES
-// defined, once per instruction set. Blocks of kQueryBlock queries against all keys they see; scores are computed again
-// for the gradients instead of being kept (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and appendix B).
+// Causal attention of a whole sequence and its gradients. Part of impl.h: included once per instruction set, with
+// SPECDEC_ISA and SPECDEC_LANES defined. Blocks of kQueryBlock queries run against all keys they see; the gradients
+// recompute scores instead of keeping them (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and appendix B).
 #include "engine/kernels/cpu/attention.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// A factor whose element (m, k) lies at p[m · row + k · column].
+// A factor whose element (m, k) is p[m · row + k · column].
 struct Strided {
   const float* p;
   int64_t row, column;
@@ -56,7 +56,8 @@ void product(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t colum
   for (; n < columns; n += W) product_columns<W, 8, 1>(a, rows, b + n, ldb, depth, c + n, ldc, add);
 }
 
-// [rows, n] with row stride ld, into rows of `wide` elements with zeros at the end.
+// Copies [rows, n] with row stride ld into rows of `wide` elements, with zeros at the end; pack_transposed() also
+// transposes.
 inline void pack(const float* from, int64_t ld, int64_t rows, int64_t n, int64_t wide, float* to) {
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < n; ++j) to[i * wide + j] = from[i * ld + j];

@@ -1,5 +1,5 @@
-// The vector types and their arithmetic under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
-// instruction set.
+// Vector types and their arithmetic. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
+// SPECDEC_LANES defined.
 #include <cstdint>
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -32,7 +32,7 @@ inline F<W> load(const float* p) {
 }
 template <int W>
 inline F<W> load(const Bf16* p) {
-#if defined(__AVX2__)  // the compiler's own conversions of 8 narrow integers go through halves
+#if defined(__AVX2__)  // the compiler converts 8 narrow integers as two halves
   if constexpr (W == 8)
     return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
 #endif
@@ -51,7 +51,7 @@ inline float widen_one(Bf16 x) {
   __builtin_memcpy(&f, &bits, sizeof f);
   return f;
 }
-// The first n < W elements, zero beyond.
+// Loads the first n < W elements, with zeros beyond.
 template <int W, class T>
 inline F<W> load_part(const T* p, int64_t n) {
   float lanes[W] = {};
@@ -59,7 +59,7 @@ inline F<W> load_part(const T* p, int64_t n) {
   return load<W>(lanes);
 }
 
-// a · b + c with one rounding where the set has it: explicit, so that every tile shape rounds alike.
+// Returns a · b + c, with one rounding if the instruction set has it; explicit, so that every tile shape rounds alike.
 inline F<4> fma(F<4> a, F<4> b, F<4> c) {
 #if defined(__FMA__)
   return _mm_fmadd_ps(a, b, c);
@@ -76,7 +76,7 @@ inline F<16> fma(F<16> a, F<16> b, F<16> c) { return _mm512_fmadd_ps(a, b, c); }
 
 template <int W>
 inline F<W> broadcast(float x) {
-  return x - F<W>{};  // not +: that would turn -0 into 0 and so could not be left out
+  return x - F<W>{};  // not +, which would turn −0 into 0 and so could not be optimised away
 }
 #if SPECDEC_LANES >= 8
 inline F<4> fold(F<8> v) {
@@ -90,7 +90,7 @@ inline F<8> fold(F<16> v) {
 }
 #endif
 
-// The sums over the lanes of four vectors; the same tree for each of them.
+// Returns the sums over the lanes of four vectors, each with the same tree of additions.
 inline F<4> sum4(F<4> a, F<4> b, F<4> c, F<4> d) {
   const F<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
   const F<4> cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
@@ -114,7 +114,7 @@ inline float sum(F<W> v) {
   return sum4(v, F<W>{}, F<W>{}, F<W>{})[0];
 }
 
-// To the nearest integer, halves to even, of |x| < 2^31.
+// Rounds to the nearest integer, halves to even, for |x| < 2^31.
 template <int W>
 inline typename Simd<W>::I round(F<W> x) {
 #if defined(__SSE2__)
@@ -131,7 +131,7 @@ inline typename Simd<W>::I round(F<W> x) {
   return out;
 }
 
-// Lanes W - n … W - 1 of a vector loaded from the last W elements: those not seen yet when n elements remain.
+// Keeps lanes W - n … W - 1 of a vector loaded from the last W elements: the ones not used yet if n elements remain.
 template <int W>
 inline F<W> keep_last(F<W> v, int64_t n) {
   typename Simd<W>::I lane;
@@ -139,7 +139,8 @@ inline F<W> keep_last(F<W> v, int64_t n) {
   return (F<W>)((typename Simd<W>::I)v & (lane >= static_cast<int32_t>(W - n)));
 }
 
-// e^x, relative error 2e-7 for |x| < 87, clamped beyond (Cephes expf: ln 2 in two parts, polynomial of degree 5).
+// Returns e^x with relative error 2e-7 for |x| < 87, clamped beyond (Cephes expf: ln 2 in two parts, polynomial of
+// degree 5).
 template <int W>
 inline F<W> exp(F<W> x) {
   x = x > 88.37f ? broadcast<W>(88.37f) : x;
@@ -158,7 +159,8 @@ inline F<W> exp(F<W> x) {
   return (F<W>)((U)y + ((U)shifted << 23));
 }
 
-// tanh, relative error 3e-7 (Cephes tanhf: near 0 an odd polynomial, since 1 - 2 / (e^2x + 1) would cancel).
+// Returns tanh with relative error 3e-7 (Cephes tanhf: an odd polynomial near 0, since 1 - 2 / (e^2x + 1) would
+// cancel).
 template <int W>
 inline F<W> tanh(F<W> x) {
   typedef typename Simd<W>::U U;

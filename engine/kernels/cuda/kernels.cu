@@ -1,4 +1,4 @@
-// Element-wise and row kernels: fp32, bf16 or fp16 memory, fp32 arithmetic, rounded where the reference rounds.
+// Element-wise and row kernels: fp32, bf16 or fp16 memory, fp32 arithmetic, rounding where the reference rounds.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -29,7 +29,7 @@ __device__ __half narrow(float x) {
   return __float2half(x);
 }
 
-// The sum over a block of kThreads, in every thread; one order whatever the grid.
+// Returns the sum over a block of kThreads to every thread; the order of additions does not depend on the grid.
 __device__ float block_sum(float x) {
   __shared__ float warps[kThreads / 32];
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -77,7 +77,7 @@ __global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64
 
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
-// f(T{}) for the element type of `dtype`; then the launch's own error.
+// Calls f(T{}) for the element type of `dtype` and returns the launch's error code.
 template <class F>
 int launch(CudaDtype dtype, const F& f) {
   if (dtype == CudaDtype::kFloat) f(float{});

@@ -1,5 +1,5 @@
-// Between the parts of libspecdec_cuda.so: launches on a given stream, and the one function it exports. ATen-free, so
-// that nvcc compiles in seconds. Streams are cudaStream_t; results are cudaError_t.
+// Declarations shared by the parts of libspecdec_cuda.so: launches on a given stream, and the one exported function.
+// ATen-free, so that nvcc compiles it in seconds. Streams are cudaStream_t; results are cudaError_t.
 #pragma once
 
 #include "engine/kernels/cuda.h"
@@ -18,7 +18,7 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
-int32_t nccl_version();  // 0 if NCCL cannot say
+int32_t nccl_version();  // 0 if NCCL cannot be queried
 }  // namespace cuda
 
 }  // namespace specdec::kernels

@@ -1,4 +1,5 @@
-// The table that libspecdec_cuda.so exports. Launches go to ATen's current stream; nothing throws across the border.
+// The function table that libspecdec_cuda.so exports. Launches go to ATen's current stream; no function throws across
+// the boundary.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -12,11 +13,11 @@ namespace {
 int32_t device_count() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code != cudaSuccess) cudaGetLastError();  // no driver or no device is an answer, not a state to keep
+  if (code != cudaSuccess) cudaGetLastError();  // clears the error: no driver or no device is a normal answer
   return code == cudaSuccess ? count : 0;
 }
 
-// Runs f(stream) with `device` current.
+// Runs f(stream) with `device` as the current device.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {

@@ -1,4 +1,4 @@
-// Finds and loads the CUDA half, and the cuda variants on tensors.
+// Finds and loads libspecdec_cuda.so, and implements the CUDA variants on tensors.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of the LibTorch that this process runs with: its CUDA half must be the same build.
+// Returns the folder of the LibTorch that this process uses, because its CUDA half must be of the same build.
 fs::path torch_folder() {
   fs::path found;
   dl_iterate_phdr(
@@ -73,7 +73,7 @@ void check(int32_t code, const char* what) {
     throw Error(ErrorKind::kDevice, std::string(what) + " could not be launched: " + cuda_library().error_text(code));
 }
 
-// A contiguous `out` is written directly.
+// Runs launch(memory); writes directly into `out` if it is contiguous, else through a copy.
 template <class F>
 void into(const at::Tensor& out, const F& launch) {
   const at::Tensor memory = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());

@@ -1,4 +1,4 @@
-// NCCL is linked and asked for its version; gradients over several GPUs go through it.
+// Links NCCL and returns its version; gradients over several GPUs go through NCCL.
 #include <nccl.h>
 
 #include "engine/kernels/cuda/launch.h"
