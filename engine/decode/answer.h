@@ -1,4 +1,5 @@
-// AnswerCut decides at which of the emitted tokens an answer ends. generate() and the scheduler use it.
+// AnswerCut decides at which of the emitted tokens an answer ends. generate(), the scheduler and validate's roll-out
+// use it.
 #pragma once
 
 #include <algorithm>

@@ -43,7 +43,7 @@ class CacheFull : public Error {
 struct CacheCounts {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t held_bytes = 0;    // bytes held by open sequences
-  int64_t kept_bytes = 0;    // bytes of closed sequences' blocks, kept for reuse until the memory is needed
+  int64_t kept_bytes = 0;    // bytes of blocks that no sequence holds, kept for reuse until the memory is needed
   int64_t asked_tokens = 0, found_tokens = 0;  // totals over all calls of adopt()
 };
 

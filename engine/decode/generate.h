@@ -1,5 +1,4 @@
-// Generates one answer with a Stepper: prompt tokens in, answer tokens out. Used by the commands generate and
-// regenerate.
+// Generates one answer with a Stepper: prompt tokens in, answer tokens out. Used by `specdec generate`.
 #pragma once
 
 #include <functional>

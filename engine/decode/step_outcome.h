@@ -20,7 +20,7 @@ struct StepOutcome {
   int suffix_drafted = 0, suffix_accepted = 0;
   std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
   std::vector<double> observed;  // what the controller learnt from: the overlaps, or 1 for kept and 0 for refused
-  // The shadow draft's overlaps at the same positions; empty if it did not run or failed
+  // The shadow draft's overlaps at the same positions; empty if it did not run or failed.
   std::vector<double> shadow_overlaps;
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if the request wants them
   std::optional<PositionLogprobs> rejected;  // the draft model's first refused token

@@ -54,7 +54,7 @@ at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at:
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out = {});  // cap · tanh(x / cap)
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out = {});
 
-// Quantise a matrix to int8 with scales, on a CPU: fp32 or bf16 [N, K] -> [N, int8_row_bytes(K)] kChar in the layout of
+// Quantise a matrix to int8 with scales, on a CPU: fp32 or bf16 [N, K] -> [N, pack_row_bytes(K)] kChar in the layout of
 // kernels/cpu/cpu.h; and back to fp32. Symmetric: the error is at most half a scale, which is 1/254 of the largest
 // weight of its group.
 at::Tensor quantise_int8(const at::Tensor& matrix);

@@ -1,4 +1,5 @@
-// The differences between model families, as data: one row each. Read by config.cpp, rope_config.cpp and weights.cpp.
+// The differences between model families, as data: one row each. Read by config.cpp, rope_config.cpp and
+// parameters.cpp.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ enum class Biases {
   // always for q, k and v, never for o
   kQkv
 };
-enum class Norms { kBefore, kAfter, kAround };  // of attention and of the feed-forward part
+enum class Norms { kBefore, kAfter, kAround };  // where attention and the feed-forward part are normalised
 // Which layers have a sliding window.
 enum class Windows {
   kNone,

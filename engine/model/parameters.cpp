@@ -85,8 +85,8 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     if (flags.input_norm) list.add(layer + "input_layernorm", w.input_norm, {e});
     add_attention(list, layer, config, family, flags, w);
-    // Llama names the norm before the feed-forward part after what precedes it (post_attention_layernorm); Gemma and
-    // OLMo use that name for the norm of attention's result.
+    // In Llama post_attention_layernorm is the norm before the feed-forward part; in Gemma and OLMo it is the norm of
+    // attention's result.
     if (flags.attention_out_norm) list.add(layer + "post_attention_layernorm", w.attention_out_norm, {e});
     if (flags.mlp_norm)
       list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"),

@@ -66,9 +66,9 @@ struct Decoder {
 
 // Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Throws Error(kModel) for
 // missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
-// `dtype`: "auto" keeps the checkpoint's. kChar quantises the matrices of products to int8 (kernels::quantise_int8),
-// including lm_head even if it is tied; everything else and the caches have side_dtype(). It is for decoding on a CPU
-// (else Error(kUsage)), and such a decoder can be neither trained nor saved.
+// Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to int8
+// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). It
+// is for decoding on a CPU (else Error(kUsage)), and such a decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Keeps only the head's rows that config.draft_vocab lists. Such a decoder can be neither trained nor saved.
 void reduce_head(Decoder& decoder);

@@ -1,4 +1,4 @@
-//! Returns the bytes that each token of a vocabulary stands for, whole characters or not; grammars and
+//! Computes the bytes that each token of a vocabulary stands for, whole characters or not; grammars and
 //! log-probabilities need them.
 
 use std::collections::HashMap;

@@ -35,8 +35,8 @@ static constexpr int64_t pack_group_bytes(const Packed<Bf16>*, int64_t inputs, i
   return 2 * (inputs + inputs % 2) * outputs;
 }
 static constexpr int64_t pack_group_bytes(const Int8*, int64_t, int64_t outputs) { return (kPackGroup + 4) * outputs; }
-// Returns the bytes of one output: the matrix takes n times as many, and an output n that begins a block starts after n
-// times as many.
+// Returns the packed bytes of one output. A whole matrix takes n times that, and the block that begins with output i
+// starts at i times that.
 template <class S>
 static inline int64_t pack_row_bytes(const S* type, int64_t k) {
   return k / kPackGroup * pack_group_bytes(type, kPackGroup, 1) +
