@@ -41,26 +41,26 @@ enum {
   SD_STREAM_BYTE_RUNS = 2, /* as above, but a run of <0xNN> tokens is settled only when it has ended */
 };
 
-/* json: the bytes of tokenizer.json. Padding and truncation stored in it are dropped. added: a JSON array of changes to
- * its added tokens, in order, {content, single_word, lstrip, rstrip, normalized, special, known}: a token that it does
- * not have is added; of one that it has the flags are replaced (known absent), only made special ("special"), or left
- * ("keep"). */
+/* Makes a tokenizer. `json` holds the bytes of tokenizer.json; padding and truncation stored in it are dropped. `added`
+ * is a JSON array of changes to its added tokens, which are made in order: {content, single_word, lstrip, rstrip,
+ * normalized, special, known}. A token that the file does not have is added. For one that it has, `known` decides:
+ * without it the flags are replaced, "special" only makes the token special, "keep" changes nothing. */
 int32_t sd_tokenizer_new(const uint8_t* json, size_t size, const uint8_t* added, size_t added_size, sd_tokenizer** out,
                          sd_bytes* message);
 void sd_tokenizer_free(sd_tokenizer* tokenizer);
-/* text must be UTF-8 of at most 64 MiB. */
+/* Encodes `text`, which must be UTF-8 of at most 64 MiB. */
 int32_t sd_tokenizer_encode(const sd_tokenizer* tokenizer, const uint8_t* text, size_t size, int32_t add_special,
                             sd_ids* out, sd_bytes* message);
-/* Ids that name no token are skipped, as the Hugging Face library does. */
+/* Decodes ids. Ids that name no token are skipped, as in the Hugging Face library. */
 int32_t sd_tokenizer_decode(const sd_tokenizer* tokenizer, const uint32_t* ids, size_t count, int32_t skip_special,
                             sd_bytes* out, sd_bytes* message);
-int32_t sd_tokenizer_vocab_size(const sd_tokenizer* tokenizer, uint64_t* out); /* with added tokens */
+int32_t sd_tokenizer_vocab_size(const sd_tokenizer* tokenizer, uint64_t* out); /* includes added tokens */
 int32_t sd_tokenizer_token_to_id(const sd_tokenizer* tokenizer, const uint8_t* token, size_t size,
-                                 int64_t* out); /* -1 absent */
-/* SD_INVALID if no token has this id. *special: skipped by decode(skip_special). */
+                                 int64_t* out); /* -1: there is no such token */
+/* Returns SD_INVALID if no token has this id. Sets *special to 1 if decode(skip_special) skips it. */
 int32_t sd_tokenizer_id_to_token(const sd_tokenizer* tokenizer, uint32_t id, int32_t* special, sd_bytes* out);
-/* The bytes that each id below size stands for, joined: those of id i end at ends[i]; none for ids that name no token.
- * special: ids of special tokens, rising. At most 2^22 ids. */
+/* Writes the bytes that the ids below `size` stand for, one after the other. Those of id i end at ends[i]; an id that
+ * names no token has none. `special` gets the ids of special tokens in ascending order. `size` is at most 2^22. */
 int32_t sd_tokenizer_token_bytes(const sd_tokenizer* tokenizer, size_t size, sd_bytes* out, sd_ids* ends,
                                  sd_ids* special, sd_bytes* message);
 int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
@@ -69,24 +69,25 @@ int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
 typedef struct sd_vocabulary sd_vocabulary;
 typedef struct sd_grammar sd_grammar;
 enum { SD_JSON_SCHEMA = 0, SD_REGEX = 1 };
-/* The ids below size of a tokenizer, as a trie; eos: the ids that end a text, at least one. */
+/* Makes a trie of the tokenizer's ids below `size`. `eos` holds the ids that end a text, at least one. */
 int32_t sd_vocabulary_new(const sd_tokenizer* tokenizer, size_t size, const uint32_t* eos, size_t num_eos,
                           sd_vocabulary** out, sd_bytes* message);
 void sd_vocabulary_free(sd_vocabulary* vocabulary);
-/* text: at most 64 KiB of a JSON schema or a regular expression in Rust's syntax, for the whole text. SD_INVALID where
- * it is malformed, asks for what is not supported, is over the bounds on work, or where no text satisfies it; SD_LIMIT
- * where it is nested deeper than 512 objects and arrays, $refs followed. The time and memory that the intersections of
- * a schema take have no bound in here: a foreign grammar must have survived sd_grammar_check in a child process. */
+/* Compiles `text`, at most 64 KiB of a JSON schema or of a regular expression in Rust's syntax, which the whole answer
+ * must match. Returns SD_INVALID if it is malformed or unsupported, exceeds the bounds on work, or if no answer can
+ * match it; SD_LIMIT if objects and arrays nest deeper than 512, $refs included. Nothing here bounds the time and
+ * memory that the intersections of a schema take: check a foreign grammar with sd_grammar_check in a child process
+ * first. */
 int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t size,
                        sd_grammar** out, sd_bytes* message);
-/* Compiles text for a vocabulary of bytes, on half the stack, counts the bytes that it holds and lets go of it. Other
- * threads must not allocate meanwhile, or they are counted too. */
+/* Compiles `text` for a vocabulary of single bytes on half the stack, writes how many bytes the result occupies, and
+ * frees it. What other threads allocate meanwhile is counted too, so none should be running. */
 int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, size_t* bytes, sd_bytes* message);
 int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
 void sd_grammar_free(sd_grammar* grammar);
-/* These three change the handle: one thread at a time. Bit id % 32 of word id / 32: id may follow. Nothing may after a
- * bound on the work of one step was hit, and only the ids that end a text once it has ended. push: of an allowed id.
- * pop: takes back the last count. */
+/* These three change the handle, so only one thread may use it at a time. mask sets bit id % 32 of word id / 32 for
+ * each id that may follow: none after a step exceeded its bound on work, and only the ids that end a text once the
+ * grammar is complete. push appends an id that the mask allows. pop takes back the last `count` ids. */
 int32_t sd_grammar_mask(sd_grammar* grammar, uint32_t* words, size_t count);
 int32_t sd_grammar_push(sd_grammar* grammar, uint32_t token);
 int32_t sd_grammar_pop(sd_grammar* grammar, size_t count);
@@ -96,21 +97,23 @@ typedef struct sd_template sd_template;
 /* Writes strftime(format, now) into out[0, capacity) and returns its length; more than capacity means it did not fit.
  */
 typedef size_t (*sd_strftime)(const char* format, char* out, size_t capacity);
-/* source: UTF-8 of at most 1 MiB. A foreign one must have survived a compilation in a child process: chains of
- * operators can overflow the compiler's stack. */
+/* Compiles `source`, UTF-8 of at most 1 MiB. Compile a foreign one in a child process first: chains of operators can
+ * overflow the compiler's stack. */
 int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, sd_template** out, sd_bytes* message);
 void sd_template_free(sd_template* chat_template);
-/* context: one JSON object, the variables of the template. Fuel 1,000,000 instructions, recursion 100. */
+/* Renders the template with the variables in `context`, one JSON object. It may execute 1,000,000 instructions and
+ * recurse 100 deep. */
 int32_t sd_template_render(const sd_template* chat_template, const uint8_t* context, size_t size, size_t max_output,
                            sd_bytes* out, sd_bytes* message);
 
 /* --- Parquet --- */
-/* Takes whole lines, and how many bytes of the file are behind the reader. Not 0: no more, please. */
+/* Receives whole lines and the number of bytes of the file that have been read. A return value other than 0 stops the
+ * reading. */
 typedef int32_t (*sd_sink)(void* context, const uint8_t* lines, size_t size, uint64_t stored_done);
-/* Every row of the file at `path` (UTF-8) as one line of JSON: lists, structs and maps as arrays and objects, times as
- * ISO 8601, decimals as strings, bytes that are no UTF-8 as base64, NaN as null. SD_LIMIT: far more rows than a file of
- * this size may hold. Memory: the pages of a batch of rows, whatever their headers claim; run it in a child process
- * with an address-space limit. */
+/* Passes every row of the file at `path` (UTF-8) to the sink as one line of JSON: lists, structs and maps become arrays
+ * and objects, times ISO 8601, decimals strings, bytes that are not UTF-8 base64, and NaN null. Returns SD_LIMIT if
+ * there are far more rows than a file of this size can hold. It needs memory for the pages of one batch of rows,
+ * however large their headers claim to be: run it in a child process with a limit on its address space. */
 int32_t sd_parquet_rows(const uint8_t* path, size_t size, sd_sink sink, void* context, sd_bytes* message);
 
 #ifdef __cplusplus
