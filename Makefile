@@ -1,4 +1,4 @@
-# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
+# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist: each target installs what is missing, builds and runs on its own.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -19,7 +19,7 @@ $(BUILD)/build.ninja: | setup
 build: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS)
 
-# The seed of the mutations is fixed here, so that a change is judged by what it changed; `make fuzz` and the nightly run draw fresh ones.
+# The seed of the mutations is fixed here, so that every change meets the same mutations; `make fuzz` and the nightly run draw fresh ones.
 test: export FUZZ_SEED := $(or $(FUZZ_SEED),1)
 test: build fuzz
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
@@ -27,30 +27,30 @@ test: build fuzz
 fast: build
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -L fast -j $(JOBS) --no-tests=error
 
-# Formats C++ and Python as tests/architecture/format_test.py, a part of the fast tests, wants them.
+# Formats C++ and Python as tests/architecture/format_test.py, one of the fast tests, expects them.
 format: setup
 	@$(ENV) && "$$SPECDEC_PYTHON" tests/architecture/format_test.py --apply
 
-# clang-tidy with the short list of .clang-tidy; SINCE=COMMIT checks what differs from COMMIT. Needs Debian's clang-tidy-19.
+# Runs clang-tidy with the short list of .clang-tidy. SINCE=COMMIT checks only what differs from COMMIT. Needs Debian's clang-tidy-19.
 tidy: setup
 	@$(ENV) && cmake --preset dev > /dev/null && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/tidy.py $(if $(SINCE),--since $(SINCE))
 
 demo: build
 	@$(ENV) && $(BUILD)/bin/specdec demo
 
-# The relocatable tree: binaries, the small shared libraries beside them, licences. Needs only a Python venv with torch.
+# Makes the relocatable tree: binaries, the small shared libraries that they need, licences. To run it needs only a Python venv with torch.
 dist: build
 	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip
 
 asan tsan:
 	@$(MAKE) --no-print-directory fast PRESET=$@
 
-# FUZZ_INPUTS inputs a target (200,000), a fresh FUZZ_SEED, a corpus that is kept in FUZZ_CORPUS: tests/fuzz/run.py.
+# Runs tests/fuzz/run.py: FUZZ_INPUTS inputs per target (200,000), a fresh FUZZ_SEED, and a corpus that is kept in FUZZ_CORPUS.
 fuzz:
 	@$(MAKE) --no-print-directory build PRESET=fuzz
 	@$(ENV) && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/fuzz/run.py build-fuzz
 
-# Sanitizers, long soak, all fault points, fuzzing with 1e7 inputs a target: tests/nightly.py. PARTS="asan fuzz" runs some of it.
+# Runs tests/nightly.py: sanitizers, the long soak, all fault points, fuzzing with 1e7 inputs per target. PARTS="asan fuzz" runs only these.
 nightly: build
 	@$(ENV) && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/nightly.py $(PARTS)
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""bill_of_materials.py PREFIX SOURCE FILE…: what an install tree is made of, for `cmake --install` (`make dist`).
+"""bill_of_materials.py PREFIX SOURCE FILE…: writes down what an install tree is made of, for `cmake --install` (`make
+dist`).
 
-PREFIX is the install tree, SOURCE the root of the repository, FILE… the archives and headers of Debian packages that
-were linked or compiled in. Writes below PREFIX/share/doc/specdec:
+PREFIX is the install tree, SOURCE is the root of the repository, and FILE… are the archives and headers of Debian
+packages that were linked or compiled in. The results are written below PREFIX/share/doc/specdec:
 
-  sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the FILEs and the shared
-  libraries in
-                  PREFIX/lib/specdec), what is vendored, and the wheels that the tree needs at run time and does not
-                  contain
-  licences/       the licence texts of all that the tree contains
+  sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the owners of the FILEs
+                  and of the shared libraries in PREFIX/lib/specdec), vendored code, and the wheels that the tree
+                  needs at run time and does not contain
+  licences/       the licence texts of everything that the tree contains
 
-The same inputs give the same bytes. A crate that carries no licence text gets a line that names its licence and its
+The same inputs give the same bytes. For a crate that carries no licence text, a file names its licence and its
 repository."""
 
 import glob
@@ -63,7 +63,8 @@ def component(kind, name, version, purl, licence, sha256=None, contained=True):
 
 
 def crates(source, licences):
-    """Components of the crates that are linked, and which needs which (bom-refs)."""
+    """Returns the components of the linked crates, a map from each crate to the crates that it needs (bom-refs), and
+    the crates that specdec itself needs. Copies the licence texts of the crates."""
     metadata = json.loads(
         run(
             "cargo",
@@ -178,7 +179,7 @@ def wheels(source):
 
 
 def compress(folder):
-    """Texts of more than a page, as Debian keeps them: one of them alone has 2 MB."""
+    """Compresses the texts of 4 KiB or more, as Debian does: one of them alone has 2 MB."""
     for path in [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]:
         if os.path.getsize(path) < 4096:
             continue

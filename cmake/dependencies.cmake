@@ -1,4 +1,4 @@
-# Everything that is not ours. Torch is found through Torch_DIR (cmake/setup.sh --env sets it for the pinned wheel;
+# Finds everything that is not part of this repository. Torch is found through Torch_DIR (cmake/setup.sh --env sets it for the pinned wheel;
 # a user's own LibTorch >= 2.11 works the same way). Small libraries are linked statically where Debian ships archives,
 # so that an install tree moves to a machine that has only a torch wheel.
 find_package(Threads REQUIRED)
@@ -34,14 +34,15 @@ find_path(SPECDEC_TOML_INC toml++/toml.h REQUIRED)
 target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Threads ${CMAKE_DL_LIBS})
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
-# SHA-256. The shared library, which libcurl's libssl loads anyway: a second, static copy would give libssl half of its symbols.
+# For SHA-256 the shared library is linked, which libcurl's libssl loads anyway: with a second, static copy libssl would take half of its
+# symbols from there.
 find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})
 
 # Torch's own config file drags in the legacy FindCUDA and links the whole of libtorch into every process. Its headers and
 # the two libraries of the CPU half are all that most of this project needs; CUDA code adds its own (engine/CMakeLists.txt).
-# Fuzzing config.json takes header-only types and no library.
+# The fuzz target of config.json needs header-only types and no library.
 if(SPECDEC_TORCH OR SPECDEC_FUZZ)
   if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
     set(Torch_DIR $ENV{Torch_DIR})

@@ -1,4 +1,4 @@
-# cmake -DOUT=file.cpp -DNAMESPACE=a::b -DFILES=kName=path,… -P embed.cmake: each file as `extern const char kName[]`.
+# cmake -DOUT=file.cpp -DNAMESPACE=a::b -DFILES=kName=path,… -P embed.cmake: writes each file as `extern const char kName[]`.
 file(WRITE "${OUT}" "namespace ${NAMESPACE} {\n")
 string(REPLACE "," ";" FILES "${FILES}")
 foreach(pair ${FILES})
@@ -6,7 +6,7 @@ foreach(pair ${FILES})
   set(name ${CMAKE_MATCH_1})
   set(path ${CMAKE_MATCH_2})
   file(READ "${path}" text)
-  # What is inlined into a page must not end the element that it is in.
+  # A text that is inlined into a page must not end the element that contains it.
   if(text MATCHES "\\)asset\"" OR (NOT path MATCHES "\\.html$" AND text MATCHES "</script|</style|<!--"))
     message(FATAL_ERROR "${path} cannot be embedded: it holds the end of a raw string, of a script, of a style or of a comment")
   endif()

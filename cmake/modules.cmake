@@ -1,7 +1,7 @@
-# specdec_module(NAME sources… [TORCH] [DEPS targets…]): one static library per folder of the architecture.
-# specdec_test(NAME sources… [TORCH] [LABELS …] [DEPS targets…]): one GoogleTest binary and one CTest entry per folder.
+# specdec_module(NAME sources… [TORCH] [DEPS targets…]): makes one static library per folder of the architecture.
+# specdec_test(NAME sources… [TORCH] [LABELS …] [DEPS targets…]): makes one GoogleTest binary and its CTest entry.
 # Headers that nearly every file needs are parsed once for each kind of target: `plain`, `test` (with GoogleTest), `torch` (with ATen).
-# Not for the fuzz build, which compiles few files.
+# The fuzz build does without, because it compiles few files.
 set(SPECDEC_COMMON_HEADERS <nlohmann/json.hpp> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector>)
 function(specdec_precompile kind)
   if(SPECDEC_FUZZ)
@@ -26,8 +26,8 @@ function(specdec_reuse_headers target kind)
   endif()
 endfunction()
 
-# With SPECDEC_UNITY a few files of a target are one translation unit, so that templates of headers are compiled once for all of
-# them. Their anonymous namespaces are one, too.
+# With SPECDEC_UNITY a few files of a target form one translation unit, so that templates of headers are compiled once for all
+# of them. Such files also share one anonymous namespace.
 function(specdec_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4)
 endfunction()
@@ -57,7 +57,7 @@ function(specdec_test name)
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   specdec_unite(${name})
-  # Macros of GoogleTest have an else; what a test leaves out of an initialiser has its default.
+  # GoogleTest's macros contain an else. A member that a test leaves out of an initialiser has its default.
   target_compile_options(${name} PRIVATE -Wno-dangling-else -Wno-missing-field-initializers)
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
@@ -78,7 +78,7 @@ function(specdec_test name)
   endif()
 endfunction()
 
-# specdec_embed(OUT.cpp NAMESPACE kName=path…): the files as strings, written again when one changes.
+# specdec_embed(OUT.cpp NAMESPACE kName=path…): writes the files as strings, and again when one changes.
 function(specdec_embed out namespace)
   list(TRANSFORM ARGN REPLACE "^[^=]+=" "" OUTPUT_VARIABLE paths)
   list(JOIN ARGN "," files)

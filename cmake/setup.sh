@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what specdec needs on Debian 12 (Ubuntu 24.04: written for, untested) and prints nothing it did not do.
-# Every step is skipped when its result is there already. Downloads and compiled dependencies live outside the clone,
+# Installs what specdec needs on Debian 12 and prints only what it does. It is written for Ubuntu 24.04, too, but untested there.
+# A step is skipped if its result already exists. Downloads and compiled dependencies live outside the clone,
 # under ${XDG_CACHE_HOME:-~/.cache}/specdec, so that a second clone or a wiped build folder does not fetch them again.
 #   cmake/setup.sh          installs
 #   cmake/setup.sh --env    prints the shell variables that the build needs, and installs nothing

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""nightly.py [PART…]: everything that is too long for `make test`, in one run with one summary (`make nightly`).
+"""nightly.py [PART…]: runs everything that is too long for `make test`, with one summary (`make nightly`).
 
 Parts, in this order (all of them if none is named):
-  tools       fetches into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and the
-              Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
-              network, 370 MB kept); all of it pinned by version and digest
-  checks      the tests that `make test` skips without these. Where `tools` has not made the engines' packages, the
-              summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, come before what it made)
+  tools       fetches tools into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and
+              the Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
+              network, 370 MB kept); version and digest of everything are pinned
+  checks      runs the tests that `make test` skips without these tools. If `tools` has not made the engines' packages,
+              the summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, take precedence)
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
-  tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
-  fuzz        FUZZ_INPUTS inputs a target (1e7 unless set), the Rust half with coverage counters
+  tidy        clang-tidy over all sources (make tidy); if clang-tidy-19 is not installed, the summary says so
+  fuzz        FUZZ_INPUTS inputs per target (1e7 unless set), the Rust half with coverage counters
 
-A part that fails does not stop the others. What each one took and found is printed as it ends and written to
-build/nightly.json, its output to build/nightly/PART.log. Exit code 1 when a part failed."""
+A part that fails does not stop the others. The time and the findings of each part are printed as it ends and written to
+build/nightly.json, its output to build/nightly/PART.log. Exits with 1 if a part failed."""
 
 import hashlib
 import importlib.util
@@ -77,15 +77,16 @@ def fetch_promtool(log):
 
 
 def engines_folder():
-    """What SPECDEC_ENGINE_PACKAGES names. Keyed by the lock files and, as it holds compiled wheels, by the Python."""
+    """Returns the folder for SPECDEC_ENGINE_PACKAGES. Its name depends on the lock files and, as it holds compiled
+    wheels, on the Python."""
     locks = "".join(digest_of(os.path.join(ENGINES, name)) for name in ("engines.txt", "requirements.txt"))
     key = hashlib.sha256((locks + sys.implementation.cache_tag + platform.machine()).encode()).hexdigest()
     return os.path.join(TOOLS, "engines-" + key[:12])
 
 
 def fetch_engines(log):
-    """The engines' wheels are unpacked without what is compiled in them, what they import is installed under deps/.
-    torch is this Python's own and is not fetched a second time."""
+    """Unpacks the engines' wheels without their compiled files, and installs what they import under deps/. torch is
+    taken from this Python and not fetched a second time."""
     folder = engines_folder()
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
@@ -122,7 +123,7 @@ def fetch_engines(log):
 
 
 def completed(folder, leftovers):
-    """Marks what was made as whole, without what it was made from."""
+    """Removes the leftovers, which are what the folder was made from, and marks the folder as complete."""
     for path in leftovers:
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     open(os.path.join(folder, ".complete"), "w").close()
@@ -202,7 +203,7 @@ PARTS = {
 
 
 def counts(text):
-    """What the log of a part says of itself."""
+    """Returns what the log of a part reports about its tests and inputs."""
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)

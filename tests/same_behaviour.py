@@ -1,11 +1,11 @@
-"""Shows that two builds behave the same: everything that a user or another program can observe of a fixed list of
-commands.
+"""Shows that two builds behave the same. It compares everything that a user or another program can observe of a fixed
+list of commands.
 
     python3 tests/same_behaviour.py run BUILD OUT  runs the list with BUILD/bin/specdec, keeps what was observed in OUT
     python3 tests/same_behaviour.py compare A B    prints a unified diff of each file that differs; exit 1 if any does
 
-The tiny models and the logs are made here, each run in a scratch folder of its own, without a network. What differs
-between two runs of the same build is replaced by the rules below, each with its reason. Nothing else is: counts,
+The tiny models and the logs are made here, and each run has its own scratch folder and no network. The rules below
+replace what differs between two runs of the same build, each with its reason. Nothing else is replaced: counts,
 acceptance, texts, digests of files, modes and messages are kept as they are. A rule that is wider than its reason would
 hide a change."""
 
@@ -150,7 +150,7 @@ TEXT_RULES = [
 
 
 class Normaliser:
-    """The rules with what is learnt during the run: the scratch folder, ports, digests of packages."""
+    """Applies the rules and what is learnt during the run: the scratch folder, ports, digests of packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
@@ -167,13 +167,14 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Digests that cover a time, such as a package's (its manifest says when it was made); also in the short forms
-        that are shown."""
+        """Learns a digest that covers a time, also in the short forms that are shown. A package's digest is one,
+        because its manifest says when it was made."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
     def is_now(self, seconds):
-        """Only times of this run are replaced; those of logs and records that were given stay."""
+        """Returns whether the time is within this run. Only such times are replaced; those of the given logs and
+        records stay."""
         return self.began <= seconds <= time.time() + 2
 
     def value(self, file, value, path=""):
@@ -218,8 +219,8 @@ class Normaliser:
         return json.dumps(self.value(file, value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def any(self, file, text):
-        """JSON (one object, or one a line, or inside of a page) with sorted keys and a key a line, so that a diff names
-        the key; other texts as they are."""
+        """Returns the normalised text. JSON (one object, one per line, or inside a page) gets sorted keys and one key
+        per line, so that a diff names the key."""
         if file.endswith(".html"):
             return self.text(
                 file,
@@ -279,9 +280,9 @@ class Observer:
         file.write_text(self.normaliser.any(name, text))
 
     def run(self, name, *arguments, stdin=None, err=True, env=None, learn=None):
-        """Runs specdec in the scratch folder and keeps command, exit code, stdout and, unless it shows progress,
-        stderr. Returns stdout. `learn` sees stdout before it is kept and may tell the normaliser of digests that cover
-        a time or the scratch folder."""
+        """Runs specdec in the scratch folder and keeps the command, its exit code, stdout and, unless it shows
+        progress, stderr. Returns stdout. `learn` sees stdout before it is kept, so that it can give the normaliser
+        digests that cover a time or the scratch folder."""
         arguments = [str(a) for a in arguments]
         done = subprocess.run(
             [str(self.program), *arguments],
@@ -312,7 +313,7 @@ class Observer:
         return {}
 
     def saw(self, result):
-        """Every JSON document's schema with the paths and types that it had in this run."""
+        """Records the paths and types that the JSON document has in this run, under its schema."""
 
         def paths(value, path):
             if isinstance(value, dict):
@@ -334,7 +335,7 @@ class Observer:
             self.schemas.setdefault(result["schema"], set()).update(paths(result, ""))
 
     def keep_tree(self, name, folder, texts=True, binaries=True, omit=()):
-        """All files below `folder` with their modes; texts are kept, of other files the digest."""
+        """Keeps a list of all files below `folder` with their modes. Texts are kept, of other files the digest."""
         root, lines = self.scratch / folder, []
         for file in sorted(root.rglob("*"), key=lambda f: self.normaliser.text(name, str(f))):
             relative = str(file.relative_to(root))
@@ -370,8 +371,8 @@ class Observer:
         self.keep(f"{name}.tree", "\n".join(lines) + "\n")
 
     def keep_database(self, name, file):
-        """Structure and rows as SQL. Positions in a file are kept under the digest of its beginning, not of its
-        inode."""
+        """Keeps structure and rows as SQL. Positions in a file are kept under the digest of its beginning, not under
+        its inode."""
         with contextlib.closing(sqlite3.connect(f"file:{self.scratch / file}?mode=ro", uri=True)) as db:
             rows = [
                 f"PRAGMA {p} = {db.execute(f'PRAGMA {p}').fetchone()[0]}"
@@ -382,7 +383,7 @@ class Observer:
 
 
 def next_second():
-    """Packages and promotions are ordered by the second in which they were made."""
+    """Waits for the next second, because packages and promotions are ordered by the second in which they were made."""
     time.sleep(1.02 - time.time() % 1)
 
 
@@ -1031,8 +1032,8 @@ FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
 
 
 def with_speed(report):
-    """A report of the acceptance that was measured here with a speed that was not: the verdict pass, always the
-    same."""
+    """Returns a report with the acceptance that was measured here and a speed that was not, so that the verdict is
+    always pass."""
     report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]", **FIXED_TIME)
     report["speed"] = {
         "draft_cost": 0.1,
@@ -1201,7 +1202,7 @@ def observe_package(o):
 
 
 class Server:
-    """specdec serve on a free port."""
+    """`specdec serve` on a free port."""
 
     def __init__(self, o, name, *arguments):
         self.o, self.name = o, name
@@ -1227,7 +1228,7 @@ class Server:
             time.sleep(0.05)
 
     def wait_until_idle(self, headers):
-        """A reply is sent before the engine has counted its last step."""
+        """Waits until no request runs, because a reply is sent before the engine has counted its last step."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -1290,8 +1291,9 @@ class Server:
 
 
 def joined_stream(text, normaliser, file):
-    """The events of a stream. How many tokens one event holds follows the pace of the connection, so that the texts are
-    joined and everything else is kept once; of several choices the events come in no fixed order."""
+    """Returns the events of a stream in a form that can be compared. The number of tokens in an event depends on the
+    pace of the connection, so the texts are joined and everything else is kept once. With several choices the events
+    are sorted, because they come in no fixed order."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
         if not event.startswith("data: {"):
@@ -1315,8 +1317,8 @@ VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^spec
 
 
 def metrics_that_count(page):
-    """Families in their order, the samples of each sorted: they come from a hash table and their order means
-    nothing."""
+    """Returns the families in their order, with the samples of each sorted: these come from a hash table, so their
+    order means nothing."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)
@@ -1532,7 +1534,7 @@ def observe_serve(o):
 
 
 def write_records(file, o, count, loss, seed, draft, target, domain=""):
-    """Acceptance records of long ago, around the baseline of a draft that is always accepted."""
+    """Appends acceptance records of a time long ago. Every position accepts 1 - `loss` on average."""
     rng = random.Random(seed)
     with file.open("a") as out:
         for i in range(count):
@@ -1564,7 +1566,7 @@ def write_records(file, o, count, loss, seed, draft, target, domain=""):
 
 @contextlib.contextmanager
 def pages(o):
-    """A web server with /metrics pages as files of the scratch folder hold them."""
+    """Runs a web server whose /metrics pages are files of the scratch folder, and which keeps what is posted to it."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the demo's tokenizer files: byte-level BPE with 1,536 tokens fitted on the demo traffic (tokenizers 0.23.2).
+"""Makes the demo's tokenizer files: a byte-level BPE with 1,536 tokens, trained on the demo traffic (tokenizers
+0.23.2).
 
-specdec demo traffic --count 8000 --edition first  > first.jsonl
-specdec demo traffic --count 8000 --edition updated > updated.jsonl
-make_tokenizer.py first.jsonl updated.jsonl OUT
+    specdec demo traffic --count 8000 --edition first > first.jsonl
+    specdec demo traffic --count 8000 --edition updated > updated.jsonl
+    make_tokenizer.py first.jsonl updated.jsonl OUT
 """
 
 import json

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Rounds a trained fp32 model directory to bf16 (nearest even), so that both embedded targets fit in the repository.
+"""Rounds a trained fp32 model directory to bf16 (to nearest, ties to even), so that both embedded targets fit in the
+repository.
 
-to_bf16.py RUN/draft OUT
+    to_bf16.py RUN/draft OUT
 """
 
 import json

@@ -1,4 +1,4 @@
-# specdec_report: HTML pages and files for CI pipelines, with inlined assets; does not use torch.
+# specdec_report makes HTML pages with inlined assets and files for CI pipelines. It does not use torch.
 set(assets ${CMAKE_CURRENT_LIST_DIR}/assets)
 set(assets_cpp ${CMAKE_CURRENT_BINARY_DIR}/report_assets.cpp)
 specdec_embed(${assets_cpp} specdec::deploy::assets kUplotJs=${assets}/uPlot.iife.min.js kUplotCss=${assets}/uPlot.min.css

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""format_test.py [--apply]: checks that clang-format and ruff would leave every file of the tree as it is, and that
-ruff and shellcheck find nothing in its Python and shell. With --apply (`make format`) it formats the files instead."""
+"""format_test.py [--apply]: checks that clang-format and ruff would leave every file of the tree unchanged, and that
+ruff and shellcheck report nothing about its Python and shell files. With --apply (`make format`) it formats the files
+instead."""
 
 import os
 import subprocess
@@ -43,13 +44,14 @@ def is_shell(file):
 
 
 def run(tool, arguments):
-    """Returns what the tool said if it found something, else an empty string."""
+    """Returns what the tool printed if it failed, else an empty string."""
     done = subprocess.run([os.path.join(FORMATTERS, tool), *arguments], cwd=ROOT, capture_output=True, text=True)
     return (done.stdout + done.stderr).strip() if done.returncode != 0 else ""
 
 
 def run_in_parts(tool, arguments, found):
-    """Runs a tool that works on one file at a time on as many cores as there are."""
+    """Runs a tool that works on one file at a time, with the files split among all cores. Returns what it printed where
+    it failed."""
     parts = os.cpu_count() or 1
     with ThreadPoolExecutor(parts) as pool:
         said = pool.map(lambda at: run(tool, [*arguments, *found[at::parts]]) if found[at::parts] else "", range(parts))

@@ -1,7 +1,11 @@
 """Writes golden/confidence_sequence.json: streams and the bounds that confseq gives for them, one pair after every
-value. With Python 3.11, numpy 1.26.4, scipy 1.17.1, and matplotlib and multiprocess, which its betting.py imports:
+value.
+
+Needs Python 3.11, numpy 1.26.4, scipy 1.17.1, and matplotlib and multiprocess, which confseq's betting.py imports.
+
   pip download --no-deps --no-binary :all: confseq==0.0.11 && tar xf confseq-0.0.11.tar.gz
-  PYTHONPATH=confseq-0.0.11/src python3 tests/base/confidence_sequence_golden.py"""
+  PYTHONPATH=confseq-0.0.11/src python3 tests/base/confidence_sequence_golden.py
+"""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Recomputes the digests that fingerprint_test.cpp expects, from base/fingerprint.h's description alone (Python 3.11,
-standard library only): python3 tests/base/fingerprint_golden.py"""
+"""Recomputes the digests that fingerprint_test.cpp expects. It follows the description in base/fingerprint.h alone,
+with Python 3.11 and its standard library: python3 tests/base/fingerprint_golden.py"""
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
-"""`specdec serve` under load, from outside: arrivals of a trace at several speeds, ten times more than it can do, and a
-long mixed run.
+"""Measures `specdec serve` under load from outside: with the arrivals of a trace at several speeds, with ten times more
+requests than it can answer, and in a long mixed run.
 
   python3 tests/bench/load.py trace    BUILD --target DIR --draft DIR --texts FILE --arrivals CSV [--speeds 1 2 4]
       [--seconds 60] [--scale 0.05]
@@ -7,9 +7,9 @@ long mixed run.
   python3 tests/bench/load.py soak     BUILD --target DIR --draft DIR --other DIR --texts FILE [--seconds 600]
       [--requests 5000]
 
-CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths times --scale. Prompts are
-pieces of FILE. One JSON object. A client of one thread: the server should be the slower one (a target of tens of
-millions of weights)."""
+CSV has the columns TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces), and both lengths are
+multiplied by --scale. Prompts are pieces of FILE. Prints one JSON object. The client has one thread, so the target
+should be large enough (tens of millions of weights) for the server to be the slower of the two."""
 
 import argparse
 import asyncio
@@ -271,7 +271,8 @@ def trace(o):
 
 
 def samples_of(server, stop):
-    """Memory and descriptors, every second until `stop` is set."""
+    """Samples resident memory and open descriptors every second until `stop` is set. Returns the list,
+    which keeps growing, and the sampling task."""
     samples = []
 
     async def sample():
@@ -305,8 +306,8 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """One tenant sends `factor` times what the server can do; another one asks for one answer at a time all the
-    while."""
+    """One tenant sends `factor` times as many requests as the server can answer, while another one asks for one answer
+    at a time."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)
     keys = Path(tempfile.mkdtemp()) / "keys"

@@ -1,13 +1,14 @@
-"""Models that the benches make from small real ones, on the standard library alone: wider ones of the same function,
-worse ones of the same shape.
+"""Makes models for the benches from small real ones, with the standard library alone: wider ones that compute the same
+function, and worse ones of the same shape.
 
   python3 tests/bench/made_models.py inflate SRC DST [--width 16] [--extra-layers 3]
-      bf16: stories260K becomes one of 93 M weights
+      writes bf16; stories260K becomes a model of 93 M weights
   python3 tests/bench/made_models.py worsen  SRC DST [--noise 0.3]
-      normal noise of so much of each matrix's own size; inf: random
+      adds normal noise to each matrix, NOISE times as large as its root mean square; inf makes all weights random
 
-`inflate` pads every dimension but head_dim with zeros and appends layers that add nothing, so that a model has the
-acceptance of a small trained pair and the cost of a large one. It knows the Llama family."""
+`inflate` pads every dimension except head_dim and the vocabulary with zeros and appends layers that add nothing, so
+that a model has the acceptance of a small trained pair and the cost of a large one. It supports the Llama family
+only."""
 
 import argparse
 import array
@@ -20,7 +21,7 @@ from pathlib import Path
 
 
 def read_tensors(file):
-    """Name: (shape, floats). F32 or BF16."""
+    """Reads a safetensors file of F32 or BF16. Returns a map from name to (shape, floats)."""
     data = file.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     out = {}
@@ -40,13 +41,13 @@ def read_tensors(file):
 
 
 def bf16(values):
-    """Rounded to the nearest, ties to even."""
+    """Returns the bytes of the values rounded to bf16, to nearest with ties to even."""
     bits = array.array("I", values.tobytes())
     return array.array("H", (((x + 0x7FFF + ((x >> 16) & 1)) >> 16) & 0xFFFF for x in bits)).tobytes()
 
 
 def write_tensors(file, tensors, dtype):
-    """tensors: name: (shape, bytes)."""
+    """Writes a safetensors file. `tensors` maps a name to (shape, bytes)."""
     header, at = {}, 0
     for name, (shape, raw) in tensors.items():
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(raw)]}

@@ -1,11 +1,11 @@
-"""A model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with random weights, and
-`specdec distill` on it: how long it is silent, what preparing costs, what a step costs, and how soon it ends after
-SIGTERM at random moments. 1 GB on disk, minutes of time: run by hand or by night, never by `make test`.
+"""Runs `specdec distill` on a model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with
+random weights. Measures how long it is silent, what preparing costs, what a step costs, and how soon it ends after
+SIGTERM at random moments. It needs 1 GB on disk and minutes of time, so it is run by hand and never by `make test`.
 
   python3 tests/bench/real_shape.py BUILD [--stops 6] [--seconds 150] [--seed 1] [--out FILE]
 
-One JSON object; exit 1 where a line took longer than 2 s (2.5 s with the machine's own jitter) or a stop longer than 10
-s or another exit code than 75."""
+Prints one JSON object. Exits with 1 if it was silent for more than 2.5 s (the limit of 2 s and the machine's own
+jitter), or if a stop took longer than 10 s or gave another exit code than 75."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD, VOCAB = 24, 896, 4864, 14, 2, 64, 15
 
 
 def write_model(folder, seed):
-    """Values as trained weights have: N(0, 0.02) in bf16, norms 1."""
+    """Writes a model with values like those of trained weights: N(0, 0.02) in bf16, and 1 in the norms."""
     from tiny_model import byte_tokenizer
 
     folder.mkdir(parents=True)
@@ -105,7 +105,7 @@ def write_text(file, rows, seed):
 
 
 class Run:
-    """A command whose stderr is read line by line, with the time between lines."""
+    """A command whose stderr is read line by line, with the time at which each line arrived."""
 
     def __init__(self, command):
         self.begin = time.monotonic()

@@ -1,6 +1,6 @@
-"""What earlier versions have written is read by this one: python3 tests/compat/compat_test.py BUILD. Each folder beside
-this file was written by the version that it is named after (make.py); its expected.json holds what that version said of
-it."""
+"""Checks that this version reads what earlier versions have written: python3 tests/compat/compat_test.py BUILD. Each
+folder beside this file was written by the version that it is named after (make.py), and its expected.json holds what
+that version reported about it."""
 
 import json
 import os

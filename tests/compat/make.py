@@ -1,9 +1,9 @@
 """Writes the files that a version leaves behind, so that later versions can be tested for reading them: python3
 tests/compat/make.py BUILD
 
-They go to tests/compat/VERSION, where VERSION is that of BUILD/bin/specdec; what is there stays. All of them are
-written by that program from models of a few thousand parameters. The models themselves are not kept, but for those in
-the package: the same seed gives the same bytes."""
+They go to tests/compat/VERSION, where VERSION is that of BUILD/bin/specdec; a folder that exists is not written again.
+That program writes all of them from models of a few thousand parameters. The models themselves are not kept, except
+those in the package, because the same seed gives the same bytes."""
 
 import json
 import os
@@ -28,7 +28,8 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """What same_behaviour.py's helpers ask of an observer: a scratch folder, and nothing to replace."""
+    """Has what same_behaviour.py's helpers expect of an observer: a scratch folder, and a normaliser that replaces
+    nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)
@@ -59,7 +60,7 @@ class Maker:
 
 
 def make_run(m):
-    """A distillation that was stopped by a signal after its first checkpoint."""
+    """Starts a distillation and stops it by a signal after its first checkpoint. Returns its command."""
     command = [
         "distill",
         "--target",
@@ -101,7 +102,7 @@ def make_run(m):
 
 
 def make_records(m):
-    """Traffic and acceptance records of a server that answered a few requests."""
+    """Records the traffic and the acceptance of a server that answers a few requests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -150,8 +151,8 @@ def make_records(m):
 
 
 def make_monitor(m, package, report):
-    """A monitor's memory with history, a transition to drift and what was done then, positions in a file and counters
-    of a page."""
+    """Makes a monitor's database with a history, a transition to drift and the actions that followed, positions in a
+    file and counters of a page. Returns what the last check reported."""
     name = lambda model: report["inputs"][model]["fingerprint"]["id"][:12]
     records = m.scratch / "records.jsonl"
     check = [

@@ -1,11 +1,11 @@
-"""The models that the kept files were made with; changing them makes every kept file foreign."""
+"""Writes the models that the kept files were made with. If they change, no kept file fits them any more."""
 
 import tiny_model
 
 
 def write_models(folder):
-    """`target` with two layers and `draft` with one, smaller than those of the other tests so that a checkpoint of them
-    can be kept."""
+    """Writes `target` and `draft`, each with two layers and the same weights. They are smaller than those of the other
+    tests, so that a checkpoint of them can be kept."""
     usual = tiny_model.HIDDEN, tiny_model.MLP
     tiny_model.HIDDEN, tiny_model.MLP = 8, 16
     try:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Golden files of tests/distill: losses with gradients by PyTorch's autograd, ten AdamW steps by torch.optim, event
-files read back.
+"""Makes the golden files of tests/distill: losses with gradients by PyTorch's autograd, and ten AdamW steps by
+torch.optim.
 
-    python tests/distill/make_goldens.py        # torch 2.11.0, safetensors 0.8, numpy; writes tests/distill/golden/
+    python tests/distill/make_goldens.py    writes tests/distill/golden/ (torch 2.11.0, safetensors 0.8, numpy)
 
-losses.safetensors   draft, target [6, 37], labels [6], rows [4]; per loss and temperature: loss, acceptance, grad [6,
-37];
-                     kept [14]; per loss at temperature 0.7 of a draft of these tokens: kept.<loss>.loss, .acceptance,
-                     .grad [6, 14]
+losses.safetensors   draft, target [6, 37], labels [6], rows [4]
+                     for each loss and temperature: <loss>.<temperature>.loss, .acceptance, .grad [6, 37]
+                     kept [14], the tokens of a draft with a reduced vocabulary, and for each loss at temperature 0.7:
+                     kept.<loss>.loss, .acceptance, .grad [6, 14]
 adamw.safetensors    p0.<name>, g<step>.<name>, p10.<name>: lr 1e-2, betas .9 .95, eps 1e-8, clip 1.0, decay 0.1 on
-matrices only
+                     matrices only
 """
 
 import math

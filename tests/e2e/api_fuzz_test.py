@@ -1,6 +1,8 @@
-"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not,
-then 1,000 of all kinds in a random order over several connections. No 5xx, replies and errors as the document says,
-what does not fit is refused by name, the server stays alive; every route with no key, a wrong key and a key."""
+"""Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit it and
+1,000 that do not, every GET 1,000 reads and 1,000 other methods; then 1,000 requests of all kinds follow in a random
+order over several connections. No reply is a 5xx, replies and errors are as the document says, what does not fit is
+refused by name, and the server stays alive. Every route is asked with no key, a wrong key, an empty key and a valid
+key."""
 
 import atexit
 import http.client
@@ -79,7 +81,7 @@ class Server:
         self.connections = {}
 
     def ask(self, path, method, body=None, headers=None, admin=False):
-        """(status, headers, bytes); a connection that the server closed after its reply is opened anew."""
+        """Returns (status, headers, bytes). Reopens a connection that the server closed after its reply."""
         for attempt in range(2):
             connection = self.connections.setdefault(
                 admin,
@@ -108,7 +110,7 @@ def fail(text, *more):
 
 
 def settle(rng, body):
-    """What no schema says of two fields together."""
+    """Makes a body obey the rules about two fields together, which no schema expresses."""
     if body.get("stream_options") is not None:
         body["stream"] = True
     if "messages" in body and body.get("top_logprobs") is not None:
@@ -229,7 +231,8 @@ def bodies_that_do_not(rng, path, operation, server, admin):
 
 
 def reads(rng, path, operation, server, admin):
-    """GET with whatever a client may add, and with names that are not there."""
+    """Sends GETs with whatever a client may add and with names that do not exist, and other methods, which must get
+    405."""
     for i in range(CASES):
         name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
         place = path.replace("{model}", name) + rng.choice(
@@ -278,8 +281,8 @@ def reads(rng, path, operation, server, admin):
 
 
 def chain(rng):
-    """References that lead from one to the next: short ones are compiled, long ones refused by name, none is the end of
-    the server."""
+    """Returns a request with a chain of references. Short chains are compiled, long ones are refused by name, and none
+    ends the server."""
     count, kind = rng.choice([1, 3, 20, 100, 400, 509, 512, 700, 1300]), rng.randrange(5)
     link = [
         lambda r: r,
@@ -301,8 +304,8 @@ def chain(rng):
 
 
 def sequences(server):
-    """Requests of every kind in a random order over several connections, some given up midway: each is answered as
-    alone, and a request that fixes its seed has one text from the first to the last."""
+    """Sends requests of every kind in a random order over several connections and gives some up midway. Each is
+    answered as if it were alone, and a request that fixes its seed gets the same text from the first to the last."""
     rng, path = random.Random("sequences"), "/v1/completions"
     operation = document["paths"][path]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]

@@ -1,5 +1,5 @@
-"""Hostile and broken files: the contract's exit code, one clear last line that names the file, never a crash or a
-hang."""
+"""Runs commands on hostile and broken files. They end with the contract's exit code and one clear last line that names
+the file, never with a crash or a hang."""
 
 import json
 import os

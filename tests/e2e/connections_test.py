@@ -1,4 +1,4 @@
-"""1,100 idle connections: clients are served, and /admin/drain on the Unix socket works."""
+"""Opens 1,100 idle connections. Clients are still served, and /admin/drain on the Unix socket still works."""
 
 import http.client
 import json

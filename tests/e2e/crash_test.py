@@ -1,6 +1,7 @@
-"""`kill -9` at every change that `specdec distill`, `package` and `data ingest` make to the file system, every fault
-that a file system can bring (tests/e2e/faults.py) and power cuts: readers see the old or the new and nothing between,
-what was said to be done stays done, and the same command again gives the same bits as if nothing had happened."""
+"""Kills `specdec distill`, `package` and `data ingest` (`kill -9`) at every change that they make to the file system,
+and runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers see the old or the
+new and nothing in between, what was reported as done stays done, and the same command run again gives the same bits as
+if nothing had happened."""
 
 import hashlib
 import json
@@ -57,7 +58,7 @@ def partials(folder):
 
 
 def check_run(out, n):
-    """What readers of a run may rely on at any time: a draft that is whole or not there, checkpoints likewise."""
+    """Checks what readers of a run may rely on at any time: the draft is whole or absent, and so is each checkpoint."""
     draft, result = out / "draft", out / "result.json"
     if draft.exists():
         must(tree(draft).keys() == reference.keys(), f"{n}: the draft lacks files")
@@ -96,7 +97,7 @@ def finish_run(out, n):
 
 
 def figures_of(out):
-    """result.json without what depends on the clock."""
+    """Returns the parts of result.json that do not depend on the clock."""
     result = json.loads((out / "result.json").read_text())
     training = {k: v for k, v in result["training"].items() if k not in ("seconds", "tokens_per_second")}
     return [training, result["verdict"], result["acceptance"], result["draft"]["id"]]
@@ -165,7 +166,8 @@ def publish(store, draft, *more):
 
 
 def content(package):
-    """A manifest without what depends on the clock: what makes two packages the same."""
+    """Returns the manifest without what depends on the clock. It is equal for packages that are the same in everything
+    else."""
     manifest = json.loads((package / "manifest.json").read_text())
     return json.dumps({k: v for k, v in manifest.items() if k not in ("created", "parent")}, sort_keys=True)
 

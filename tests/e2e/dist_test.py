@@ -1,4 +1,4 @@
-"""The installed tree: moved elsewhere it runs with nothing but a Python environment that has torch."""
+"""Checks the installed tree: moved elsewhere, it runs with nothing but a Python environment that has torch."""
 
 import json
 import re
@@ -18,7 +18,8 @@ work = Path(tempfile.mkdtemp())
 
 
 def bare(*command, torch=True, **variables):
-    """Runs it with an empty environment: torch is found by the python3 on PATH, as in an activated environment."""
+    """Runs a command with an empty environment except PATH and `variables`. With `torch`, the python3 on PATH has
+    torch, as in an activated environment."""
     path = f"{environment}/bin:/usr/bin:/bin" if torch else "/usr/bin:/bin"
     return subprocess.run(
         [str(c) for c in command], env={"PATH": path, **variables}, capture_output=True, text=True, timeout=60, cwd=work

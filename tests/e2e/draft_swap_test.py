@@ -1,4 +1,5 @@
-"""Drafts tried and swapped in the running program: real models, a package and its channel, what is refused."""
+"""Tries and swaps drafts in the running server: model directories, a package and its channel, and drafts that are
+refused."""
 
 import http.client
 import json

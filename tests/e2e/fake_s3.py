@@ -1,4 +1,5 @@
-"""An S3 of a few requests on 127.0.0.1 that checks every signature for itself. Faults are set by tests."""
+"""An S3 server on 127.0.0.1 that knows a few kinds of request and checks every signature itself. Tests set its
+faults."""
 
 import hashlib
 import hmac
@@ -44,7 +45,7 @@ class FakeS3:
         }
 
     def right(self, to, body):
-        """Signature Version 4, worked out again from what arrived."""
+        """Returns whether the Signature Version 4 equals the one computed again from what arrived."""
         found = re.fullmatch(
             r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,SignedHeaders=([^,]+),"
             r"Signature=([0-9a-f]{64})",

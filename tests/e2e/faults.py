@@ -1,7 +1,8 @@
-"""The real program under faults of the file system and after power cuts (tests/faults): a library is preloaded that
-counts its changes and lets one of them fail, or writes all of them down. SPECDEC_FAULTS=all takes every point, else a
-tenth of them, by the seed SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the
-same faults. The nightly run draws a fresh one. Kills are cheap to reason about and always at every point."""
+"""Runs the real program under faults of the file system and after power cuts (tests/faults). A preloaded library counts
+its changes and lets one of them fail, or records all of them. SPECDEC_FAULTS=all takes every point; otherwise a tenth
+of them are drawn by the seed SPECDEC_FAULT_SEED, which is printed. The seed is 1 unless it is set, so that the same
+commit meets the same faults, and the nightly run draws a fresh one. Kills always happen at every point, because they
+are cheap to reason about."""
 
 import os
 import random
@@ -43,8 +44,8 @@ REASONS = {
 
 
 def environment(kind, n, below=None, word=None):
-    """For a process whose n-th change (or what the kind counts) meets the fault; `word`: only if that is one of its
-    arguments."""
+    """Returns the environment of a process whose n-th change (or whatever the kind counts) meets the fault. With
+    `word`, only processes that have it as an argument meet the fault."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 
@@ -60,7 +61,7 @@ def attempt(arguments, kind, n, below=None, word=None, env=None):
 
 
 def count(arguments, kind, scratch, below=None, word=None, env=None):
-    """How often the fault could strike."""
+    """Returns the number of points at which the fault could strike."""
     counter = scratch / f"counter-{kind}-{threading.get_ident()}"
     counter.write_bytes(bytes(8))
     attempt(arguments, kind, 0, below, word, {**(env or {}), "SPECDEC_FAULT_COUNTER": str(counter)})
@@ -70,7 +71,7 @@ def count(arguments, kind, scratch, below=None, word=None, env=None):
 
 
 def some(n, least=3):
-    """Of the points 1 to n."""
+    """Returns points from 1 to n: all with SPECDEC_FAULTS=all, else a tenth, but at least `least`."""
     points = list(range(1, n + 1))
     if ALL:
         return points
@@ -84,8 +85,8 @@ def number():
 
 
 class Recording:
-    """One run of a command, every change below `root` written down, so that a folder can be brought to any moment of
-    it."""
+    """One run of a command with every change below `root` recorded, so that a folder can be brought to the state of any
+    moment of the run."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
         self.root, self.start, self.journal = root, scratch / "start", scratch / "journal"
@@ -117,8 +118,8 @@ class Recording:
 
 
 class Subject:
-    """A command, what it changes, and what must hold. Every folder that prepare() makes holds all that the command
-    changes; the same command works in another folder."""
+    """A command, what it changes, and what must hold. Every folder that prepare() makes holds everything that the
+    command changes, and the same command works in another folder."""
 
     name = ""
     codes = (0,)  # exit codes of a finished command
@@ -137,13 +138,13 @@ class Subject:
         raise NotImplementedError
 
     def check(self, folder, text):
-        """What readers rely on at any time."""
+        """Checks what readers rely on at any time."""
 
     def done(self, folder, text):
-        """What a command that said so has done, power cut or not."""
+        """Checks what the command reported as done, whether or not there was a power cut."""
 
     def finish(self, folder, text):
-        """The same command again ends well."""
+        """Checks that the same command ends well when it is run again."""
 
 
 def must(condition, text):

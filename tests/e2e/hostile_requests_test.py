@@ -1,6 +1,6 @@
-"""What a request or a model's template may hold, against the running server: the requests that once ended it get 400
-and name their field, the server lives on, answers others as before, and its own memory does not grow with what
-strangers ask for."""
+"""Sends the running server hostile requests and renders a hostile template of a model. The requests that once ended the
+server get 400 and the name of their field, the server survives and answers others as before, and its own memory does
+not grow with what strangers ask for."""
 
 import atexit
 import http.client
@@ -63,7 +63,7 @@ def refused(what, body, param, path="/v1/completions", times=1):
 
 
 def chain(count, link):
-    """`count` definitions, each of which leads to the next."""
+    """Returns a schema with `count` definitions, each of which refers to the next."""
 
     def to(i):
         return link({"$ref": f"#/$defs/d{i}"})

@@ -1,6 +1,6 @@
-"""`specdec init`: what it writes is read back by its readers. TOML by ours, YAML by a YAML parser and, where they are
-installed, by check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate, systemd-analyze and
-promtool; the scripts inside are run."""
+"""Checks that other readers accept what `specdec init` writes: TOML by specdec's own reader, YAML by a YAML parser and,
+where they are installed, by check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate,
+systemd-analyze and promtool. The scripts in these files are run."""
 
 import json
 import re
@@ -22,7 +22,7 @@ except ImportError:
 
 
 def tool(name, *arguments, cwd=None):
-    """Runs a program of others that may be missing; it must be content."""
+    """Runs another project's program, which may be missing. It must find nothing wrong."""
     program = shutil.which(name)
     if not program:
         print(f"SKIPPED: {name} is not installed")
@@ -35,7 +35,8 @@ def tool(name, *arguments, cwd=None):
 
 
 def with_specdec(folder, shell, script, code, output):
-    """Runs a script with a specdec in PATH that says `output` and ends with `code`."""
+    """Runs a script with a specdec in PATH that prints `output` and ends with `code`. Returns exit code, stdout, and
+    the texts that the script wrote to GitHub's summary and output files."""
     stand_in = folder / "bin"
     stand_in.mkdir(exist_ok=True)
     (stand_in / "specdec").write_text(f"#!/bin/sh\necho '{output}'\nexit {code}\n")

@@ -1,5 +1,5 @@
-"""The part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against it, makes values of it, and spoils
-them."""
+"""The part of JSON Schema 2020-12 that docs/openapi.json uses. It checks values against a schema, makes values that fit
+it, and spoils them."""
 
 import re
 
@@ -66,8 +66,8 @@ def listed(x):
 
 
 class Schemas:
-    """`root` holds what $ref points into; `narrow`: by property name, a schema for making values where the document's
-    is wider than one model."""
+    """`root` is the document that $ref points into. `narrow` maps a property name to a schema for making values where
+    the one of the document allows more than the model under test."""
 
     def __init__(self, root, narrow=None):
         self.root, self.narrow = root, narrow or {}
@@ -81,7 +81,7 @@ class Schemas:
         return schema
 
     def problem(self, schema, value, where="$"):
-        """What of `value` does not fit, or None."""
+        """Returns what does not fit in `value`, or None."""
         s = self.look_up(schema)
         if "type" in s and not any(is_type(value, t) for t in listed(s["type"])):
             return f"{where}: {type(value).__name__} instead of {s['type']}"
@@ -189,7 +189,7 @@ class Schemas:
         return value
 
     def spoil(self, rng, schema, value):
-        """`value` with one thing in it that does not fit, or None where nothing was found."""
+        """Returns `value` with one thing in it that does not fit, or None if nothing was found."""
         for _ in range(50):
             spoilt = self.spoil_at(rng, self.look_up(schema), value)
             if self.problem(schema, spoilt):

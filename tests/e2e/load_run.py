@@ -1,5 +1,5 @@
-"""Runs tests/bench/load.py against a server of a tiny model: its figures, as the tests of overload and soak judge
-them."""
+"""Runs tests/bench/load.py against a server of a tiny model and returns its figures, which the tests of overload and
+soak judge."""
 
 import json
 import random
@@ -45,7 +45,7 @@ def run_load(what, layers, *flags):
 
 
 def expect_flat(figures):
-    """Nothing is left behind: judged by counts and ratios, never by how fast the machine was."""
+    """Checks that nothing is left behind. It judges by counts and ratios, never by how fast the machine was."""
     resident, descriptors = figures["resident_mib"], figures["descriptors"]
     expect(resident["last third"] <= 1.1 * resident["second third"] + 8, f"memory is flat: {resident} MiB")
     expect(

@@ -1,6 +1,6 @@
-"""`specdec loop run`: killed at every change that it makes to the file system it goes on and never trains twice; an
-interrupted run goes on although the logs have grown; a verdict is not asked for again before the cooldown; what another
-model wrote is written anew."""
+"""Tests `specdec loop run`. Killed at every change that it makes to the file system, it resumes and never trains twice.
+An interrupted run resumes although the logs have grown. A verdict is not asked for again before the cooldown, and
+answers that another model wrote are regenerated."""
 
 import json
 import os

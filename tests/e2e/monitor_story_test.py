@@ -1,5 +1,5 @@
-"""README's story in a shell: package, serve, 60 requests, the target replaced behind the server, README's own monitor
-line. It says stale (5) again and again until the bound target is back, and healthy (0) after enough traffic. And no
+"""Runs README's story in a shell: package, serve, 60 requests, another target at the same place, and README's own
+monitor line. It says stale (5) at every check until the bound target is back, and healthy (0) after enough traffic. No
 secret of a URL is left anywhere."""
 
 import json
@@ -83,7 +83,7 @@ class Server:
 
 
 def readme_says(url, *more):
-    """README's line as it stands there, but for the port."""
+    """Runs README's line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
     line = README_LINE.split("#")[0].strip().replace("http://127.0.0.1:8000", url)
     done = subprocess.run(
         " ".join([line, *more]), shell=True, cwd=work, env=SHELL, capture_output=True, text=True, timeout=120

@@ -1,5 +1,6 @@
-"""A minute of ten times more than the server can do: refusals say when to come back, what is accepted is answered as
-fast as ever, another tenant waits for its turn only, and nothing grows."""
+"""Sends ten times more requests than the server can answer for a minute. Refusals say when to come back, batches stay
+full, goodput stays above 0.6 of its peak by processor time, another tenant waits only for a place in the batch, and
+nothing grows."""
 
 from load_run import expect_flat, run_load
 from specdec_run import expect

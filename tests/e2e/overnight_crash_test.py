@@ -1,9 +1,11 @@
-"""`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way
-from a drift alarm over a redistillation, a promoted candidate and its relapse to the roll-back, faults of the file
-system there, and power cuts: later checks end on the very same way, the training has run once, each alarm and each
-transition has been told, and the store is valid all the time. Kills are at every point, other faults and power cuts at
-a tenth of them (SPECDEC_FAULTS=all: everywhere). What fails names its point: one night alone is
-`overnight_crash_test.py BUILD_DIR EIO 591`, of a power cut `… CUT 300 some 12345`."""
+"""Kills the monitor and `specdec package` (`kill -9`) at every change that they and the monitor's database make to the
+file system in one night: from a drift alarm through a redistillation, a promoted candidate and its relapse to the
+roll-back. Also runs the night with faults of the file system and with power cuts.
+
+Later checks take the very same way to the end, the training has run once, each alarm and each transition has been
+reported, and the store is valid all the time. Kills happen at every point, other faults and power cuts at a tenth of
+the points (SPECDEC_FAULTS=all: at all of them). A failure names its point. `overnight_crash_test.py BUILD_DIR EIO 591`
+runs that night alone, and `… CUT 300 some 12345` runs one with a power cut."""
 
 import http.server
 import json
@@ -28,7 +30,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 
 class Admin(http.server.BaseHTTPRequestHandler):
-    """Many servers' admin listeners, and whom the webhooks call: the first part of the path says whose."""
+    """The admin listeners of many servers, which also receive the webhooks. The first part of the path says whose it
+    is."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # sends a reply in one packet, so that no body waits for the head to be acknowledged
@@ -119,7 +122,8 @@ def records(pair, overlap, n):
 
 
 def check(place, n, point=None, kind=KILL, journal=None):
-    """One check; killed at the point, or met by another fault there, if it comes so far. Its exit code."""
+    """Runs one check and returns its exit code. At the point, if the check comes so far, it is killed or meets another
+    fault."""
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
@@ -167,8 +171,8 @@ def check(place, n, point=None, kind=KILL, journal=None):
 
 
 def may_fail(kind, text):
-    """SQLite calls fsync once: where a signal interrupts that, it is an I/O error, and the next check goes on. Nothing
-    else minds a signal."""
+    """Returns whether a check that met this fault may end with an error. SQLite calls fsync only once, so a signal that
+    interrupts it is an I/O error, and the next check continues. A signal has no effect on anything else."""
     return text.endswith("m.db: disk I/O error") if kind == EINTR else kind not in (KILL, SHORT)
 
 
@@ -181,7 +185,7 @@ def counted(place):
 
 
 def alone(place):
-    """Waits for the children of a check that was killed: the power goes for them, too."""
+    """Waits until no child of a killed check runs any more, because a power cut would end the children, too."""
 
     def others():
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -218,7 +222,7 @@ def lines(file):
 
 
 def valid(place, n):
-    """What readers of the store and of the database may rely on at any moment."""
+    """Checks what readers of the store and of the database may rely on at any moment."""
     for channel in ("production", "candidate"):
         ref = place / "store/refs" / channel
         if ref.exists():
@@ -239,8 +243,9 @@ def valid(place, n):
 
 
 def night(n, point=None, kind=KILL, lost=None, seed=0):
-    """Three phases, each until its check has come to its end. Without a point: how many there are; else whether it was
-    never reached. `lost`: where it is killed the power goes, and what was not flushed with it, by the seed."""
+    """Runs three phases, each until its checks have nothing left to do. Returns the number of points if no point is
+    given, else whether the point was never reached. With `lost` the power is cut where the check is killed; `lost` and
+    the seed decide what is lost of the data that was not flushed."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
@@ -328,7 +333,7 @@ def verify(place, n):
 
 
 def killed_while_training():
-    """The check dies while its child trains: the child goes on, no second one starts, and its end is not lost."""
+    """Kills a check while its child trains. The child continues, no second one starts, and its end is not missed."""
     place = work / "night-long"
     shutil.copytree(work / "evening", place, symlinks=True)
     (place / "train.sh").write_text(
@@ -362,7 +367,7 @@ def killed_while_training():
 
 
 def at_once(points, f):
-    """What f says of each of the points, in their order."""
+    """Calls f for the points in parallel. Returns the results in the order of the points."""
     with ThreadPoolExecutor(2 * os.cpu_count()) as pool:
         return list(pool.map(lambda point: f(*point), points))
 

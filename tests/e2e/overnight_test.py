@@ -1,5 +1,5 @@
-"""The night that nobody watches: under live load the target is swapped, one check recognises it, redistils and puts the
-new draft on trial; later checks promote it; then a bad candidate is tried and rolled back. What users read is the
+"""Plays a night that nobody watches. Under live load the target is swapped, and one check recognises it, redistils and
+puts the new draft on trial; later checks promote it. Then a bad candidate is tried and rolled back. Users read the
 target's own text all the time."""
 
 import http.client
@@ -60,7 +60,7 @@ allow-failed = true
 
 
 class Server:
-    """The program that serves `live`, restarted as operators restart it."""
+    """The server of `live`, which the test restarts as operators do."""
 
     def __init__(self):
         self.process = subprocess.Popen(
@@ -111,7 +111,7 @@ def expect_alive(process):
 
 
 class Load:
-    """Requests without an end from two clients; one that meets a restart asks again."""
+    """Sends requests without end from two clients. A request that meets a restart is sent again."""
 
     def __init__(self):
         self.ended = threading.Event()
@@ -235,7 +235,8 @@ def draft_of(channel):
 
 
 def until(state, load, what):
-    """Checks under load until the loop is in that state; the transitions on the way."""
+    """Runs checks under load until the loop is in that state. Returns the last exit code, its result and the states on
+    the way."""
     way = []
     for _ in range(40):
         load.wait_for(30)

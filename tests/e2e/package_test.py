@@ -1,5 +1,5 @@
-"""The store from outside: a server holds its package against gc, signatures by an encrypted key of minisign, stores
-that demand them, push and pull to directories and S3, lint as SARIF."""
+"""Tests the store from outside: a server protects its package from gc, an encrypted key of minisign signs packages,
+stores demand signatures, push and pull work with directories and S3, and lint writes SARIF."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KEYS = SOURCE / "tests/base/minisign"
 
 
 def make(seed, *more):
-    """Another draft, gated and packaged; its digest."""
+    """Gates and packages another draft. Returns the package's digest."""
     draft, gate = work / f"draft-{seed}", work / f"gate-{seed}"
     write_tiny_model(draft, layers=1, seed=seed)
     run(

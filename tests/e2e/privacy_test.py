@@ -1,5 +1,5 @@
-"""Every command with umask 000: what holds prompts, answers, training data or state can be read by nobody else, and
-what is meant for others can at least not be written by them."""
+"""Runs every command with umask 000. Nobody else can read what holds prompts, answers, training data or state, and
+nobody else can write what is meant for others to read."""
 
 import json
 import os

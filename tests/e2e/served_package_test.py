@@ -1,5 +1,5 @@
-"""What `serve` and `monitor` make of a package: the validated K schedule, pages that are no metrics, a template that
-kills its renderer."""
+"""Tests how `serve` and `monitor` treat a package: the validated K schedule, pages that are not metrics, and a template
+that kills its renderer."""
 
 import http.server
 import json
@@ -22,7 +22,7 @@ target, package = work / "target", None
 
 
 class Started:
-    """specdec in the background; its stderr, line by line."""
+    """specdec in the background, with the lines that it has written to stderr."""
 
     def __init__(self, *arguments):
         self.lines = []
@@ -49,8 +49,8 @@ class Started:
 
 
 def reached_positions(*flags, of=None, warning=None):
-    """The draft positions that a server of the package reached while it answered one request; what it warned of the
-    gate, once."""
+    """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
+    server warned about the gate exactly once with the text `warning`, or not at all if that is None."""
     server = Started("serve", *(of if isinstance(of, tuple) else [of or package]), "--port", 0, "--threads", 1, *flags)
     url = server.wait_for("listening on").split()[-1]
     said = [line for line in server.lines if "the gate did not pass" in line]

@@ -1,5 +1,5 @@
-"""Two minutes (SPECDEC_SOAK_SECONDS) of everything at once: streams, whole answers, grammars, clients that leave, bad
-requests, drafts that come and go. Nothing is lost, nothing grows, and seeded texts stay what they are."""
+"""Sends everything at once for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
+leave, bad requests, drafts that come and go. Nothing is lost, nothing grows, and seeded texts stay the same."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Runs the real binary for the end-to-end tests. Usage of a test: python3 x_test.py BUILD_DIR."""
+"""Runs the real binary for the end-to-end tests. A test is started by python3 x_test.py BUILD_DIR."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def need_shared(*paths):
 
 
 def run(*arguments, code=0, env=None, timeout=600, last_line=()):
-    """Runs specdec; fails unless it ends with `code` and the last line on stderr holds every text of `last_line`."""
+    """Runs specdec. Fails unless it ends with `code` and the last line on stderr contains every text of `last_line`."""
     done = subprocess.run(
         [str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=timeout, env={**os.environ, **(env or {})}
     )

@@ -1,5 +1,5 @@
-"""SIGTERM at random moments of every long command: it ends within 10 s, with 75 where the same command goes on and 143
-where it does not, in one line on stderr, leaves nothing half-written, and what is said to go on does go on."""
+"""Sends SIGTERM to every long command at random moments. It ends within 10 s with one line on stderr, with 75 if the
+same command can be resumed and 143 if not, and leaves nothing half-written. What claims to be resumable does resume."""
 
 import json
 import os
@@ -21,7 +21,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access
 
 
 def stop(arguments, after, stdin=None):
-    """Sends SIGTERM after a while; exit code, seconds from there to the end, stderr."""
+    """Sends SIGTERM after `after` seconds. Returns the exit code, the seconds from the signal to the end, and
+    stderr."""
     process = subprocess.Popen(
         [str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True
     )
@@ -38,8 +39,8 @@ def stop(arguments, after, stdin=None):
 
 
 def check(name, arguments, codes, longest, times=3, clean=None):
-    """Several stops between the start and `longest` seconds; 0 and the verdicts' codes are right where the command was
-    faster."""
+    """Stops the command several times between its start and `longest` seconds. 0 and the codes of verdicts are right,
+    too, because the command may be faster."""
     seen = []
     for _ in range(times):
         if clean:
@@ -56,7 +57,7 @@ def check(name, arguments, codes, longest, times=3, clean=None):
 
 
 class SilentServer:
-    """Takes connections and never answers."""
+    """Accepts connections and never answers."""
 
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0))

@@ -1,5 +1,5 @@
-"""Real models: documented greedy text with and without speculation, acceptance computed independently, packages of the
-wrong pair."""
+"""Tests with real models: greedy text is the documented one with and without speculation, acceptance equals an
+independent computation, and packages of the wrong pair are refused."""
 
 import shutil
 import tempfile

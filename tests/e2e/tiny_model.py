@@ -14,7 +14,7 @@ CHAT_TEMPLATE = (
 
 
 def write_tiny_model(folder, layers, seed, context=256):
-    """The same seed gives the same bytes."""
+    """Writes the model. The same seed gives the same bytes."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps(

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""run.py BUILD [TARGET…]: runs the libFuzzer programs of a fuzz build, every target whose source lies beside this file.
+"""run.py BUILD [TARGET…]: runs the libFuzzer programs of a fuzz build: those of the TARGETs, or all whose source is in
+the folder of this file.
 
 Environment:
-  FUZZ_INPUTS  inputs a target, 200000 if unset (a target with a COST in CMakeLists.txt takes its share of them)
+  FUZZ_INPUTS  inputs per target, 200000 if unset (a target with COST n in CMakeLists.txt gets an n-th of them)
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
   FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
                  corpus/TARGET/  inputs that reached something new; the next run starts from them
-                 finds/TARGET/   inputs that ended a target. They come first in every later run until the target
-                                 survives them
+                 finds/TARGET/   inputs that crashed or stopped a target; they come first in every later run until
+                                 the target survives them
                  finds/TARGET.txt  seed and command of the run that found each
   JOBS         targets that run at the same time
 
 Prints a line for each target as it ends and writes BUILD/fuzz/summary.json. The output of a target is in
-BUILD/fuzz/TARGET.log. Exit code 1 when a target ended on an input."""
+BUILD/fuzz/TARGET.log. Exits with 1 if a target failed."""
 
 import concurrent.futures
 import fcntl

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Makes golden/families/: tiny random models of every family and every rope scaling. Pinned: transformers 5.23.0, torch
-2.11.0.
+"""Makes golden/families/: tiny random models of every family except Llama and of every rope scaling except llama3,
+which make_goldens.py makes. Pinned: transformers 5.23.0, torch 2.11.0.
 
-    python make_family_goldens.py [CASE...]     all of them without names (deterministic on one machine)
+    python make_family_goldens.py [CASE...]     makes the named cases or all of them (deterministic on one machine)
 
 golden/families/<case>/             config.json, model.safetensors: a Hugging Face directory, as transformers writes it
 golden/families/<case>.safetensors  tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32 of one pass over
-the batch;
-    stepwise [B, S, V] where the scaling depends on the length: row s is the last row of a pass over s + 1 tokens of one
-    sequence; of fp32 cases loss [1] (mean over positions 0..S-2 of -log q(next token)) and grad.<name>. Names as
-    DecoderWeights::visit gives them: joined matrices (qkv_proj, gate_up_proj, experts) are split.
-The second row crosses the border of the scaling (position 64; 24 for longrope); windows are shorter than the rows.
+                                    the batch. If the scaling depends on the length, stepwise [B, S, V]: row s is the
+                                    last row of a pass over s + 1 tokens of one sequence. In fp32 cases loss [1] (mean
+                                    over positions 0..S-2 of -log q(next token)) and grad.<name>. Names are those of
+                                    DecoderWeights::visit: joined matrices (qkv_proj, gate_up_proj, experts) are split.
+
+The second row crosses position 64, the border of the scaling. The border of longrope is position 24, which the first
+row crosses. Windows are shorter than the rows.
 """
 
 import copy
@@ -114,8 +116,8 @@ torch.set_num_threads(1)  # makes the order of summation fixed
 
 
 def random_model(config_class, model_class, overrides, seed):
-    """Weights large enough that attention is peaked and logits are of order 1; in 16 bits smaller, or rounding is
-    amplified."""
+    """Returns a model whose weights are large enough that attention is peaked and logits are of order 1. In 16 bits
+    they are smaller, because rounding would be amplified otherwise."""
     torch.manual_seed(seed)
     model = model_class(config_class(**{**base, **overrides})).float().eval()
     scale = 0.3 if "dtype" not in overrides else 0.15
@@ -131,7 +133,7 @@ def random_model(config_class, model_class, overrides, seed):
 
 
 def visited(name, tensor, config):
-    """What visit() calls the parts of a tensor of transformers' modules."""
+    """Returns the parts of a tensor of transformers' modules under the names that visit() gives them."""
     width = config.head_dim
     if name.endswith("qkv_proj.weight"):
         rows = [

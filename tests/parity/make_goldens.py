@@ -2,18 +2,21 @@
 """Makes golden/: tiny random Llama models, their logits, and training references. Pinned: transformers 5.23.0, torch
 2.11.0.
 
-    python make_goldens.py            writes golden/ beside this file (deterministic on one machine)
-    python make_goldens.py --stories DIR   also stories260k_greedy.json from the model in DIR
-    (shared/data/models/stories260K)
+    python make_goldens.py                 writes golden/ beside this file (deterministic on one machine)
+    python make_goldens.py --stories DIR   also writes stories260k_greedy.json from the model in DIR
+                                           (shared/data/models/stories260K)
 
-golden/<case>/            config.json, model.safetensors: a Hugging Face directory
-golden/<case>.safetensors tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32
-golden/train_<loss>.safetensors  (loss: ce, kl)
-    tokens [B, S] int64, teacher_logits [B, S, V] fp32, init.<name>, loss [10] fp32 (before each step), grad.<name> (of
-    the first step), after10.<name>; names as in model.safetensors. Metadata "config" is config.json, "adamw" the
-    hyper-parameters. Every step sees the same batch. ce: mean over positions 0..S-2 of -log q(next token). kl: mean
-    over positions 0..S-1 of Σ p log(p / q), p = softmax(teacher_logits). torch.optim.AdamW; weight decay on every
-    parameter ("decay": "all") or on matrices only ("decay": "matrices": after10 under after10_matrices.<name>).
+golden/<case>/                   config.json, model.safetensors: a Hugging Face directory
+golden/<case>.safetensors        tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32
+golden/train_<loss>.safetensors  loss is ce or kl. tokens [B, S] int64, teacher_logits [B, S, V] fp32, init.<name>,
+                                 loss [10] fp32 (before each step), grad.<name> (of the first step), after10.<name>;
+                                 names as in model.safetensors. Metadata: "config" is config.json, "adamw" has the
+                                 hyper-parameters.
+
+Every training step sees the same batch. ce is the mean over positions 0..S-2 of -log q(next token). kl is the mean over
+positions 0..S-1 of Σ p log(p / q), with p = softmax(teacher_logits). The optimiser is torch.optim.AdamW, with weight
+decay on every parameter ("decay": "all") or on matrices only ("decay": "matrices", whose results are under
+after10_matrices.<name>).
 """
 
 import argparse
@@ -61,8 +64,8 @@ torch.set_num_threads(1)  # makes the order of summation fixed
 
 
 def random_model(seed, scale=0.3, **overrides):
-    """Weights large enough that attention is peaked and logits are of order 1; in bf16 smaller, or rounding is
-    amplified."""
+    """Returns a model whose weights are large enough that attention is peaked and logits are of order 1. The scale is
+    smaller for bf16, because rounding would be amplified otherwise."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**base, **overrides})).float().eval()
     with torch.no_grad():
@@ -139,7 +142,7 @@ def make_training(loss_name, seed):
 
 
 def make_stories(directory):
-    """256 greedy tokens from BOS, and that they are the text that llama2.c documents."""
+    """Writes 256 greedy tokens after BOS and checks that they are the text that llama2.c documents."""
     from transformers import AutoTokenizer
 
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

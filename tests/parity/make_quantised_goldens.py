@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its weights unpacked here with NumPy
-from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for the 8-bit float type).
+"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its weights, which are unpacked here
+with NumPy from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for the 8-bit float
+type).
 
 golden/quantised/<case>/             config.json, model.safetensors
 golden/quantised/<case>.safetensors  the weights of every parameter, fp32
-Cases: fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order (g_idx,
-asymmetric, second format), gptq_8bit (one group), awq.
+
+The cases are fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order
+(g_idx, asymmetric, second format), gptq_8bit (one group), and awq.
 """
 
 import json
@@ -60,7 +62,7 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which output the i-th lowest nibble of a
 
 
 def pack(integers, bits, axis, order=None):
-    """Unsigned integers to int32, 32 / bits along `axis`."""
+    """Packs unsigned integers of `bits` bits into int32, 32 / bits of them along `axis`."""
     count = 32 // bits
     moved = np.moveaxis(integers.astype(np.uint64), axis, -1)
     moved = moved.reshape(*moved.shape[:-1], -1, count)[..., order or list(range(count))]
@@ -78,7 +80,8 @@ def unpack(packed, bits, axis, order=None):
 
 
 def e4m3(codes):
-    """Bytes to numbers by the definition: sign, 4 bits of exponent with bias 7, 3 of mantissa, subnormals."""
+    """Converts bytes to numbers by the definition of the format: sign, 4 bits of exponent with bias 7, 3 bits of
+    mantissa, subnormals."""
     codes = codes.astype(np.int64)
     exponent, mantissa = codes >> 3 & 15, codes & 7
     magnitude = np.where(exponent == 0, mantissa / 8.0 * 2.0**-6, (1 + mantissa / 8.0) * 2.0 ** (exponent - 7.0))

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Small tokenizers and chat templates of every family, and what transformers makes of them:
+"""Makes small tokenizers and chat templates of every family, and what transformers computes with them:
 tests/text/golden/families*.
 
-Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. Not run by the build. The same run gives
-the same bytes:
+Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. The build does not run it. The same run
+gives the same bytes:
+
     HF_HUB_OFFLINE=1 python tests/text/make_family_goldens.py
-Each family gets the pipeline that transformers' class of it builds (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer,
-GPT2Tokenizer), or, where transformers reads tokenizer.json as it is (TokenizersBackend), the pipeline of the published
-files; the vocabulary is trained on TEXT. The files are what save_pretrained wrote, and the goldens come from
+
+Each family gets the pipeline that its class in transformers builds (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer,
+GPT2Tokenizer) or, where transformers reads tokenizer.json as it is (TokenizersBackend), the pipeline of the published
+files. The vocabulary is trained on TEXT. The files are what save_pretrained wrote, and the goldens come from
 AutoTokenizer, which is given the family's model_type as in a checkpoint.
 """
 
@@ -145,7 +147,7 @@ def special(text, **flags):
 def byte_level(
     pattern=None, behavior="isolated", invert=False, normalizer=None, digits=False, ignore_merges=False, size=470
 ):
-    """A tokenizer over bytes, trained. Without a pattern: GPT-2's own."""
+    """Returns a trained tokenizer over bytes. Without a pattern it uses GPT-2's own."""
     t = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer:
         t.normalizer = normalizer
@@ -170,8 +172,8 @@ def parts_of(t):
 
 
 def pieces(first, size=330):
-    """Vocabulary and merges over characters, as SentencePiece's BPE: the tokens of `first`, 256 byte tokens, then what
-    is trained."""
+    """Returns vocabulary and merges over characters, like those of SentencePiece's BPE: the tokens of `first`, 256 byte
+    tokens, two tokens of several spaces, and then what is trained."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     t.train_from_iterator([TEXT.replace("\n", " ")], trainers.BpeTrainer(vocab_size=size, show_progress=False))
@@ -182,7 +184,7 @@ def pieces(first, size=330):
 
 
 def template(t, *tokens):
-    """The post-processor that puts `tokens` before a text."""
+    """Sets the post-processor that puts `tokens` before a text."""
     t.post_processor = processors.TemplateProcessing(
         single=" ".join(tokens) + " $A",
         pair=" ".join(tokens) + " $A $B",
@@ -197,8 +199,8 @@ def backend(t, tokens, **names):
 
 
 def prepending(tokens, **names):
-    """The layout of Llama 2, Mistral 0.1, Mixtral and Phi-3 as published: a normalizer prepends the space of every
-    piece of text."""
+    """Returns the layout of Llama 2, Mistral 0.1, Mixtral and Phi-3 as published, where a normalizer prepends a space
+    to every piece of text."""
     vocab, merges = pieces(["<unk>", "<s>", "</s>"])
     t = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -446,7 +448,7 @@ FAMILIES = {
 
 
 def disagree_in_names(tokenizer, config):
-    """A configuration that says other things about special tokens, BOS and EOS than tokenizer.json: as after careless
+    """Makes the configuration contradict tokenizer.json about special tokens, BOS and EOS, as after careless
     fine-tuning."""
     for token in tokenizer["added_tokens"]:
         token["special"] = token["content"] == "<|endoftext|>"
@@ -459,7 +461,7 @@ def disagree_in_names(tokenizer, config):
 
 
 def disagree(tokenizer, config):
-    """The same with a list of added tokens."""
+    """Does the same with a list of added tokens."""
     disagree_in_names(tokenizer, config)
     del config["additional_special_tokens"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -488,7 +490,7 @@ EDITS = {
 
 
 def save(name, tokenizer):
-    """What save_pretrained writes, without white space."""
+    """Writes what save_pretrained writes, with the family's EDITS and without white space. Returns the folder."""
     folder = golden / "families" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -504,7 +506,7 @@ def save(name, tokenizer):
 
 
 def own_texts(tokenizer, rng):
-    """Texts around the added tokens of one tokenizer, and mixtures of everything."""
+    """Returns texts around the added tokens of one tokenizer, and mixtures of everything."""
     added = [str(t) for _, t in sorted(tokenizer.added_tokens_decoder.items())]
     texts = []
     for token in added:
@@ -537,8 +539,8 @@ def own_texts(tokenizer, rng):
 
 
 def encodings(tokenizer, texts):
-    """ids: without special tokens. before: what these put in front. text, whole: decoded again, where that differs from
-    the input."""
+    """Returns a row for each text. `ids` has no special tokens, and `before` has those that are put in front. `text`
+    and `whole` are the ids decoded without and with special tokens, where the result differs from the input."""
     out = []
     for text in texts:
         ids, full = tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer(text)["input_ids"]
@@ -554,7 +556,8 @@ def encodings(tokenizer, texts):
 
 
 def decodings(tokenizer, rng):
-    """Any ids, also those that no text has: what a model may answer. Bytes and special tokens often."""
+    """Returns decodings of arbitrary ids, as a model may produce them, also of those that no text has. Bytes and
+    special tokens are frequent."""
     often = sorted(i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or not t.isascii()) + sorted(
         tokenizer.added_tokens_decoder
     )
@@ -572,7 +575,8 @@ def decodings(tokenizer, rng):
 
 
 def chats(tokenizer, conversations, variables):
-    """Rendered text and its ids; where the text has today's date, {{TODAY}} and no ids; or the error."""
+    """Returns rows of a rendered text and its ids, or of the error. In a text with today's date it is replaced by
+    {{TODAY}}, and the row has no ids."""
     today = datetime.date.today().isoformat()
     rows = []
     for extra in [{}] + variables:
@@ -597,8 +601,8 @@ def chats(tokenizer, conversations, variables):
 
 
 def check_rebuilt(rebuilt, as_is, texts):
-    """LlamaTokenizer builds a pipeline of its own instead of reading the file's: where docs/models.md says that the two
-    differ, and only there."""
+    """LlamaTokenizer builds its own pipeline instead of reading the file's. Checks that the two differ where
+    docs/models.md says so, and only there."""
     differing = [text for text in texts if encodings(rebuilt, [text]) != encodings(as_is, [text])]
     special = "<unk>|<s>|</s>"
     assert type(rebuilt) is LlamaTokenizer and differing == [

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Renders chat templates with transformers and writes tests/text/golden/chat_templates.json.
 
-Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. Not run by the build: run it by hand when a template or a
+Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. The build does not run it; run it by hand when a template or a
 conversation is added:
+
     SPECDEC_SHARED=../shared python tests/text/make_goldens.py
-Today's date in an output is replaced by {{TODAY}}; an error is stored as {"error": message}.
+
+Today's date in an output is replaced by {{TODAY}}, and an error is stored as {"error": message}.
 """
 
 import datetime
@@ -109,7 +111,7 @@ WRITTEN = {
 
 
 def sources():
-    """name, template, special tokens"""
+    """Yields (name, template, special tokens, whether the template was written for these tests)."""
     for folder in sorted((shared / "data/tokenizers").rglob("*")):
         if not folder.is_dir():
             continue

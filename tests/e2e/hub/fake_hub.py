@@ -1,5 +1,5 @@
-"""A Hugging Face hub on 127.0.0.1, read and written; a second port plays the CDN which large files are redirected to, a
-third the object store which they are uploaded to. Faults are set by tests."""
+"""A Hugging Face hub on 127.0.0.1 that can be read and written. A second port plays the CDN that large files are
+redirected to, and a third one the object store that they are uploaded to. Tests set its faults."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ class Repository:
 
 
 class FakeHub:
-    """`requests` holds (port name, method, path, headers) of every request since clear()."""
+    """A hub. `requests` holds (port name, method, path, headers) of every request since clear()."""
 
     def __init__(self, token="hf_secret_0123456789"):
         self.token, self.repositories, self.requests, self.lock = token, {}, [], threading.Lock()
@@ -68,7 +68,7 @@ class FakeHub:
         self.before_commit = []  # for the next commits: called before they are processed
 
     def listen(self, name, certificate=None):
-        """One more port of this name; with (certificate, key) files it speaks TLS."""
+        """Opens one more port of this name; with (certificate, key) files it speaks TLS. Returns its URL."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -395,7 +395,8 @@ class FakeHub:
         return 201, {}
 
     def _serve_store(self, to):
-        """PUT /upload or /upload/part, as S3 takes them: what is signed needs no token, and gets none."""
+        """Serves PUT /upload and /upload/part as S3 does. The URL is signed, so a request needs no token, and one with
+        a token is refused."""
         path, _, query = to.path.partition("?")
         upload, _, part = path.strip("/").partition("/")
         failure = self.store_failures.pop(0) if self.store_failures else 0

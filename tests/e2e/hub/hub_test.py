@@ -1,5 +1,5 @@
-"""`org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way a hub can
-fail, and the cache exchanged with the real huggingface_hub."""
+"""Tests `org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way in
+which a hub can fail, and the exchange of the cache with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -92,7 +92,7 @@ count = 0
 
 
 def fresh():
-    """An empty cache; forgets what the hub has seen."""
+    """Returns a new, empty cache and makes the hub forget its requests and faults."""
     global count
     count += 1
     hub.clear()
@@ -107,7 +107,7 @@ def fetch(model, **options):
 
 
 def check_blobs(cache):
-    """Every blob with a name has the bytes of its name."""
+    """Checks that every complete blob has the bytes that its name is the digest of."""
     for blob in cache.glob("models--*/blobs/*"):
         if not blob.name.endswith(".incomplete"):
             data = blob.read_bytes()
@@ -254,8 +254,7 @@ def check_token():
 
 
 def check_tls():
-    """A mirror with a certificate of its own: it is given the token, and what it redirects to without TLS is
-    refused."""
+    """A mirror with its own certificate gets the token, and its redirect to a URL without TLS is refused."""
     openssl = shutil.which("openssl")
     if not openssl:
         return print("not tested: no openssl to make a certificate with")
@@ -414,7 +413,7 @@ def check_downloads():
 
 
 class Fetched(Subject):
-    """Never a wrong blob, and config.json comes last."""
+    """`specdec fetch`: a blob is never wrong, and config.json is written last."""
 
     name = "fetch"
 
@@ -469,7 +468,8 @@ def check_kills_and_races():
 
 
 def check_exchange():
-    """The real huggingface_hub, in a process of its own so that its settings are read anew."""
+    """Exchanges the cache with the real huggingface_hub, which runs in its own process so that its settings are read
+    anew."""
 
     def python(code, **env):
         done = subprocess.run(

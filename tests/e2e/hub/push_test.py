@@ -1,5 +1,5 @@
-"""Packages to a hub and back: one commit a package, channels as branches, what breaks off, who may read it, every way a
-hub can lie; and the real huggingface_hub at the other end."""
+"""Pushes packages to a hub and pulls them back: one commit per package, channels as branches, broken transfers, who may
+read, every way in which a hub can lie, and the real huggingface_hub at the other end."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def fingerprint(seed):
 
 
 def make_package(store, seed, visibility=None, more=None):
-    """A package as `specdec package` writes it, of any bytes; its digest."""
+    """Writes a package as `specdec package` does, but with made-up contents. Returns its digest."""
     target, draft = fingerprint("target"), fingerprint(f"draft {seed}")
     rollout = {
         "k": 3,
@@ -136,7 +136,8 @@ count = 0
 
 
 def fresh():
-    """The name of a repository that is not there; the hub forgets requests and faults, and what was uploaded."""
+    """Returns the name of a repository that does not exist. Makes the hub forget its requests, its faults and what was
+    uploaded."""
     global count
     count += 1
     hub.clear()
@@ -590,7 +591,8 @@ def check_hostile():
 
 
 def check_exchange():
-    """The real huggingface_hub, in a process of its own so that its settings are read anew."""
+    """Exchanges packages with the real huggingface_hub, which runs in its own process so that its settings are read
+    anew."""
     try:
         import huggingface_hub  # noqa: F401
     except ImportError:

@@ -1,5 +1,5 @@
-"""The OpenAI Python client against the real server: models, chat, completions, streams, seeds, every class of error,
-drain."""
+"""Tests the real server with the OpenAI Python client: models, chat, completions, streams, seeds, every class of error,
+and drain."""
 
 import atexit
 import json
@@ -354,7 +354,7 @@ def check_errors(server, name):
 
 
 def check_overload(name, directory):
-    """One request runs, one waits, the next is refused; after SIGTERM what runs is finished."""
+    """One request runs, one waits, and the next is refused. After SIGTERM the running answer is finished."""
     server = Server("--target", directory, "--max-batch", 1, "--queue-limit", 1)
     client = server.client()
     slow = dict(model=name, prompt="Once", max_tokens=500, extra_body={"ignore_eos": True}, stream=True)

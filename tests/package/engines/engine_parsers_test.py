@@ -1,11 +1,11 @@
-"""vLLM's and SGLang's own argument and configuration code, run apart, on the launch files that are emitted; and every
-YAML through a parser.
+"""Runs vLLM's and SGLang's own argument and configuration code, without the engines, on the launch files that specdec
+writes, and parses every YAML file.
 
-python3 engine_parsers_test.py BUILD_DIR
+    python3 engine_parsers_test.py BUILD_DIR
 
 Needs SPECDEC_ENGINE_PACKAGES, a folder with the Python files of the wheels in engines.txt and, in deps/, the packages
-of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds specdec);
-skips without them. `make nightly PARTS="tools checks"` makes the folder, once, and runs this.
+of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds specdec).
+Without them it skips. `make nightly PARTS="tools checks"` makes the folder, once, and runs this test.
 """
 
 import atexit
@@ -66,7 +66,7 @@ class StandIn(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Comes last: only for what is not there."""
+    """Provides the STAND_INS. It comes last, so only for modules that nothing else finds."""
 
     def find_spec(self, name, path=None, target=None):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in STAND_INS else None
@@ -85,7 +85,7 @@ def expect(condition, text):
 
 
 def variant(case):
-    """The quantised draft that the case's launch files are started with."""
+    """Returns the format of the quantised draft that the case's launch files are started with, or an empty string."""
     return case.name.removeprefix("variant-") if case.name.startswith("variant-") else ""
 
 
@@ -94,7 +94,7 @@ def draft_of(case):
 
 
 def arguments_of(script, program):
-    """What the script would start, by a stand-in for the program."""
+    """Returns the arguments with which the script starts the program, recorded by a stand-in for the program."""
     with tempfile.TemporaryDirectory() as bin_dir:
         stand_in = Path(bin_dir, program)
         stand_in.write_text('#!/bin/sh\nfor a in "$@"; do printf \'%s\\0\' "$a"; done\n')
@@ -112,8 +112,8 @@ def arguments_of(script, program):
 
 
 def parse_vllm(arguments):
-    """argv → parser → ModelConfig of the target → SpeculativeConfig, whose own checks run; then the dense schedule of
-    the scheduler."""
+    """Leads argv through the parser to the target's ModelConfig and to SpeculativeConfig, whose own checks run, and
+    then builds the scheduler's dense schedule."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
@@ -169,7 +169,8 @@ def parse_vllm(arguments):
 
 
 def parse_sglang(arguments):
-    """argv → parser → ServerArgs, whose resolution runs; then the adaptive file through its own reader."""
+    """Leads argv through the parser to ServerArgs, whose resolution runs, and then reads the adaptive file with its own
+    reader."""
     import argparse
 
     from sglang.srt.server_args import ServerArgs
@@ -200,7 +201,7 @@ def parse_sglang(arguments):
 
 
 def resolve_sglang(args):
-    """The speculative part of what the server makes of its arguments before anything is loaded."""
+    """Returns the speculative part of what the server derives from its arguments before it loads anything."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.arg_groups.overrides import resolved_view
 
@@ -218,8 +219,8 @@ def resolve_sglang(args):
 
 
 def child():
-    """engine_parsers_test.py --child vllm|sglang: {case: argv} on stdin, {case: {"ok": …} or {"error": …}} as the last
-    line of stdout."""
+    """Implements engine_parsers_test.py --child vllm|sglang. Reads {case: argv} from stdin and prints
+    {case: {"ok": …} or {"error": …}} as the last line of stdout."""
     packages = Path(os.environ["SPECDEC_ENGINE_PACKAGES"])
     sys.path[:0] = [str(p) for p in (packages, packages / "deps") if p.is_dir()]
     sys.meta_path.append(Finder())
