@@ -1,11 +1,10 @@
-// Incremental decode passes of a random model, by default one of 97 million parameters: larger than caches in every
-// dtype.
+// Times incremental decode passes of a random model, by default one of 97 million parameters, which is larger than the
+// caches in every dtype.
 //   decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N] [--vocab N]
-//   [--context N]
-//                [--threads N] [--seconds S (of each figure)]
-// One JSON object on stdout: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds: other processes
-// only ever add time), what rows cost beside one, tokens/s of plain decode, and the read bandwidth that bounds one row
-// (measured between the rounds).
+//                [--context N] [--threads N] [--seconds S (per figure)]
+// Prints one JSON object: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds, because other
+// processes only ever add time), the cost of rows relative to one row, tokens/s of plain decoding, and the read
+// bandwidth that bounds one row (measured between the rounds).
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -40,8 +39,8 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-// The exclusive or of all: integers, whose latency never bounds the reading, in no more vectors than the least machine
-// has registers.
+// Returns the exclusive or of all integers. Its latency never bounds the reading, and it uses no more vectors than the
+// smallest machine has registers.
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -54,7 +53,7 @@ int32_t read_all(const int32_t* data, int64_t count) {
   return all;
 }
 
-// Seconds of reading `memory` (int32) once on `threads` threads, the best of a few.
+// Returns the seconds of reading `memory` (int32) once on `threads` threads, the best of five rounds.
 double read_seconds(const at::Tensor& memory, int threads) {
   const int32_t* data = memory.const_data_ptr<int32_t>();
   double best = 1e9;
@@ -66,14 +65,14 @@ double read_seconds(const at::Tensor& memory, int threads) {
       found[static_cast<size_t>(16 * member.id)] = read_all(data + begin, end - begin);
     });
     best = std::min(best, now() - start);
-    if (found[0] == 12345) std::abort();  // keeps the loop
+    if (found[0] == 12345) std::abort();  // keeps the compiler from removing the loop
   }
   return best;
 }
 
 Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t context, double seconds) {
   model::Decoder decoder = model::random_decoder(config, 1, at::kCPU, dtype);
-  model::pack_matrices(decoder);  // as load_for_decoding() gives it
+  model::pack_matrices(decoder);  // as load_for_decoding() does
   model::KvCache cache(config, at::kCPU, decoder.config.dtype);
   std::vector<int32_t> ids(static_cast<size_t>(context + 16));
   for (size_t i = 0; i < ids.size(); ++i)
@@ -86,11 +85,11 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
     model::forward(decoder, std::span(&part, 1));
   };
   pass(0, context, 0);
-  // A pass reads every matrix once and of an embedding that is no head one row a token.
+  // A pass reads every matrix once, except that of an embedding that is not the head it reads one row per token.
   const at::Tensor& embed = decoder.weights.embed;
   const int64_t bytes = model::weight_bytes(config, dtype) -
                         (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
-  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // pages as the weights have them
+  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // has the same kind of pages as the weights
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
   std::vector<Setting> settings;

@@ -1,7 +1,8 @@
-// `monitor check` of N acceptance records in a process of its own: seconds, peak memory, and start-up without records.
+// Times `monitor check` of N acceptance records in a process of its own: seconds, peak memory, and start-up without
+// records.
 //   cmake --build build --target monitor_check_bench && build/tests/monitor_check_bench build/bin/specdec [N]
-// One JSON object. private_mb is the largest RssAnon + RssShmem of /proc/PID/status, looked at every millisecond;
-// max_rss_mb, of wait4, has the program's own pages and the files' besides and is an upper bound.
+// Prints one JSON object. private_mb is the largest RssAnon + RssShmem of /proc/PID/status, sampled every millisecond.
+// max_rss_mb, from wait4, also counts the program's own pages and those of files, so it is an upper bound.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -45,7 +46,7 @@ RolloutFigures rollout(uint64_t stream) {
   return r;
 }
 
-// 10,000 different requests, again and again.
+// Writes 10,000 different requests again and again. Returns the bytes written.
 uint64_t write_records(const fs::path& file, const PackageManifest& m, int64_t records) {
   monitor::Traffic traffic(99);
   std::vector<std::string> lines;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""redaction_figures.py SPECDEC SHARED: recall of `data ingest`'s redaction on examples made by others' generators, and
-its precision on real text (SHARED/data/gpteacher and gsm8k), each find judged by others' validators.
+"""redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples from other
+projects' generators, and its precision on real text (SHARED/data/gpteacher and gsm8k), where other projects' validators
+judge each find.
 
     python3 -m venv env && env/bin/pip install faker==40.1.0 phonenumbers==9.0.43 python-stdnum==2.2
     env/bin/python tests/bench/redaction_figures.py build/bin/specdec ../shared
@@ -60,7 +61,7 @@ def address():
 
 
 def phone():
-    # Example numbers of libphonenumber's own metadata, with other last digits, in the formats that people write.
+    # Example numbers of libphonenumber's own metadata get other last digits and one of the formats that people write.
     while True:
         region = rng.choice(
             ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
@@ -74,8 +75,8 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
-            # Without a country only where it is written with brackets, dashes or a leading zero: bare digits are no
-            # telephone number by themselves.
+            # The format without a country is used only where it has brackets, dashes or a leading zero, because bare
+            # digits alone are no telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
                 formats.append(phonenumbers.PhoneNumberFormat.NATIONAL)
@@ -126,7 +127,7 @@ def web_token():
 
 
 def token():
-    # Secrets without a prefix of their own, as they are pasted: alone, after a label, in a header.
+    # Makes a secret without a prefix of its own, as people paste it: alone, after a label, in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -144,7 +145,7 @@ def token():
 
 
 def disguised():
-    # What the other detectors know, written as texts have it.
+    # Makes data that the other detectors know, in other spellings that occur in texts.
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -232,7 +233,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-        # Gone as a whole: no half of it may be left.
+        # The secret must be gone as a whole: no half of it may remain.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (
@@ -271,7 +272,7 @@ def judge(kind, text):
             return False
     if kind == "phone":
         if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
-            return False  # hours
+            return False  # a range of hours
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):
@@ -279,7 +280,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens: random-looking
+    return len(set(text)) >= 10  # keys and tokens must look random
 
 
 def precision(specdec, shared, work):
@@ -291,7 +292,7 @@ def precision(specdec, shared, work):
             "gpteacher/toolformer-dedupe-only-dataset.json",
         )
     ]
-    # gsm8k's rows are {question, answer}: as prompts and completions.
+    # gsm8k's rows are {question, answer}; they become prompts and completions.
     for name in ("train", "test"):
         path = os.path.join(work, f"gsm8k-{name}.jsonl")
         with open(os.path.join(shared, "data/gsm8k", name + ".jsonl")) as f, open(path, "w") as out:
@@ -333,7 +334,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # stood there before
+                continue  # the text had the tag before
             total += 1
             ok = judge(kind, original)
             good += ok

@@ -1,4 +1,4 @@
-"""A `specdec serve` that a bench starts, on a free port, and that ends with it."""
+"""A `specdec serve` that a bench starts on a free port and that ends with the bench."""
 
 import atexit
 import signal
@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with the bench
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with the bench
 
 
 class Served:
