@@ -1,18 +1,18 @@
-"""Is a server with a draft ever slower than one without? Whole bursts of 1, 2, … requests at once, to two servers of
-the same weights in turn: the first with the draft, the second plain.
+"""Is a server with a draft ever slower than one without? Sends whole bursts of 1, 2, … simultaneous requests to two
+servers with the same weights in turn: the first has the draft, the second is plain.
 
   python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16]
       [--bursts 24] [--fresh 4] [--out FILE]
 
-A random draft, the smallest one's shapes with random weights, is added; DIR+NOISE is a draft made worse
-(made_models.py). Bursts of a batch size follow each other as A B B A, so that what slows the machine for a while slows
-both; both servers get the same prompts. Both are started anew after every
---fresh bursts: two processes that do the same work differ by a few per cent for as long as they live, by where their
-pages lie. A burst lasts from the first request sent to the last answer whole; the time that learning takes is in it.
-One JSON object: for every draft and batch size `to_plain` = the plain server's time / the other's, a mean over pairs
-with its 90 % interval (wanted: at least 0.97) and that of the middle three fifths, and where the time of a burst went,
-from both servers' /metrics: seconds by stage, of the engine thread outside of them, and of the process that should rest
-meanwhile; steps by K, why others were plain, probes."""
+A random draft with the shapes of the smallest one is added; DIR+NOISE is a draft made worse (made_models.py). Bursts of
+one batch size follow each other as A B B A, so that whatever slows the machine for a while slows both servers; both get
+the same prompts. Both are restarted after every --fresh bursts, because two processes that do the same work differ by a
+few per cent for as long as they live, depending on where their pages are. A burst lasts from sending the first request
+until the last answer is complete, including the time that learning takes.
+Prints one JSON object. For every draft and batch size it has `to_plain` = the plain server's time / the other's, as the
+mean over pairs with its 90 % interval (wanted: at least 0.97) and as the mean of the middle three fifths. It also shows
+where the time of a burst went, from both servers' /metrics: seconds by stage, those of the engine thread outside of the
+stages and those of the process that should be idle meanwhile; steps by K, why others were plain, and probes."""
 
 import argparse
 import http.client
@@ -44,7 +44,7 @@ def metrics(server):
 
 
 def cpu_seconds(pid):
-    """Of a process and its children."""
+    """Returns the CPU seconds of a process and its children."""
     total = 0
     for p in [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]:
         fields = Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()
@@ -53,7 +53,8 @@ def cpu_seconds(pid):
 
 
 def burst(server, prompts, o):
-    """Seconds from the first request sent to the last answer whole; of each answer."""
+    """Returns the seconds from sending the first request until the last answer is complete, and the mean seconds of an
+    answer."""
     gate, seconds, failed = threading.Barrier(len(prompts) + 1), [], []
 
     def one(prompt):
@@ -81,7 +82,7 @@ def burst(server, prompts, o):
 
 
 def labelled(counts, name):
-    """Label's value: count, of those that moved."""
+    """Returns label value → count of the metric `name`, for the counts that changed."""
     return {
         re.search(r'="([^"]*)"', k).group(1): round(v, 4)
         for k, v in counts.items()
@@ -142,7 +143,7 @@ def stop(servers):
 
 
 def drafting(run):
-    """Share of the steps that drafted."""
+    """Returns the share of the steps that drafted."""
     steps = labelled(run["moved"], "spec_decode_num_steps_total")
     return round(1 - steps.get("0", 0) / max(sum(steps.values()), 1), 3)
 
@@ -159,8 +160,8 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """The mean without the fifth of the pairs at each end: a neighbour on the same machine may halve one burst of a
-    hundred."""
+    """Returns the mean without the fifth of the pairs at each end, because a neighbour on the same machine may halve
+    the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]
     return round(math.exp(sum(kept) / len(kept)), 3)
@@ -218,7 +219,11 @@ def main():
                     servers = [Served(o.build, *flags, "--draft", folder, *o.flags.split()), Served(o.build, *flags)]
                     drafted, plain = servers
                     for server in servers:
+<<<<<<< HEAD
                         burst(server, ["Once"], o)  # start-up cost of a process
+=======
+                        burst(server, ["Once"], o)  # pays the costs that a process has once
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
                 runs = {
                     server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order

@@ -1,12 +1,13 @@
-"""Are distill's defaults near the best batch and learning rate? A sweep over both on one target, then the best cell and
+"""Are distill's defaults near the best batch and learning rate? Sweeps both on one target, then runs the best cell and
 the defaults on fresh seeds. Runs are limited by time, so nothing else may run on the machine.
 
   python3 tests/bench/distill_defaults.py BUILD stories|demo [--seconds 40] [--batches 512,2048,4096]
       [--rates 0.003,0.012,0.024] [--sweep-seeds 1] [--seeds 11,12,13] [--best BATCH,RATE] [--out FILE]
 
-`stories`: stories260K with its own stories; `demo`: the demo's target with a day of its traffic. prune:1. Needs
-../shared (SPECDEC_SHARED). One JSON object: every cell's acceptance on the rows that judge, means on the fresh seeds,
-and `behind` = best cell's mean less that of the defaults (wanted: at most 0.02). --best leaves the sweep out."""
+`stories` is stories260K with its own stories, `demo` the demo's target with a day of its traffic; the draft is prune:1.
+Needs ../shared (SPECDEC_SHARED). Prints one JSON object: every cell's acceptance on the held-out rows of the verdict,
+the means on the fresh seeds, and `behind` = the best cell's mean minus that of the defaults (wanted: at most 0.02).
+--best skips the sweep."""
 
 import argparse
 import json

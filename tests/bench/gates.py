@@ -1,12 +1,13 @@
-"""Does the gate know its machine? Gates of one pair, some on an idle machine and some beside a busy loop on every core.
+"""Does the gate notice when its machine is busy? Runs gates of one pair, some on an idle machine and some beside a busy
+loop on every core.
 
   python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]
       [--dtype bf16] [--out FILE]
 
-The texts are ingested once; every gate runs all its parts with a seed of its own. One JSON object: of every gate the
-verdict, the speed-up with its interval, seconds, and whether its text speaks of load. Wanted of a pair whose true
-speed-up is 1.5: idle gates pass and do not speak of load, no busy one says not_worth_it. Nothing else may run on the
-machine."""
+The texts are ingested once; every gate runs all its parts with a seed of its own. Prints one JSON object with every
+gate's verdict, speed-up with its interval, seconds, and whether its text mentions load. For a pair whose true speed-up
+is 1.5 the idle gates should pass without mentioning load, and no busy gate should say not_worth_it. Nothing else may
+run on the machine."""
 
 import argparse
 import json
@@ -22,7 +23,11 @@ import made_models
 
 
 def main():
+<<<<<<< HEAD
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the loops end too
+=======
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the loops end, too
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", type=Path)
     p.add_argument("--target", type=Path, required=True)

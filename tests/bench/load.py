@@ -1,5 +1,5 @@
-"""`specdec serve` under load, from outside: arrivals of a trace at several speeds, ten times more than it can do, and a
-long mixed run.
+"""Puts `specdec serve` under load from outside: arrivals of a trace at several speeds, ten times more than it can do,
+and a long mixed run.
 
   python3 tests/bench/load.py trace    BUILD --target DIR --draft DIR --texts FILE --arrivals CSV [--speeds 1 2 4]
       [--seconds 60] [--scale 0.05]
@@ -7,9 +7,9 @@ long mixed run.
   python3 tests/bench/load.py soak     BUILD --target DIR --draft DIR --other DIR --texts FILE [--seconds 600]
       [--requests 5000]
 
-CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths times --scale. Prompts are
-pieces of FILE. One JSON object. A client of one thread: the server should be the slower one (a target of tens of
-millions of weights)."""
+CSV has the columns TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths are
+multiplied by --scale. Prompts are pieces of FILE. Prints one JSON object. The client has one thread, so the server
+should be the slower of the two (a target of tens of millions of weights)."""
 
 import argparse
 import asyncio
@@ -43,7 +43,11 @@ class Server(Served):
             o.max_batch,
             *o.flags.split(),
         )
+<<<<<<< HEAD
         # The process may start others, or be started by another; the one that serves has the most threads.
+=======
+        # specdec may start other processes or be started by one. The process that serves has the most threads.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
         family = [
             str(self.process.pid),
             *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(),
@@ -99,8 +103,8 @@ async def body_of(reader, headers):
 
 
 async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_token=None):
-    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the
-    client goes away; on_token: called at its first one."""
+    """Returns what became of one request: status, times of its tokens since it was sent, and text. After cancel_after
+    seconds the client leaves; on_token is called at the first token."""
     begin = time.perf_counter()
     out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
     try:
@@ -210,7 +214,7 @@ class Work:
 
 
 async def replay(server, arrivals, key=None, on_end=None):
-    """arrivals: (second, path, body, cancel_after). Sent at their time whatever came back before."""
+    """Sends each of `arrivals`, (second, path, body, cancel_after), at its time, whatever came back before."""
     begin = time.perf_counter()
     tasks = []
     for at, path, body, cancel in arrivals:
@@ -271,7 +275,7 @@ def trace(o):
 
 
 def samples_of(server, stop):
-    """Memory and descriptors, every second until `stop` is set."""
+    """Samples memory and descriptors every second until `stop` is set."""
     samples = []
 
     async def sample():
@@ -305,8 +309,7 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """One tenant sends `factor` times what the server can do; another one asks for one answer at a time all the
-    while."""
+    """One tenant sends `factor` times what the server can do, while another one asks for one answer at a time."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)
     keys = Path(tempfile.mkdtemp()) / "keys"
@@ -351,7 +354,11 @@ def overload(o):
     before, processor = server.metrics(flood), server.processor_seconds()
     answers, seconds, others, waits, samples = asyncio.run(run())
     after = server.metrics(flood)
+<<<<<<< HEAD
     # Requests accepted near the end are answered after the last arrival, so goodput is taken over all of that time.
+=======
+    # What was accepted at the end is answered after the last arrival, so goodput is over all of that time.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
     refused = [a for a in answers + others if a["status"] in (429, 503)]
@@ -383,7 +390,11 @@ def mixed(o, work, rng, i, fixed):
     if kind < 0.35:
         return "/v1/completions", work.body(30, 24, stream=False, min_p=0.05), None
     if kind < 0.5:
+<<<<<<< HEAD
         return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client disconnects
+=======
+        return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client leaves
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     if kind < 0.6:
         return "/v1/completions", work.body(20, 24, guided_regex="[a-z ]{1,40}"), None
     if kind < 0.7:

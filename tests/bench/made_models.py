@@ -1,10 +1,10 @@
-"""Models that the benches make from small real ones, on the standard library alone: wider ones of the same function,
-worse ones of the same shape.
+"""Makes the benches' models from small real ones, with the standard library alone: wider ones that compute the same
+function, and worse ones of the same shape.
 
   python3 tests/bench/made_models.py inflate SRC DST [--width 16] [--extra-layers 3]
-      bf16: stories260K becomes one of 93 M weights
+      writes bf16; stories260K becomes a model of 93 M weights
   python3 tests/bench/made_models.py worsen  SRC DST [--noise 0.3]
-      normal noise of so much of each matrix's own size; inf: random
+      adds normal noise of NOISE times each matrix's own size; inf gives random weights
 
 `inflate` pads every dimension but head_dim with zeros and appends layers that add nothing, so that a model has the
 acceptance of a small trained pair and the cost of a large one. It knows the Llama family."""
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def read_tensors(file):
-    """Name: (shape, floats). F32 or BF16."""
+    """Returns name: (shape, floats) of a file in F32 or BF16."""
     data = file.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     out = {}
@@ -40,13 +40,13 @@ def read_tensors(file):
 
 
 def bf16(values):
-    """Rounded to the nearest, ties to even."""
+    """Rounds to the nearest, ties to even."""
     bits = array.array("I", values.tobytes())
     return array.array("H", (((x + 0x7FFF + ((x >> 16) & 1)) >> 16) & 0xFFFF for x in bits)).tobytes()
 
 
 def write_tensors(file, tensors, dtype):
-    """tensors: name: (shape, bytes)."""
+    """Writes `tensors`, which is name: (shape, bytes)."""
     header, at = {}, 0
     for name, (shape, raw) in tensors.items():
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(raw)]}
@@ -104,7 +104,11 @@ def inflate(source, folder, width, extra_layers):
     for layer in range(layers, layers + extra_layers):
         for name, (shape, raw) in [(n, t) for n, t in out.items() if n.startswith("model.layers.0.")]:
             adds_nothing = name.endswith(("o_proj.weight", "down_proj.weight"))
+<<<<<<< HEAD
             # Random numbers, a few of them repeated; their values do not matter.
+=======
+            # Repeats a few random numbers, because their values do not matter.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
             some = bf16(array.array("f", (rng.gauss(0, 0.02) for _ in range(4096))))
             filled = bytes(len(raw)) if adds_nothing else (some * (len(raw) // len(some) + 1))[: len(raw)]
             out[name.replace("layers.0.", f"layers.{layer}.")] = (shape, filled)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""make_log.py MEGABYTES [SEED] > log.jsonl: a synthetic log of an OpenAI-compatible gateway, the same for a seed.
+"""make_log.py MEGABYTES [SEED] > log.jsonl: writes a synthetic log of an OpenAI-compatible gateway, always the same for
+one seed.
 
 Rows of 0.3 to 8 kB: one to three exchanges of words drawn by frequency (Zipf) from a made-up vocabulary, with numbers,
 code and a little non-ASCII text; one message in 50 holds an e-mail address, a telephone number or an IP address; one

@@ -1,14 +1,14 @@
-"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Drafts, K and batch sizes
-in turn in one run of `specdec bench`, which is judged here.
+"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Judges one run of `specdec
+bench` over drafts, K and batch sizes.
 
   python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA
       [--batches 1,2,4,8,16,32,64] [--out FILE]
 
-DATA is an output of `data ingest` for the target. A random draft, the smallest one's shapes with random weights, is
-added. One JSON object: for every draft and batch size tokens a second of plain decoding, and the speed-up of every
-fixed K and of `--k auto`, each over a plain run of the same prompts step by step beside it: `to_plain` (wanted: at
-least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` = predicted /
-measured speed-up (within 10 %)."""
+DATA is an output of `data ingest` for the target. A random draft with the shapes of the smallest one is added. Prints
+one JSON object. For every draft and batch size it has the tokens per second of plain decoding and the speed-up of every
+fixed K and of `--k auto`, each over a plain run of the same prompts that runs beside it step by step: `to_plain`
+(wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` =
+predicted / measured speed-up (within 10 %)."""
 
 import argparse
 import json

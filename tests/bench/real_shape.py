@@ -1,11 +1,11 @@
-"""A model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with random weights, and
-`specdec distill` on it: how long it is silent, what preparing costs, what a step costs, and how soon it ends after
-SIGTERM at random moments. 1 GB on disk, minutes of time: run by hand or by night, never by `make test`.
+"""Runs `specdec distill` on a model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with
+random weights: how long it is silent, what preparation costs, what a step costs, and how soon it ends after SIGTERM at
+random moments. Needs 1 GB of disk and minutes of time: run it by hand or by night, never from `make test`.
 
   python3 tests/bench/real_shape.py BUILD [--stops 6] [--seconds 150] [--seed 1] [--out FILE]
 
-One JSON object; exit 1 where a line took longer than 2 s (2.5 s with the machine's own jitter) or a stop longer than 10
-s or another exit code than 75."""
+Prints one JSON object. Exits with 1 if a line took longer than 2 s (2.5 s with the machine's own jitter), if a stop
+took longer than 10 s, or if its exit code was not 75."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD, VOCAB = 24, 896, 4864, 14, 2, 64, 15
 
 
 def write_model(folder, seed):
-    """Values as trained weights have: N(0, 0.02) in bf16, norms 1."""
+    """Writes values like those of trained weights: N(0, 0.02) in bf16, norms 1."""
     from tiny_model import byte_tokenizer
 
     folder.mkdir(parents=True)
@@ -75,7 +75,11 @@ def write_model(folder, seed):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = random.Random(seed)
+<<<<<<< HEAD
     # A pool of a million normal values, read from a different offset for each tensor: drawing 494 million would take
+=======
+    # Every tensor reads the same million normal values from another offset, because drawing 494 million would take
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     # longer than the test.
     pool = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(1 << 20))
     one = struct.pack("<f", 1.0)[2:]
@@ -105,7 +109,7 @@ def write_text(file, rows, seed):
 
 
 class Run:
-    """A command whose stderr is read line by line, with the time between lines."""
+    """Runs a command and reads its stderr line by line, with the time of each line."""
 
     def __init__(self, command):
         self.begin = time.monotonic()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""redaction_figures.py SPECDEC SHARED: recall of `data ingest`'s redaction on examples made by others' generators, and
-its precision on real text (SHARED/data/gpteacher and gsm8k), each find judged by others' validators.
+"""redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples from other
+projects' generators, and its precision on real text (SHARED/data/gpteacher and gsm8k), where other projects' validators
+judge each find.
 
     python3 -m venv env && env/bin/pip install faker==40.1.0 phonenumbers==9.0.43 python-stdnum==2.2
     env/bin/python tests/bench/redaction_figures.py build/bin/specdec ../shared
@@ -60,7 +61,11 @@ def address():
 
 
 def phone():
+<<<<<<< HEAD
     # Example numbers from libphonenumber's metadata with other last digits, in the formats that people write.
+=======
+    # Example numbers of libphonenumber's own metadata get other last digits and one of the formats that people write.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     while True:
         region = rng.choice(
             ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
@@ -74,7 +79,11 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
+<<<<<<< HEAD
             # The form without a country code is used only if it has brackets, dashes or a leading zero, because bare
+=======
+            # The format without a country is used only where it has brackets, dashes or a leading zero, because bare
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
             # digits alone are no telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
@@ -126,7 +135,11 @@ def web_token():
 
 
 def token():
+<<<<<<< HEAD
     # Secrets without a prefix of their own, as people paste them: alone, after a label, in a header.
+=======
+    # Makes a secret without a prefix of its own, as people paste it: alone, after a label, in a header.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -144,7 +157,11 @@ def token():
 
 
 def disguised():
+<<<<<<< HEAD
     # Values that other detectors know, in the forms in which they occur in texts.
+=======
+    # Makes data that the other detectors know, in other spellings that occur in texts.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -232,7 +249,11 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
+<<<<<<< HEAD
         # The secret must be removed completely: no half of it may remain.
+=======
+        # The secret must be gone as a whole: no half of it may remain.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (
@@ -271,7 +292,7 @@ def judge(kind, text):
             return False
     if kind == "phone":
         if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
-            return False  # hours
+            return False  # a range of hours
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):
@@ -279,7 +300,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens: random-looking
+    return len(set(text)) >= 10  # keys and tokens must look random
 
 
 def precision(specdec, shared, work):
@@ -291,7 +312,11 @@ def precision(specdec, shared, work):
             "gpteacher/toolformer-dedupe-only-dataset.json",
         )
     ]
+<<<<<<< HEAD
     # gsm8k's rows are {question, answer}; they are converted to prompts and completions.
+=======
+    # gsm8k's rows are {question, answer}; they become prompts and completions.
+>>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     for name in ("train", "test"):
         path = os.path.join(work, f"gsm8k-{name}.jsonl")
         with open(os.path.join(shared, "data/gsm8k", name + ".jsonl")) as f, open(path, "w") as out:
@@ -333,7 +358,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # stood there before
+                continue  # the text had the tag before
             total += 1
             ok = judge(kind, original)
             good += ok

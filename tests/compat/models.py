@@ -1,16 +1,16 @@
-"""The models that the kept files were made with; changing them makes every kept file foreign."""
+"""The models that the kept files were made with; after a change to them no kept file fits any more."""
 
 import tiny_model
 
 
 def write_models(folder):
-    """`target` with two layers and `draft` with one, smaller than those of the other tests so that a checkpoint of them
-    can be kept."""
+    """Writes `target` and `draft`, both smaller than the models of the other tests so that a checkpoint of them can be
+    kept."""
     usual = tiny_model.HIDDEN, tiny_model.MLP
     tiny_model.HIDDEN, tiny_model.MLP = 8, 16
     try:
         tiny_model.write_tiny_model(folder / "target", layers=2, seed=1)
-        # The target's own weights: all that this draft proposes is accepted.
+        # The draft has the target's own weights, so everything that it proposes is accepted.
         tiny_model.write_tiny_model(folder / "draft", layers=2, seed=1)
     finally:
         tiny_model.HIDDEN, tiny_model.MLP = usual
