@@ -219,11 +219,7 @@ def main():
                     servers = [Served(o.build, *flags, "--draft", folder, *o.flags.split()), Served(o.build, *flags)]
                     drafted, plain = servers
                     for server in servers:
-<<<<<<< HEAD
                         burst(server, ["Once"], o)  # start-up cost of a process
-=======
-                        burst(server, ["Once"], o)  # pays the costs that a process has once
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
                 runs = {
                     server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order

@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 // Times incremental decode passes of a random model, by default of 97 million parameters, which exceeds CPU caches in
 // every dtype.
 //
@@ -8,15 +7,6 @@
 // Prints one JSON object: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds, because other
 // processes only ever add time), the cost of more rows relative to one, tokens/s of plain decoding, and the read
 // bandwidth that limits one row (measured between the rounds).
-=======
-// Times incremental decode passes of a random model, by default one of 97 million parameters, which is larger than the
-// caches in every dtype.
-//   decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N] [--vocab N]
-//                [--context N] [--threads N] [--seconds S (per figure)]
-// Prints one JSON object: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds, because other
-// processes only ever add time), the cost of rows relative to one row, tokens/s of plain decoding, and the read
-// bandwidth that bounds one row (measured between the rounds).
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -51,13 +41,8 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-<<<<<<< HEAD
 // Returns the exclusive or of all values. Integer latency never limits the reads, and even the smallest machine has
 // enough vector registers.
-=======
-// Returns the exclusive or of all integers. Its latency never bounds the reading, and it uses no more vectors than the
-// smallest machine has registers.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -70,11 +55,7 @@ int32_t read_all(const int32_t* data, int64_t count) {
   return all;
 }
 
-<<<<<<< HEAD
 // Returns the seconds of reading `memory` (int32) once on `threads` threads, the best of five.
-=======
-// Returns the seconds of reading `memory` (int32) once on `threads` threads, the best of five rounds.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 double read_seconds(const at::Tensor& memory, int threads) {
   const int32_t* data = memory.const_data_ptr<int32_t>();
   double best = 1e9;
@@ -106,19 +87,11 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
     model::forward(decoder, std::span(&part, 1));
   };
   pass(0, context, 0);
-<<<<<<< HEAD
   // A pass reads every matrix once; of an embedding that is not also the head it reads only one row per token.
   const at::Tensor& embed = decoder.weights.embed;
   const int64_t bytes = model::weight_bytes(config, dtype) -
                         (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
   model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // on the same kind of pages as the weights
-=======
-  // A pass reads every matrix once, except that of an embedding that is not the head it reads one row per token.
-  const at::Tensor& embed = decoder.weights.embed;
-  const int64_t bytes = model::weight_bytes(config, dtype) -
-                        (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
-  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // has the same kind of pages as the weights
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
   std::vector<Setting> settings;

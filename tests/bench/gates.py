@@ -23,11 +23,7 @@ import made_models
 
 
 def main():
-<<<<<<< HEAD
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the loops end too
-=======
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the loops end, too
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", type=Path)
     p.add_argument("--target", type=Path, required=True)

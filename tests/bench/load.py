@@ -43,11 +43,7 @@ class Server(Served):
             o.max_batch,
             *o.flags.split(),
         )
-<<<<<<< HEAD
         # The process may start others, or be started by another; the one that serves has the most threads.
-=======
-        # specdec may start other processes or be started by one. The process that serves has the most threads.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
         family = [
             str(self.process.pid),
             *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(),
@@ -354,11 +350,7 @@ def overload(o):
     before, processor = server.metrics(flood), server.processor_seconds()
     answers, seconds, others, waits, samples = asyncio.run(run())
     after = server.metrics(flood)
-<<<<<<< HEAD
     # Requests accepted near the end are answered after the last arrival, so goodput is taken over all of that time.
-=======
-    # What was accepted at the end is answered after the last arrival, so goodput is over all of that time.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
     refused = [a for a in answers + others if a["status"] in (429, 503)]
@@ -390,11 +382,7 @@ def mixed(o, work, rng, i, fixed):
     if kind < 0.35:
         return "/v1/completions", work.body(30, 24, stream=False, min_p=0.05), None
     if kind < 0.5:
-<<<<<<< HEAD
         return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client disconnects
-=======
-        return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client leaves
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     if kind < 0.6:
         return "/v1/completions", work.body(20, 24, guided_regex="[a-z ]{1,40}"), None
     if kind < 0.7:

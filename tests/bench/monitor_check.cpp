@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 // Measures `monitor check` of N acceptance records in its own process: seconds, peak memory, and start-up without
 // records.
 //
@@ -6,13 +5,6 @@
 //
 // Prints one JSON object. private_mb is the largest RssAnon + RssShmem in /proc/PID/status, sampled every millisecond;
 // max_rss_mb, from wait4, also includes pages of the program and of files, so it is an upper bound.
-=======
-// Times `monitor check` of N acceptance records in a process of its own: seconds, peak memory, and start-up without
-// records.
-//   cmake --build build --target monitor_check_bench && build/tests/monitor_check_bench build/bin/specdec [N]
-// Prints one JSON object. private_mb is the largest RssAnon + RssShmem of /proc/PID/status, sampled every millisecond.
-// max_rss_mb, from wait4, also counts the program's own pages and those of files, so it is an upper bound.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -56,11 +48,7 @@ RolloutFigures rollout(uint64_t stream) {
   return r;
 }
 
-<<<<<<< HEAD
 // Writes 10,000 different requests, repeated until there are `records`.
-=======
-// Writes 10,000 different requests again and again. Returns the bytes written.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 uint64_t write_records(const fs::path& file, const PackageManifest& m, int64_t records) {
   monitor::Traffic traffic(99);
   std::vector<std::string> lines;

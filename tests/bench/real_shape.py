@@ -75,11 +75,7 @@ def write_model(folder, seed):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = random.Random(seed)
-<<<<<<< HEAD
     # A pool of a million normal values, read from a different offset for each tensor: drawing 494 million would take
-=======
-    # Every tensor reads the same million normal values from another offset, because drawing 494 million would take
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     # longer than the test.
     pool = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(1 << 20))
     one = struct.pack("<f", 1.0)[2:]

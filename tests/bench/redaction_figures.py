@@ -61,11 +61,7 @@ def address():
 
 
 def phone():
-<<<<<<< HEAD
     # Example numbers from libphonenumber's metadata with other last digits, in the formats that people write.
-=======
-    # Example numbers of libphonenumber's own metadata get other last digits and one of the formats that people write.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     while True:
         region = rng.choice(
             ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
@@ -79,11 +75,7 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
-<<<<<<< HEAD
             # The form without a country code is used only if it has brackets, dashes or a leading zero, because bare
-=======
-            # The format without a country is used only where it has brackets, dashes or a leading zero, because bare
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
             # digits alone are no telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
@@ -135,11 +127,7 @@ def web_token():
 
 
 def token():
-<<<<<<< HEAD
     # Secrets without a prefix of their own, as people paste them: alone, after a label, in a header.
-=======
-    # Makes a secret without a prefix of its own, as people paste it: alone, after a label, in a header.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -157,11 +145,7 @@ def token():
 
 
 def disguised():
-<<<<<<< HEAD
     # Values that other detectors know, in the forms in which they occur in texts.
-=======
-    # Makes data that the other detectors know, in other spellings that occur in texts.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -249,11 +233,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-<<<<<<< HEAD
         # The secret must be removed completely: no half of it may remain.
-=======
-        # The secret must be gone as a whole: no half of it may remain.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (
@@ -312,11 +292,7 @@ def precision(specdec, shared, work):
             "gpteacher/toolformer-dedupe-only-dataset.json",
         )
     ]
-<<<<<<< HEAD
     # gsm8k's rows are {question, answer}; they are converted to prompts and completions.
-=======
-    # gsm8k's rows are {question, answer}; they become prompts and completions.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
     for name in ("train", "test"):
         path = os.path.join(work, f"gsm8k-{name}.jsonl")
         with open(os.path.join(shared, "data/gsm8k", name + ".jsonl")) as f, open(path, "w") as out:

@@ -8,11 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-<<<<<<< HEAD
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # started servers end with the bench
-=======
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with the bench
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 
 
 class Served:

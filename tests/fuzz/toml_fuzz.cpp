@@ -1,12 +1,7 @@
-<<<<<<< HEAD
 // Text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers (odd).
 // What is refused is specdec's own error, and what is accepted keeps the promises of cli/loop/loop.h.
 #include <unistd.h>
 
-=======
-// Fuzzes text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers
-// (odd). What is refused is one of specdec's own errors, and what is accepted keeps the promises of cli/loop/loop.h.
->>>>>>> 5cac4f38f77ca8a9f7c3c96a34cd3724b1430710
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>

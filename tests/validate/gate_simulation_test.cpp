@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "base/philox.h"
 #include "deploy/validate/gate.h"
@@ -57,8 +56,6 @@ Outcome simulate(double mean, double sd, int budget) {
     if (judged.sure()) out.needed += static_cast<double>(report.requests_needed);
   }
   out.needed /= std::max(1, out.passed + out.failed);
-  std::printf("acceptance %.3f, sd %.2f, at most %d requests: %d passed, %d failed, %.0f requests needed\n", mean, sd,
-              budget, out.passed, out.failed, out.needed);
   return out;
 }
 

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "deploy/validate/gate.h"
 #include "deploy/validate/speed.h"
@@ -175,8 +174,6 @@ Counts simulate(const World& world, double speedup, int gates) {
     counts.refused += said == "not_worth_it";
     counts.busy += busy;
   }
-  std::printf("%-22s true speed-up %.2f, %d gates: %d pass, %d not worth it, %d busy\n", world.name, speedup, gates,
-              counts.passed, counts.refused, counts.busy);
   return counts;
 }
 

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -459,9 +458,6 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.requests_needed, early.requests_needed);
   EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
-  std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,
-              r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens),
-              r.seconds);
   EXPECT_EQ(r.alpha.n, 200);
   EXPECT_EQ(r.tokens, 50651);
   EXPECT_NEAR(r.alpha.value, 0.638, 0.005);

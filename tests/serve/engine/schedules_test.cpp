@@ -100,8 +100,7 @@ void collect(const GenerationRequest& request, std::vector<Answer>& answers) {
 
 struct Counts {
   int64_t overlapping = 0, cancelled = 0, preempted = 0, swapped = 0, tried = 0, target_full = 0, draft_full = 0,
-          finished = 0, compared = 0;
-  int most_at_once = 0;
+          compared = 0;
 };
 
 // Passes everything on. Counts the preemptions of sequences that have emitted tokens, and checks how many prompt tokens
@@ -310,7 +309,6 @@ class Schedule {
       collect(*s.request, s.answers);
       count += !s.ended();
     }
-    counts_.most_at_once = std::max(counts_.most_at_once, count);
     return count;
   }
 
@@ -330,7 +328,6 @@ class Schedule {
       const std::string what =
           s.request->id + ", answer " + std::to_string(c) + ", " + shape_.name() + (steady_ ? ", steady" : "");
       if (found.reason == FinishReason::kLength) {
-        ++counts_.finished;
         EXPECT_EQ(static_cast<int64_t>(found.ids.size()), s.request->options.max_tokens) << what;
         counts_.compared += same;
         EXPECT_TRUE(!same || found == expected->at(c))
@@ -362,15 +359,11 @@ TEST(Schedules, EveryTextIsTheOneThatItHasAlone) {
     Schedule(number, counts).run(known);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "schedule " << number;
   }
-  std::printf(
-      "overlapping %ld, at most %d at once; in the middle of a request: %ld cancels, %ld preemptions, %ld drafts "
-      "changed, %ld tried; "
-      "target full %ld times, draft %ld; %ld answers, %ld compared with the text alone, %zu texts\n",
-      counts.overlapping, counts.most_at_once, counts.cancelled, counts.preempted, counts.swapped, counts.tried,
-      counts.target_full, counts.draft_full, counts.finished, counts.compared, known.size());
   EXPECT_EQ(counts.overlapping, kSchedules) << "at least four requests at once, each of at least 32 tokens";
   for (const int64_t count : {counts.cancelled, counts.preempted, counts.swapped, counts.draft_full})
     EXPECT_GE(count, 1000);
+  EXPECT_GT(counts.tried, 0);
+  EXPECT_GT(counts.target_full, 0);
   EXPECT_GE(counts.compared, 4 * kSchedules);
 }
 
