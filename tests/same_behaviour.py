@@ -34,7 +34,7 @@ SOURCE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SOURCE / "tests/e2e"))
 from tiny_model import VOCAB, write_tiny_model, write_traffic  # noqa: E402
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+# --------------------------------------------------------------------------------------------------------------- rules
 
 # Values in JSON: (files, path of the key with [] for a list's items, replacement, reason). Only numbers, booleans and
 # null are replaced, so that a change of type is seen, except where the replacement says that the whole value is
@@ -244,8 +244,7 @@ class Normaliser:
         return self.text(file, text)
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# running
+# ------------------------------------------------------------------------------------------------------------- running
 
 
 class Observer:
@@ -386,8 +385,7 @@ def next_second():
     time.sleep(1.02 - time.time() % 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the
-# list
+# ------------------------------------------------------------------------------------------------------------ the list
 
 COMMANDS = [
     "generate",

@@ -1,4 +1,4 @@
-// Fuzzes the way of bytes off the wire: Beast's request parser under the server's limits, the body parsed as chat and
+// Fuzzes the path of bytes from the wire: Beast's request parser under the server's limits, the body parsed as chat and
 // as completion, and a refusal worded for the client. The bytes are also tried as a body alone.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>

@@ -94,7 +94,7 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
   const fs::path inner = third / "packages/inner";
   fs::copy(store, inner, fs::copy_options::recursive);
   refused(inner / "packages" / name);
-  // No store decides about a copy that is outside of any.
+  // No trusted.pub applies to a copy that is outside of every store.
   EXPECT_TRUE(resolve_package((elsewhere / "folder" / name).string(), true));
   EXPECT_TRUE(resolve_package(first.path.string(), true)) << "and the first store demands nothing";
 }

@@ -234,7 +234,7 @@ TEST(ReportHtml, LegendsDoNotListTheAxis) {
 TEST(Report, TextSaysVerdictAndReasonFirst) {
   const std::string text = report_text(full_report(), {});
   EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
-  for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
+  for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens per step", "2.00 at K = 2", "speed-up",
                            "1.25 [1.20, 1.30]", "2 of 9 scored, 2 needed to decide", "acceptance 0.40 at batch 1",
                            "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20",
                            "batch 1: K 2 (validated: measured 1.25 [1.20, 1.30]), 2-3: K 2 (predicted 1.15), 4: plain "

@@ -168,7 +168,7 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
               "response_format.json_schema");
   EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
   EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
-  EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar a request";
+  EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar per request";
   EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"),
             "structured_outputs.regex");
 }
