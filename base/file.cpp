@@ -235,7 +235,6 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   if (fd_ < 0) throw Error(ErrorKind::kInternal, path_.string() + ": written to after it was finished");
-  written_ += bytes.size();
   buffer_.append(bytes.substr(0, std::min(bytes.size(), kBlockBytes)));
   if (buffer_.size() >= kBlockBytes) flush();
   if (bytes.size() > kBlockBytes) {

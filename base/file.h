@@ -86,7 +86,6 @@ class OutputFile {
 
   void write(std::string_view bytes);
   void finish();
-  uint64_t bytes_written() const { return written_; }
 
  private:
   void flush();
@@ -94,7 +93,6 @@ class OutputFile {
   Open how_;
   int fd_ = -1;
   std::string buffer_;
-  uint64_t written_ = 0;
 };
 
 // Replaces `path` with `bytes`: writes a unique temporary file beside it, fsyncs and renames it, and fsyncs the

@@ -115,11 +115,13 @@ Section layers_section(const Json& layers) {
 }
 
 Section vocabulary_section(const Json& vocabulary) {
-  Section s{"Reduced vocabulary",
-            "The draft proposes " + std::to_string(vocabulary.value("tokens", 0)) +
-                " tokens. Share of the text's tokens that are among them, which bounds acceptance.",
-            {},
-            {}};
+  Section s{
+      "Reduced vocabulary",
+      "The draft proposes " + std::to_string(vocabulary.value("tokens", 0)) +
+          " different tokens. The table shows the share of the text's tokens that are among them; acceptance cannot "
+          "exceed it.",
+      {},
+      {}};
   Table table{"", {"domain", "training", "held out"}, {}, false};
   const Json train = vocabulary.value("train", Json::object()), holdout = vocabulary.value("holdout", Json::object());
   table.rows.push_back({"all", number(real(train, "value")), number(real(holdout, "value"))});
@@ -167,15 +169,16 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
     page.tiles.push_back({"Steps", std::to_string(training.value("steps", int64_t{0})),
                           number(real(training, "tokens_per_second"), 0) + " tokens/s, step " +
                               std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
-  Section run{"The run",
-              "Training is measured on each batch, held-out on conversations that are never trained on; the checkpoint "
-              "with the best held-out acceptance is kept.",
-              {},
-              {}};
+  Section run{
+      "The run",
+      "Training figures are measured on each batch, held-out figures on conversations that are never trained on. "
+      "The checkpoint with the best held-out acceptance is kept.",
+      {},
+      {}};
   add_chart(run, curves, "Acceptance", "Σ min(p, q)",
             {{"train/acceptance", "training"}, {"held_out/acceptance", "held out"}});
   add_chart(run, curves, "Loss", "loss", {{"train/loss", "training"}});
-  add_chart(run, curves, "Cross entropy, held out", "nats a token", {{"held_out/cross_entropy", "held out"}});
+  add_chart(run, curves, "Cross entropy, held out", "nats per token", {{"held_out/cross_entropy", "held out"}});
   add_chart(run, curves, "Gradient norm before clipping", "norm", {{"train/gradient_norm", "training"}});
   add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
   page.sections.push_back(run);

@@ -16,7 +16,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 packages=(g++ make pkg-config python3-venv ca-certificates
   libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
   libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev zlib1g-dev libsimdjson-dev libxxhash-dev libssl-dev
-  libcurl4-openssl-dev prometheus-cpp-dev libbenchmark-dev librapidcheck-dev libgloo-dev
+  libcurl4-openssl-dev prometheus-cpp-dev
   clang-19 libclang-rt-19-dev ccache mold)
 
 install_packages() {
@@ -48,7 +48,7 @@ install_rust() {
 complete_cuda_root() {
   local cuda=$1 lib base
   [ -e "$cuda/lib64" ] || ln -s lib "$cuda/lib64"
-  for lib in "$cuda"/lib/lib*.so.* "$cuda"/../nccl/lib/libnccl.so.*; do
+  for lib in "$cuda"/lib/lib*.so.*; do
     [ -e "$lib" ] || continue
     base=${lib%%.so.*}.so
     [ -e "$base" ] || ln -s "$(basename "$lib")" "$base"
@@ -74,7 +74,6 @@ export SPECDEC_PYTHON="$venv/bin/python"
 export CUDA_HOME="\${CUDA_HOME:-$site/nvidia/cu13}" CUDACXX="\${CUDACXX:-$site/nvidia/cu13/bin/nvcc}"
 export CUDAToolkit_ROOT="\$CUDA_HOME" CUDA_TOOLKIT_ROOT_DIR="\$CUDA_HOME"
 export Torch_DIR="\${Torch_DIR:-$site/torch/share/cmake/Torch}"
-export SPECDEC_NCCL_ROOT="\${SPECDEC_NCCL_ROOT:-$site/nvidia/nccl}"
 export CARGO_TARGET_DIR="\${CARGO_TARGET_DIR:-$cache/cargo}"
 export CCACHE_DIR="\${CCACHE_DIR:-$cache/ccache}" CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 CCACHE_BASEDIR="$root"
 EOF

@@ -37,7 +37,7 @@ int64_t width_of(const std::string& key, const std::string& where) {
 std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
   std::vector<int64_t> steps;
   const auto put = [&](size_t j, const Json& n) {
-    if (j >= kMaxBuckets) refuse(where, "more accepted tokens a step than any draft makes");
+    if (j >= kMaxBuckets) refuse(where, "more accepted tokens per step than any draft makes");
     if (steps.size() <= j) steps.resize(j + 1);
     steps[j] = count(Json{{"steps", n}}, "steps", where);
   };
@@ -58,7 +58,7 @@ std::vector<int64_t> list_of(const Json& object, const char* key, const std::str
   if (!list.is_array() || list.size() > kMaxSteps) refuse(where, "expected a list of steps");
   for (const Json& v : list) {
     values.push_back(count(Json{{key, v}}, key, where));
-    if (values.back() > kMaxDraft) refuse(where, "more draft tokens a step than any draft makes");
+    if (values.back() > kMaxDraft) refuse(where, "more draft tokens per step than any draft makes");
   }
   return values;
 }
@@ -201,7 +201,7 @@ struct Search {
       read_llama(r, node, where);
     if (vllm || sglang || llama) {
       finish(r, where);
-      if (records.size() >= kMaxAnswers) refuse(where, "more answers in a line than are read");
+      if (records.size() >= kMaxAnswers) refuse(where, "more answers in one line than are read");
       records.push_back(std::move(r));
       return;
     }

@@ -32,7 +32,7 @@ std::string refusal(const LoopContext& context, const State& state, const Redist
   if (last != begun.rend()) {
     if (const double hours = static_cast<double>(now - last->created) / 3600; hours < p.cooldown_hours) {
       char text[120];
-      std::snprintf(text, sizeof text, "cooldown: the last redistillation began %.1f h ago, %.1f h are to pass", hours,
+      std::snprintf(text, sizeof text, "cooldown: the last redistillation began %.1f h ago, %.1f h must pass", hours,
                     p.cooldown_hours);
       return text;
     }

@@ -121,23 +121,24 @@ std::string textfile(const Json& result, const Memory& memory, int64_t redistill
   page.family("specdec_state", "gauge", "1 for the state that the loop is in.");
   for (int i = 0; i < kStages; ++i)
     page.value(static_cast<Stage>(i) == memory.stage ? 1 : 0, "state", name(static_cast<Stage>(i)));
-  page.family("specdec_drift_evalue_log10", "gauge", "Evidence of a drop of acceptance, log10 of the e-value.");
+  page.family("specdec_drift_evalue_log10", "gauge", "Evidence of a drop in acceptance, as log10 of the e-value.");
   page.value(e["log10_e"]);
   page.family("specdec_drift_alarm_log10", "gauge", "log10 of the e-value at which the alarm is raised.");
   page.value(e["log10_alarm"]);
   page.family("specdec_acceptance_baseline", "gauge", "Rolled-out acceptance that the gate measured, by segment.");
   for (const Json& s : e["strata"]) page.value(s["baseline"], "segment", s["name"].get<std::string>());
-  page.family("specdec_acceptance", "gauge", "Mean acceptance of the requests watched, by segment.");
+  page.family("specdec_acceptance", "gauge", "Mean acceptance of the watched requests, by segment.");
   for (const Json& s : e["strata"]) page.value(s["acceptance"], "segment", s["name"].get<std::string>());
-  page.family("specdec_monitor_requests", "gauge", "Requests watched beside this package.");
+  page.family("specdec_monitor_requests", "gauge", "Requests watched with this package.");
   page.value(e["requests"]);
-  page.family("specdec_redistillations_total", "counter", "Redistillations begun.");
+  page.family("specdec_redistillations_total", "counter", "Redistillations that were started.");
   page.value(redistillations);
   page.family("specdec_false_alarms_total", "counter", "Alarms that a probe did not confirm.");
   page.value(memory.false_alarms);
-  page.family("specdec_target_info", "gauge", "Fingerprint that the package is bound to.");
+  page.family("specdec_target_info", "gauge", "Fingerprint of the target that the package is bound to.");
   page.value(1, "fp", result["inputs"]["target"].get<std::string>().substr(0, 12));
-  page.family("specdec_monitor_last_success_timestamp_seconds", "gauge", "When a check ended well: alert on its age.");
+  page.family("specdec_monitor_last_success_timestamp_seconds", "gauge",
+              "Unix time of the last check that succeeded; alert on its age.");
   page.value(now);
   return page.text();
 }

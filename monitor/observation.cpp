@@ -229,7 +229,7 @@ class SourceReader {
       if (n > 0) observation_.notes.push_back(std::to_string(n) + of + text);
     };
     note(observation_.requests.not_drafted,
-         "were decoded without the draft, which says nothing of its acceptance: their server found that it does not "
+         "were decoded without the draft, which says nothing about its acceptance: their server found that it does not "
          "pay (its dashboard and /metrics say why), or speculation is off");
     note(observation_.requests.too_short,
          "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
@@ -237,7 +237,7 @@ class SourceReader {
                                                 observation_.requests.first_without_baseline +
                                                 "') and are not judged: see monitor baseline");
     note(observation_.requests.other_draft, "were made with another draft and are not judged");
-    note(observation_.requests.other_target, "were made beside another target and are not judged");
+    note(observation_.requests.other_target, "were made with another target and are not judged");
     note(observation_.requests.no_target, "do not name their target and are not judged: another one was served");
   }
 
@@ -267,7 +267,7 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
   Baseline baseline = baseline_from_json(read_json(options.baseline), options.baseline);
   const PackageManifest& manifest = package.manifest;
   if (!manifest.draft.id.starts_with(baseline.draft) || !manifest.target.id.starts_with(baseline.target))
-    throw Error(ErrorKind::kData, options.baseline + ": measured with draft " + baseline.draft + " beside target " +
+    throw Error(ErrorKind::kData, options.baseline + ": measured with draft " + baseline.draft + " and target " +
                                       baseline.target + ", the package has " + manifest.draft.id.substr(0, 12) +
                                       " and " + manifest.target.id.substr(0, 12) + ": run monitor baseline again");
   return Detector(std::move(baseline), options.wander_sd, requests);

@@ -45,7 +45,7 @@ Payback payback(const Policy& policy, double requests_per_day, double speedup_no
   result.pays = result.gain_gpu_hours >= policy.gpu_hours;
   char text[240];
   std::snprintf(text, sizeof text,
-                "%.1f GPU hours come back in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)",
+                "%.1f GPU hours are saved in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)",
                 result.gain_gpu_hours, policy.horizon_days, policy.gpu_hours, speedup_now, speedup_after);
   result.text = text;
   return result;

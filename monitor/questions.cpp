@@ -28,8 +28,7 @@ Answer answer_of(const LoopContext& context, const ResolvedPackage* package, con
   if (!named("candidate")) {
     if (named("serving"))
       return {.occurrence = Occurrence{Event::kBetter, "the server serves it already", {{"status", status}}}};
-    return {.occurrence =
-                Occurrence{Event::kGone, "the server knows nothing of the trial any more", {{"status", status}}}};
+    return {.occurrence = Occurrence{Event::kGone, "the server no longer has the trial", {{"status", status}}}};
   }
   const Json evidence = {{"paired", paired}};
   if (trial.decision == "better") return {.occurrence = Occurrence{Event::kBetter, trial.text, evidence}};
@@ -47,7 +46,7 @@ Answer ask_for_redistillation(const LoopContext& context, const State& state, do
               {.target = facts.target.id, .stale = memory.stage == Stage::kStaleTarget, .speedup_now = speedup_now});
   if (!refused.empty()) return {.waiting = "no redistillation: " + refused};
   return {.occurrence = Occurrence{Event::kGo,
-                                   "nothing stands against redistilling",
+                                   "no guard forbids a redistillation",
                                    {{"target", facts.target.id},
                                     {"draft", facts.package.manifest.draft.id},
                                     {"epoch", state.value("epoch")},
@@ -60,7 +59,7 @@ Answer ask_for_its_package(const LoopContext& context, const State& state) {
   if (!action || !action->ended) return {};
   const double hours = static_cast<double>(context.now - context.memory.since) / 3600;
   if (hours <= std::max(24.0, context.options.policy.cooldown_hours))
-    return {.waiting = "the Job was written; its package is not there yet"};
+    return {.waiting = "the Job was written; its package has not arrived yet"};
   return {.occurrence =
               Occurrence{Event::kFailed, "no new package for " + std::to_string(static_cast<int>(hours)) + " h"}};
 }
@@ -136,9 +135,8 @@ Answer ask_next_step(const LoopContext& context, const State& state, double spee
   switch (context.memory.stage) {
     case Stage::kSuspect:
       if (p.alarm_confirms)
-        return {.occurrence = Occurrence{Event::kConfirmed, "the alarm is taken for it (--confirm alarm)"}};
-      if (!has_probe(p))
-        return {.waiting = "the alarm is not confirmed: --canary, --probe or --confirm alarm says how"};
+        return {.occurrence = Occurrence{Event::kConfirmed, "the alarm counts as the confirmation (--confirm alarm)"}};
+      if (!has_probe(p)) return {.waiting = "the alarm is not confirmed: give --canary, --probe or --confirm alarm"};
       return {};
     case Stage::kConfirmed:
     case Stage::kStaleTarget:

@@ -201,7 +201,7 @@ class Watch {
     PhiloxStream stream(kSeed, static_cast<uint64_t>(m_.looks));
     const bool by_logprobs = m_.way.top > 0;
     if (m_.way.route.empty()) {
-      if (says_another()) m_.stale = endpoint_.url() + " says that it serves something else: " + changes_.front();
+      if (says_another()) m_.stale = endpoint_.url() + " reports that it serves something else: " + changes_.front();
     } else if (by_logprobs) {
       const LogprobCalls newest = logprobs_as_before();
       m_.newest = compare(m_.calls, newest, permutations_, stream);
@@ -212,7 +212,7 @@ class Watch {
       const auto newest = ask_texts(endpoint_, m_.way);
       m_.newest = compare(m_.texts, newest, permutations_, stream);
       judge(std::to_string(static_cast<int>(std::lround(100 * m_.newest.share_changed))) +
-                " of 100 greedy texts part from the earlier ones sooner than those from each other",
+                " of 100 greedy texts differ from the earlier ones sooner than those differ from each other",
             0);
       if (m_.stale.empty()) m_.texts = thin(m_.texts, newest, kPoolTexts, stream);
     }
@@ -230,7 +230,7 @@ class Watch {
       return ask_logprobs(endpoint_, m_.way, options_.calls);
     } catch (const PageError& e) {
       throw PageError(std::string(e.what()) +
-                      "; it gave them before (--acknowledge begins anew with what it gives now)");
+                      "; it gave them before (--acknowledge starts over with what it gives now)");
     }
   }
 
@@ -278,11 +278,12 @@ class Watch {
                     {"log10_e", std::isfinite(m_.log_m) ? Json(m_.log_m / std::log(10)) : Json()}};
     if (m_.way.route.empty())
       out.evidence["not_watched"] =
-          "the endpoint gives neither log-probabilities nor text: only what it says of itself is compared";
+          "the endpoint gives neither log-probabilities nor text: only the fields that it reports about itself are "
+          "compared";
     else if (m_.way.top == 0)
       out.evidence["not_watched"] =
-          "the endpoint gives no log-probabilities: a change that leaves 64 greedy texts alone is not seen, and "
-          "rolling updates are not told apart";
+          "the endpoint gives no log-probabilities: a change that does not alter 64 greedy texts is not noticed, and "
+          "rolling updates cannot be recognised";
     return out;
   }
 

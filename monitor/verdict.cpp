@@ -130,7 +130,7 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
     text += (text.empty() ? "" : ", ") + std::to_string(chart->judged) + " of " +
             std::to_string(CounterChart::kPhaseOne) + " scrapes judged" + of_chart(*chart);
     if (chart->waiting > 0)
-      text += format("; %.0f of %.0f tested tokens of the next", chart->waiting, CounterChart::kMinTested);
+      text += format("; %.0f of %.0f tested tokens of the next judgement", chart->waiting, CounterChart::kMinTested);
     if (observation.records_sources == 0) figure = figure_of(*chart);
   }
   return {"inconclusive",

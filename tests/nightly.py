@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""nightly.py [PART…]: runs everything that is too long for `make test`, with one summary (`make nightly`).
+"""nightly.py [PART…]: runs everything that is too long for `make test`, in one run with one summary (`make nightly`).
 
 Parts, in this order (all of them if none is named):
-  tools       fetches tools into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and
-              the Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
-              network, 370 MB kept); version and digest of everything are pinned
-  checks      runs the tests that `make test` skips without these tools. If `tools` has not made the engines' packages,
-              the summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, take precedence)
+  tools       fetches into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and the
+              Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
+              network, 370 MB kept); all of it pinned by version and digest
+  checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
+              summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
-  tidy        clang-tidy over all sources (make tidy); if clang-tidy-19 is not installed, the summary says so
+  tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
   fuzz        FUZZ_INPUTS inputs per target (1e7 unless set), the Rust half with coverage counters
 
-A part that fails does not stop the others. The time and the findings of each part are printed as it ends and written to
-build/nightly.json, its output to build/nightly/PART.log. Exits with 1 if a part failed."""
+A part that fails does not stop the others. What each part took and found is printed when it ends and written to
+build/nightly.json; its output goes to build/nightly/PART.log. Exits with 1 if a part failed."""
 
 import hashlib
 import importlib.util
@@ -36,7 +36,7 @@ CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(
 )
 TOOLS = os.path.join(CACHE, "nightly-tools")
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-# Debian 12's; when apt no longer has this version, pin the one that it has.
+# Debian 12's version. When apt no longer has it, pin the one that it has.
 PROMETHEUS = "2.42.0+ds-5+deb12u1"
 PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the .deb for amd64
 PROMTOOL = os.path.join(TOOLS, "prometheus-" + PROMETHEUS, "usr/bin/promtool")
@@ -77,16 +77,16 @@ def fetch_promtool(log):
 
 
 def engines_folder():
-    """Returns the folder for SPECDEC_ENGINE_PACKAGES. Its name depends on the lock files and, as it holds compiled
-    wheels, on the Python."""
+    """Returns the folder for SPECDEC_ENGINE_PACKAGES. Its key is made of the lock files and, because it holds compiled
+    wheels, of the Python."""
     locks = "".join(digest_of(os.path.join(ENGINES, name)) for name in ("engines.txt", "requirements.txt"))
     key = hashlib.sha256((locks + sys.implementation.cache_tag + platform.machine()).encode()).hexdigest()
     return os.path.join(TOOLS, "engines-" + key[:12])
 
 
 def fetch_engines(log):
-    """Unpacks the engines' wheels without their compiled files, and installs what they import under deps/. torch is
-    taken from this Python and not fetched a second time."""
+    """Unpacks the engines' wheels without their compiled parts, and installs what they import under deps/. torch is
+    this Python's own and is not fetched a second time."""
     folder = engines_folder()
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
@@ -115,7 +115,8 @@ def fetch_engines(log):
     for name in sorted(os.listdir(wheels)):
         with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
             for file in wheel.namelist():
-                # Folders are made even where nothing in them is kept: SGLang asks whether those of its kernels exist.
+                # Folders are made even if nothing in them is kept, because SGLang checks that those of its kernels
+                # exist.
                 os.makedirs(os.path.join(folder, os.path.dirname(file)), exist_ok=True)
                 if file.endswith(".py") or ".dist-info/" in file and not file.endswith("/"):
                     wheel.extract(file, folder)
@@ -123,7 +124,7 @@ def fetch_engines(log):
 
 
 def completed(folder, leftovers):
-    """Removes the leftovers, which are what the folder was made from, and marks the folder as complete."""
+    """Removes what a folder was made from and marks it as complete."""
     for path in leftovers:
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     open(os.path.join(folder, ".complete"), "w").close()
@@ -159,7 +160,7 @@ def faults(log):
 
 
 def soak(log):
-    # Not through ctest, whose limit on the test's time is that of the short one.
+    # Does not use ctest, whose time limit is that of the short test.
     seconds = os.environ.get("SPECDEC_SOAK_SECONDS", "3600")
     return run(
         log, [sys.executable, "tests/e2e/soak_test.py", os.path.join(ROOT, "build")], SPECDEC_SOAK_SECONDS=seconds
@@ -203,7 +204,7 @@ PARTS = {
 
 
 def counts(text):
-    """Returns what the log of a part reports about its tests and inputs."""
+    """Returns what the log of a part reports."""
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)
@@ -234,7 +235,7 @@ def main():
         with open(path, "w") as log:
             try:
                 code = PARTS[name](log)
-            except OSError as error:  # a full disk, a program that is not there
+            except OSError as error:  # a full disk or a missing program
                 log.write(f"{error}\n")
                 code = 1
         with open(path, errors="replace") as log:

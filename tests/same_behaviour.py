@@ -1,13 +1,13 @@
-"""Shows that two builds behave the same. It compares everything that a user or another program can observe of a fixed
-list of commands.
+"""Shows that two builds behave the same in everything that a user or another program can observe of a fixed list of
+commands.
 
     python3 tests/same_behaviour.py run BUILD OUT  runs the list with BUILD/bin/specdec, keeps what was observed in OUT
     python3 tests/same_behaviour.py compare A B    prints a unified diff of each file that differs; exit 1 if any does
 
-The tiny models and the logs are made here, and each run has its own scratch folder and no network. The rules below
-replace what differs between two runs of the same build, each with its reason. Nothing else is replaced: counts,
-acceptance, texts, digests of files, modes and messages are kept as they are. A rule that is wider than its reason would
-hide a change."""
+The tiny models and the logs are made here. Each run has a scratch folder of its own and no network. What differs
+between two runs of the same build is replaced by the rules below, each with its reason. Nothing else is replaced:
+counts, acceptance, texts, digests of files, modes and messages are kept as they are. A rule that is wider than its
+reason would hide a change."""
 
 import contextlib
 import datetime
@@ -34,10 +34,11 @@ SOURCE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SOURCE / "tests/e2e"))
 from tiny_model import VOCAB, write_tiny_model, write_traffic  # noqa: E402
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+# --------------------------------------------------------------------------------------------------------------- rules
 
 # Values in JSON: (files, path of the key with [] for a list's items, replacement, reason). Only numbers, booleans and
-# null are replaced, so that a change of type is seen, except where the replacement says that the whole value goes.
+# null are replaced, so that a change of type is seen, except where the replacement says that the whole value is
+# replaced.
 JSON_RULES = [
     (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds)$", "<seconds>", "a duration"),
     (r"", r"(^|\.)tokens_per_second$", "<speed>", "a speed of this machine"),
@@ -150,16 +151,16 @@ TEXT_RULES = [
 
 
 class Normaliser:
-    """Applies the rules and what is learnt during the run: the scratch folder, ports, digests of packages."""
+    """The rules and what is learnt during the run: the scratch folder, ports, digests of packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
         self.learnt = []
-        self.learn(str(scratch), "<scratch>")  # the folder is another one for each run
+        self.learn(str(scratch), "<scratch>")  # every run has another folder
         self.learn(str(build), "<build>")
         self.version = re.compile(
             rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"
-        )  # of the tool; "0.1.0" in "10.0.1.0" is none
+        )  # the tool's version, which "0.1.0" in "10.0.1.0" is not
         self.json_rules = [(re.compile(f), re.compile(k), r) for f, k, r, _ in JSON_RULES]
         self.text_rules = [(re.compile(f), re.compile(p), r) for f, p, r, _ in TEXT_RULES]
 
@@ -167,14 +168,13 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Learns a digest that covers a time, also in the short forms that are shown. A package's digest is one,
-        because its manifest says when it was made."""
+        """Learns a digest that covers a time, such as a package's (its manifest says when it was made), also in the
+        short forms that are shown."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
     def is_now(self, seconds):
-        """Returns whether the time is within this run. Only such times are replaced; those of the given logs and
-        records stay."""
+        """Returns whether this is a time of this run. Only those are replaced; times of given logs and records stay."""
         return self.began <= seconds <= time.time() + 2
 
     def value(self, file, value, path=""):
@@ -219,8 +219,8 @@ class Normaliser:
         return json.dumps(self.value(file, value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def any(self, file, text):
-        """Returns the normalised text. JSON (one object, one per line, or inside a page) gets sorted keys and one key
-        per line, so that a diff names the key."""
+        """Normalises JSON (one object, one per line, or inside a page) to sorted keys with one key per line, so that a
+        diff names the key. Other texts stay as they are."""
         if file.endswith(".html"):
             return self.text(
                 file,
@@ -244,8 +244,7 @@ class Normaliser:
         return self.text(file, text)
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# running
+# ------------------------------------------------------------------------------------------------------------- running
 
 
 class Observer:
@@ -280,9 +279,9 @@ class Observer:
         file.write_text(self.normaliser.any(name, text))
 
     def run(self, name, *arguments, stdin=None, err=True, env=None, learn=None):
-        """Runs specdec in the scratch folder and keeps the command, its exit code, stdout and, unless it shows
-        progress, stderr. Returns stdout. `learn` sees stdout before it is kept, so that it can give the normaliser
-        digests that cover a time or the scratch folder."""
+        """Runs specdec in the scratch folder and keeps command, exit code, stdout and, unless it shows progress,
+        stderr. Returns stdout. `learn` sees stdout before it is kept and may teach the normaliser digests that cover a
+        time or the scratch folder."""
         arguments = [str(a) for a in arguments]
         done = subprocess.run(
             [str(self.program), *arguments],
@@ -313,7 +312,7 @@ class Observer:
         return {}
 
     def saw(self, result):
-        """Records the paths and types that the JSON document has in this run, under its schema."""
+        """Adds the paths and types of a JSON document to those that its schema had in this run."""
 
         def paths(value, path):
             if isinstance(value, dict):
@@ -335,7 +334,7 @@ class Observer:
             self.schemas.setdefault(result["schema"], set()).update(paths(result, ""))
 
     def keep_tree(self, name, folder, texts=True, binaries=True, omit=()):
-        """Keeps a list of all files below `folder` with their modes. Texts are kept, of other files the digest."""
+        """Keeps all files below `folder` with their modes: texts as they are, other files as their digest."""
         root, lines = self.scratch / folder, []
         for file in sorted(root.rglob("*"), key=lambda f: self.normaliser.text(name, str(f))):
             relative = str(file.relative_to(root))
@@ -371,8 +370,7 @@ class Observer:
         self.keep(f"{name}.tree", "\n".join(lines) + "\n")
 
     def keep_database(self, name, file):
-        """Keeps structure and rows as SQL. Positions in a file are kept under the digest of its beginning, not under
-        its inode."""
+        """Keeps structure and rows as SQL. A text rule replaces the inodes under which positions in files are kept."""
         with contextlib.closing(sqlite3.connect(f"file:{self.scratch / file}?mode=ro", uri=True)) as db:
             rows = [
                 f"PRAGMA {p} = {db.execute(f'PRAGMA {p}').fetchone()[0]}"
@@ -387,8 +385,7 @@ def next_second():
     time.sleep(1.02 - time.time() % 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the
-# list
+# ------------------------------------------------------------------------------------------------------------ the list
 
 COMMANDS = [
     "generate",
@@ -451,7 +448,7 @@ def observe_help(o):
     (o.scratch / "wrong.toml").write_text("[serve]\nprot = 1\n")
     o.run("usage-config", "--config", "wrong.toml", "serve", "--target", "target")
     o.run("usage-environment", "monitor", "status", env={"SPECDEC_MONITOR_STATUS_STATE": "no-such.db"})
-    # Names that other programs know, as they lie in the programs: schemas, settings, metrics.
+    # Names that other programs know, as the programs contain them: schemas, settings, metrics.
     found = set()
     for program in [o.program, *sorted((o.build / "libexec").glob("specdec-engine"))]:
         data = program.read_bytes()
@@ -466,7 +463,7 @@ def observe_help(o):
 def observe_inputs(o):
     write_tiny_model(o.scratch / "target", layers=2, seed=1)
     write_tiny_model(o.scratch / "other", layers=1, seed=2)
-    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target drafts for itself: all is accepted
+    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target drafts for itself, so everything is accepted
     write_traffic(o.scratch / "log.jsonl", 40)
     (o.scratch / "salt").write_text(f"{7:064d}\n")
     (o.scratch / "salt").chmod(0o600)
@@ -801,9 +798,7 @@ def observe_distill(o):
         "-q",
     )
     o.run_json("distill", *run)
-    o.keep_tree(
-        "distill-run", "run", omit=[r"tfevents"]
-    )  # the events hold the times of metrics.jsonl beside its figures
+    o.keep_tree("distill-run", "run", omit=[r"tfevents"])  # the events hold times beside the figures of metrics.jsonl
     o.run_json("distill-again", *run, "--resume")
     short = (
         "distill",
@@ -863,8 +858,8 @@ def observe_distill(o):
 
 def observe_validate(o):
     sure = ("--target", "target", "--data", "data", "--threads", 1, "--contexts", "data", "-q")
-    # The draft surely fails by its acceptance, whatever the speed turns out to be, so that the verdict does not depend
-    # on the machine.
+    # The draft fails by its acceptance, whatever the speed turns out to be, so the verdict does not depend on the
+    # machine.
     o.run_json(
         "validate-all",
         "validate",
@@ -1032,8 +1027,8 @@ FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
 
 
 def with_speed(report):
-    """Returns a report with the acceptance that was measured here and a speed that was not, so that the verdict is
-    always pass."""
+    """Makes a report with the acceptance that was measured here and a made-up speed, so that the verdict is always
+    pass."""
     report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]", **FIXED_TIME)
     report["speed"] = {
         "draft_cost": 0.1,
@@ -1056,7 +1051,7 @@ def with_speed(report):
 
 
 def observe_package(o):
-    # Reports with fixed times, so that the digests of what is made from them are the same in every run.
+    # The reports have fixed times, so that the digests of what is made from them are the same in every run.
     read = lambda gate: json.loads((o.scratch / gate / "report.json").read_text())
     for name, report in {
         "passed": with_speed(read("gate")),
@@ -1065,7 +1060,7 @@ def observe_package(o):
     }.items():
         (o.scratch / f"{name}.json").write_text(json.dumps(report))
 
-    # The draft that was distilled, with fixed times in what it says of its making.
+    # The distilled draft gets fixed times in the record of its training.
     shutil.copytree(o.scratch / "run/draft", o.scratch / "bound")
     made = json.loads((o.scratch / "bound/specdec.json").read_text())
     made["training"].update(FIXED_TIME)
@@ -1202,7 +1197,7 @@ def observe_package(o):
 
 
 class Server:
-    """`specdec serve` on a free port."""
+    """Runs specdec serve on a free port."""
 
     def __init__(self, o, name, *arguments):
         self.o, self.name = o, name
@@ -1228,7 +1223,7 @@ class Server:
             time.sleep(0.05)
 
     def wait_until_idle(self, headers):
-        """Waits until no request runs, because a reply is sent before the engine has counted its last step."""
+        """Waits until no request is running, because a reply is sent before the engine has counted its last step."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -1261,7 +1256,7 @@ class Server:
             text = joined_stream(text, o.normaliser, file)
         heads = "".join(
             f"{k.lower()}: {v}\n" for k, v in sorted(reply.getheaders()) if k.lower() not in ("date", "content-length")
-        )  # lengths follow ids and times
+        )  # lengths depend on ids and times
         o.keep(
             file,
             f"{method} {path}\n{(data or b'').decode(errors='replace')[:2000]}\n{reply.status}\n{heads}\n"
@@ -1291,9 +1286,9 @@ class Server:
 
 
 def joined_stream(text, normaliser, file):
-    """Returns the events of a stream in a form that can be compared. The number of tokens in an event depends on the
-    pace of the connection, so the texts are joined and everything else is kept once. With several choices the events
-    are sorted, because they come in no fixed order."""
+    """Returns the events of a stream in a fixed form. How many tokens one event holds depends on the pace of the
+    connection, so the texts are joined and everything else is kept once; the events of several choices have no fixed
+    order."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
         if not event.startswith("data: {"):
@@ -1311,20 +1306,20 @@ def joined_stream(text, normaliser, file):
     )
 
 
-# Metrics whose value is a time or a speed, and the connections, of which the one before may or may not be closed yet;
-# of these only names and labels are kept. How many durations were observed is kept.
+# Metrics whose value is a time or a speed, and the number of connections, because the previous one may or may not be
+# closed yet. Only their names and labels are kept. The numbers of observed durations are kept.
 VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:connections$")
 
 
 def metrics_that_count(page):
-    """Returns the families in their order, with the samples of each sorted: these come from a hash table, so their
+    """Returns the families in their order and the samples of each sorted: samples come from a hash table, and their
     order means nothing."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)
         if match and (
             VARYING.search(match[1]) or 'route="/metrics"' in line
-        ):  # how often the page was asked for until the server was idle
+        ):  # depends on how often the page was asked for until the server was idle
             line = f"{match[1]}{match[2] or ''} <varies>"
         if line.startswith("#"):
             family += 1
@@ -1566,7 +1561,7 @@ def write_records(file, o, count, loss, seed, draft, target, domain=""):
 
 @contextlib.contextmanager
 def pages(o):
-    """Runs a web server whose /metrics pages are files of the scratch folder, and which keeps what is posted to it."""
+    """Runs a web server that serves the files of the scratch folder as /metrics pages."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -1615,7 +1610,7 @@ def observe_monitor(o):
     fingerprint = lambda result, model: result["inputs"][model]["fingerprint"]["id"][:12]
     report = json.loads((o.scratch / "gate/report.json").read_text())
     draft, target = fingerprint(report, "draft"), fingerprint(report, "target")
-    # What serve recorded, and the page that it served.
+    # The sources are what serve recorded and the page that it served.
     package = f"store/packages/sha256-{o.package['first']}"
     o.run_json(
         "monitor-served",
@@ -1697,7 +1692,7 @@ def observe_monitor(o):
                 "--state",
                 f"{engine}.db",
             )
-    # Records of a healthy draft, of one that has lost, and what is done then.
+    # The records are of a healthy draft, then of one whose acceptance has dropped; the checks show what is done then.
     check = [
         "monitor",
         "check",
@@ -1734,7 +1729,7 @@ def observe_monitor(o):
         "--on-drift",
         "echo drifted > drifted.txt",
     ]
-    # History and transitions are shown in the order of their seconds.
+    # History and transitions are shown in the order of their seconds, so this waits for another one.
     next_second()
     with pages(o) as url:
         (o.scratch / "hook").write_text(f"{url}/hook\n")
@@ -1865,7 +1860,7 @@ exit-zero = true
 [package]
 allow-failed = true
 """)
-    # Its key covers the names of the logs, which lie in the scratch folder.
+    # The key covers the names of the logs, which are in the scratch folder.
     plan = subprocess.run(
         [str(o.program), "--json", "loop", "run", "loop/LOOP.toml", "--plan"],
         cwd=o.scratch,
@@ -1882,7 +1877,7 @@ allow-failed = true
 
     o.run_json(
         "loop-run", "loop", "run", "loop/LOOP.toml", err=False, learn=learn_package
-    )  # its progress has a line for each stage and second
+    )  # err=False: the progress has a line for each stage and second
     o.run_json("loop-run-again", "loop", "run", "loop/LOOP.toml")
     o.keep_tree("loop-work", "loop/work", texts=False, binaries=False)
     shutil.move(folder / "work", folder / "work-1")
@@ -1931,7 +1926,7 @@ def run(build, out):
         doctor = subprocess.run(
             [str(o.program), "--json", "doctor"], cwd=o.scratch, env=o.environment, capture_output=True, timeout=300
         )
-        o.saw(json.loads(doctor.stdout))  # what it says is of the machine: its keys alone are kept
+        o.saw(json.loads(doctor.stdout))  # its values describe the machine, so only its keys are kept
         for schema, paths in sorted(o.schemas.items()):
             o.keep(f"schema-{schema.replace('/', '-')}", "\n".join(sorted(paths)) + "\n")
     finally:

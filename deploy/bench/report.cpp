@@ -74,11 +74,11 @@ std::string same_text(const BenchRow& r) {
 
 // Makes two tables, since one would be wider than a page.
 std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
-  Table speed{"Runs: speed",
-              {"", "batch", "tokens/s", "speed-up", "by the formula", "accepted", "rejected", "tokens/step",
-               "same greedy text"},
-              {},
-              false};
+  Table speed{
+      "Runs: speed",
+      {"", "batch", "tokens/s", "speed-up", "predicted", "accepted", "rejected", "tokens/step", "same greedy text"},
+      {},
+      false};
   Table latency{
       "Runs: latency and memory", {"", "batch", "ttft ms", "itl p50 ms", "p95", "p99", "memory MiB"}, {}, false};
   for (const BenchRow& r : rows) {
@@ -113,7 +113,7 @@ std::vector<Chart> charts(const BenchResult& result) {
   if (automatic) order.push_back(-1);
   for (const std::string& draft : drafts) {
     Chart chart{"Speed-up: " + names[draft],
-                "K, draft tokens a step",
+                "K, draft tokens per step",
                 "speed-up",
                 Chart::Kind::kLines,
                 {},
@@ -230,19 +230,19 @@ Page bench_page(const BenchResult& r) {
     const BenchRow& row = r.rows[i];
     page.tiles.push_back({row.name, format("%.2f ×", row.speedup.value),
                           gain(row) + ", K " + name_of_k(row.k) +
-                              format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
+                              format(", batch %d, %.2f tokens per step", row.batch, row.counts.length())});
   }
-  Section speed{"Speed",
-                format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, every run step by step beside a "
-                       "normal one of the same prompts, the shortest "
-                       "of three where they are short. Times run "
-                       "from the first step to the last token; ttft includes the prompt. itl is the time between two "
-                       "deliveries to a "
-                       "sequence, each of one or more tokens.",
-                       static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens),
-                       static_cast<long long>(r.rounds)),
-                charts(r),
-                {}};
+  Section speed{
+      "Speed",
+      format("%lld prompts with %lld tokens each (EOS is ignored) in %lld rounds. Every run is timed step by step "
+             "beside a normal run of the same prompts; short runs are repeated, and the shortest of three "
+             "counts. Times run from the first step to the last token. ttft, the time to the first token, "
+             "includes the prompt. itl, the inter-token latency, is the time between two deliveries to a "
+             "sequence, each of one or more tokens.",
+             static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens),
+             static_cast<long long>(r.rounds)),
+      charts(r),
+      {}};
   speed.tables = tables_of(r.rows);
   if (!r.rows.empty()) page.sections.push_back(speed);
   Section inputs{"Inputs", "", {}, {}};

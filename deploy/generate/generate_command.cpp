@@ -195,7 +195,7 @@ std::string summary(const GenerateOutput& output) {
   std::string text = line;
   if (c.steps > 0) {
     std::snprintf(line, sizeof line,
-                  "; %.2f tokens a step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps",
+                  "; %.2f tokens per step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps",
                   c.length(), static_cast<long long>(c.accepted), static_cast<long long>(c.drafted),
                   100 * c.draft_efficiency(), static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
     text += line;

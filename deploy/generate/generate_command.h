@@ -42,7 +42,8 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
 
 // Returns the contract's object (schema "specdec.generate/1").
 Json to_json(const GenerateOutput& output, const std::string& started);
-// Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens a step, accepted 163 of 564 drafted …".
+// Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564 drafted
+// …".
 std::string summary(const GenerateOutput& output);
 
 }  // namespace specdec::deploy

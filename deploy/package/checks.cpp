@@ -66,7 +66,7 @@ void check_rope(const Json& config, const fs::path& file, std::vector<Finding>& 
   if (const auto [nested, flat] = rope_thetas(config); nested != flat)
     findings.push_back({false, "rope", file.string(),
                         "rope_theta " + canonical_json(flat) + ", in rope_parameters " + canonical_json(nested) +
-                            ": each generation of engines rotates by another"});
+                            ": each generation of engines reads another one"});
 }
 
 void check_config(const Json& config, const fs::path& file, std::vector<Finding>& findings) {
@@ -75,7 +75,7 @@ void check_config(const Json& config, const fs::path& file, std::vector<Finding>
   };
   for (const char* key : {"use_cache", "target_hidden_size", "draft_vocab_size"})
     if (config.contains(key) && config[key].is_null())
-      warn("nulls", std::string(key) + ": null: SGLang and vLLM take it for a number: leave the key out");
+      warn("nulls", std::string(key) + ": null: SGLang and vLLM expect a number: leave the key out");
   if (!config.contains("torch_dtype") || !config.contains("dtype"))
     warn("dtype-keys", "write both torch_dtype and dtype: each generation of engines reads one");
   if (!config.contains("architectures"))

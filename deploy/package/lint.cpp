@@ -172,8 +172,7 @@ class Linter {
       if (required.count(name) || belongs_to_quantised(name, required)) continue;
       const auto known = optional.find(name);
       if (known == optional.end())
-        add(head_, "tensors",
-            name + ": unknown: SGLang passes it over without a word, and what it was to do is not done");
+        add(head_, "tensors", name + ": unknown: SGLang ignores it silently, so it has no effect");
       else if (!known->second.empty() && tensors_->entry(name).shape != known->second)
         add(true, "tensors",
             name + ": shape " + text_of(tensors_->entry(name).shape) + ", expected " + text_of(known->second));
@@ -218,7 +217,7 @@ class Linter {
           "norm_before_residual: write false: trainers and engines differ in the default");
     }
     if (flag("tie_word_embeddings", false))
-      add(true, "tensors", "tie_word_embeddings true: SGLang takes the embedding for the head");
+      add(true, "tensors", "tie_word_embeddings true: SGLang uses the embedding as the head");
     if (!speculators_ && !config_.contains("draft_vocab_size"))
       add(true, "vocab-map", "draft_vocab_size: missing: SGLang reads it always");
     eagle_tensors();

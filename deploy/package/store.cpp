@@ -137,7 +137,7 @@ std::vector<std::string> channel_names(const fs::path& store) {
       require_channel_name(name);
       names.push_back(name);
     } catch (const Error& e) {
-      log(LogLevel::kWarn, (store / "refs").string() + ": passed over: " + e.what());
+      log(LogLevel::kWarn, (store / "refs").string() + ": skipped: " + e.what());
     }
   }
   std::sort(names.begin(), names.end());

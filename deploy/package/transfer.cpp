@@ -63,7 +63,7 @@ bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
   OutputFile out(to, OutputFile::Open::kResume);
   const auto take = [&](std::string_view bytes) {
     if (stop_requested())
-      throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+      throw Error(ErrorKind::kNetwork, "stopped by a signal: run the same command again to continue from here");
     have += bytes.size();
     if (have > file.size)
       throw Error(ErrorKind::kData, source.name() + ": " + file.path + " has more than the " +
@@ -189,7 +189,7 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
   for (const PackagedFile& file : std::span(files).first(files.size() - 1)) {
     const auto step = [&](uint64_t bytes) {
       if (stop_requested())
-        throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+        throw Error(ErrorKind::kNetwork, "stopped by a signal: run the same command again to continue from here");
       done += bytes;
       if (progress)
         progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});

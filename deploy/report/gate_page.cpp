@@ -43,8 +43,8 @@ double length_at(const AcceptanceCounts& c, size_t k) {
 
 // Charts the acceptance and its interval against the number of requests scored.
 Chart sequence_chart(const ValidationReport& r) {
-  Chart chart{"What was known after so many requests",
-              "requests",
+  Chart chart{"Acceptance and its interval by number of scored requests",
+              "requests scored",
               "acceptance",
               Chart::Kind::kLines,
               {},
@@ -79,9 +79,8 @@ std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
 
 Section acceptance_section(const ValidationReport& r) {
   Section s{"Acceptance",
-            "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. "
-            "Intervals are 90 % and "
-            "count conversations, not tokens.",
+            "Acceptance is Σ min(p, q) at every answer position, teacher-forced: the mean within a request, then over "
+            "requests. Intervals are 90 % intervals over conversations, not over tokens.",
             {},
             {}};
   constexpr int kBins = 25;
@@ -115,10 +114,11 @@ Section acceptance_section(const ValidationReport& r) {
                 0.0,
                 1.0};
     if (const auto floor = common_floor(r.segments)) chart.rule = floor, chart.rule_name = "floor " + number(*floor, 2);
-    Table table{"",
-                {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats a token", "accepted length"},
-                {},
-                false};
+    Table table{
+        "",
+        {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats per token", "accepted length"},
+        {},
+        false};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
@@ -138,9 +138,8 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   const AcceptanceCounts& c = r.rollout.counts;
   Section s{
       "Roll-outs",
-      format("The server's own step at K = %d, %s verification: %lld steps while the target answers the same prompts. "
-             "Overlap is what the "
-             "server exports and the monitor compares with.",
+      format("The server's own step ran at K = %d with %s verification: %lld steps while the target answered the same "
+             "prompts. Overlap is the figure that the server exports and that the monitor compares with.",
              r.rollout.k, r.rollout.verify.c_str(), static_cast<long long>(c.steps)),
       {},
       {}};
@@ -157,8 +156,8 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
                   "",
                   0.0,
                   1.0};
-  Chart lengths{"Tokens a step against K",
-                "K, draft tokens a step",
+  Chart lengths{"Tokens per step by K",
+                "K, draft tokens per step",
                 "accepted length",
                 Chart::Kind::kLines,
                 {},
@@ -202,8 +201,8 @@ std::string prediction_warning(const ValidationReport& r) {
 
 // Charts the figures behind the schedule: measured at batch 1, predicted elsewhere.
 Chart batch_chart(const ValidationReport& r) {
-  Chart chart{"Speed-up against batch: measured at 1, predicted elsewhere",
-              "batch, sequences",
+  Chart chart{"Speed-up by batch size: measured at 1, predicted for the others",
+              "batch size, sequences",
               "speed-up",
               Chart::Kind::kBars,
               {},
@@ -239,19 +238,19 @@ Table schedule_table(const ValidationReport& r) {
 }
 
 Section speed_section(const ValidationReport& r) {
-  Section s{"Speed",
-            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, each run step by step "
-                   "beside a plain one, ratio of summed "
-                   "times. Predicted: tau / (K·c + v) "
-                   "from measured costs, sampling and host time included. A K is validated where it was measured and "
-                   "the whole interval is above 1.",
-                   r.best_k) +
-                (r.prediction_fits() ? "" : " " + prediction_warning(r)) +
-                (r.machine ? " " + machine_line(*r.machine) + "." : ""),
-            {},
-            {}};
-  Chart chart{"Speed-up against K: predicted, and measured at one",
-              "K, draft tokens a step",
+  Section s{
+      "Speed",
+      format("The measured speed-up is at batch 1 with K = %d: every run has the prompt, seed and length of a plain "
+             "run and is timed beside it step by step; the speed-up is the ratio of the summed times. The "
+             "predicted speed-up is tau / (K·c + v), computed from measured costs that include sampling and host "
+             "time. A K is validated if it was measured and the whole interval is above 1.",
+             r.best_k) +
+          (r.prediction_fits() ? "" : " " + prediction_warning(r)) +
+          (r.machine ? " " + machine_line(*r.machine) + "." : ""),
+      {},
+      {}};
+  Chart chart{"Speed-up by K: predicted, and measured at one K",
+              "K, draft tokens per step",
               "speed-up",
               Chart::Kind::kLines,
               {},
@@ -289,7 +288,7 @@ Section speed_section(const ValidationReport& r) {
   s.charts = {chart, batch_chart(r)};
   s.tables.push_back(table);
   s.tables.push_back(schedule_table(r));
-  Table pays{"Break-even: the least acceptance that pays", {"batch", "acceptance"}, {}, false};
+  Table pays{"Break-even: the least acceptance at which drafting pays", {"batch", "acceptance"}, {}, false};
   for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), number(alpha, 2)});
   s.tables.push_back(pays);
   return s;
@@ -297,8 +296,8 @@ Section speed_section(const ValidationReport& r) {
 
 Section predictions_section(const ValidationReport& r) {
   Section s{"Predicted for other engines",
-            "From the acceptance measured here and the engine's own costs: c of a draft step, v of a verify pass, in "
-            "plain steps.",
+            "Computed from the acceptance measured here and the engine's own costs in plain steps: c is the cost of a "
+            "draft step, v that of a verify pass.",
             {},
             {}};
   Table table{"", {"batch", "c", "v", "best K", "speed-up", "break-even acceptance"}, {}, false};
@@ -388,13 +387,13 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
   }
   if (r.rollout.counts.steps > 0)
     page.tiles.push_back(
-        {"Tokens a step", number(r.rollout.counts.length(), 2),
+        {"Tokens per step", number(r.rollout.counts.length(), 2),
          format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
   if (r.has_speed)
     page.tiles.push_back(
         {"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
          interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
-                                         r.prediction_fits() ? "" : ", outside of it")});
+                                         r.prediction_fits() ? "" : ", outside the interval")});
   if (r.has_lossless)
     page.tiles.push_back({"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
                           format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties),
@@ -434,8 +433,8 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
     std::string overlaps;
     for (size_t i = 0; i < r.rollout.counts.reached_at.size() && r.rollout.counts.reached_at[i] > 0; ++i)
       overlaps += " " + number(r.rollout.counts.overlap(i), 2);
-    line("tokens a step", format("%.2f at K = %d, draft efficiency %.2f", r.rollout.counts.length(), r.rollout.k,
-                                 r.rollout.counts.draft_efficiency()));
+    line("tokens per step", format("%.2f at K = %d, draft efficiency %.2f", r.rollout.counts.length(), r.rollout.k,
+                                   r.rollout.counts.draft_efficiency()));
     line("overlap", overlaps.substr(std::min<size_t>(1, overlaps.size())));
   }
   if (r.has_speed) {

@@ -325,8 +325,8 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
       // The error's text is not logged, because it may quote the conversation.
-      log(LogLevel::kWarn, out.id + ": the chat template did not take the conversation");
-      return invalid_parameter("messages", "a conversation that the model's chat template takes");
+      log(LogLevel::kWarn, out.id + ": the chat template rejected the conversation");
+      return invalid_parameter("messages", "a conversation that the model's chat template accepts");
     }
     auto tokens = encode(rendered, false);
     if (!tokens) return over;
@@ -367,7 +367,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
       rules.bad_words.push_back(std::move(spelling));
   for (const auto& word : rules.bad_words)
     if (std::any_of(word.begin(), word.end(), [this](int32_t id) { return id >= model_.vocab_size; }))
-      return invalid_parameter("bad_words", "words of tokens that the model has");
+      return invalid_parameter("bad_words", "words whose tokens the model has");
   if (parsed.grammar) {
     if (model_.eos_ids.empty())
       return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");

@@ -40,7 +40,7 @@ ApiError draft_refused(const std::string& what) { return make(409, kInvalid, "dr
 
 ApiError no_token_left() {
   return make(400, kInvalid, "no_token_left",
-              "The request's grammar, bad_words or logit_bias leave no token that may come next: loosen them.");
+              "The request's grammar, bad_words or logit_bias leave no token that may come next: relax them.");
 }
 
 ApiError invalid_body() {
@@ -59,7 +59,8 @@ ApiError foreign_host() {
 }
 ApiError unknown_route() {
   return make(404, kInvalid, "unknown_url",
-              "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, "
+              "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, "
+              "/metrics, /gate, "
               "/dashboard.");
 }
 ApiError unknown_model() {
@@ -69,21 +70,21 @@ ApiError unknown_model() {
   return error;
 }
 ApiError wrong_method() {
-  return make(405, kInvalid, "method_not_allowed", "This route does not take this method: see the Allow header.");
+  return make(405, kInvalid, "method_not_allowed", "This route does not support this method: see the Allow header.");
 }
 ApiError request_timeout() { return make(408, kInvalid, "request_timeout", "The request took too long."); }
 ApiError body_too_large() {
-  return make(413, kInvalid, "body_too_large", "The request body is larger than this server takes.");
+  return make(413, kInvalid, "body_too_large", "The request body is larger than this server accepts.");
 }
 ApiError unsupported_media_type() {
   return make(415, kInvalid, "unsupported_media_type",
               "The body must be 'Content-Type: application/json' without Content-Encoding.");
 }
 ApiError unmet_expectation() {
-  return make(417, kInvalid, "expectation_failed", "Only 'Expect: 100-continue' is known.");
+  return make(417, kInvalid, "expectation_failed", "Only 'Expect: 100-continue' is supported.");
 }
 ApiError headers_too_large() {
-  return make(431, kInvalid, "headers_too_large", "The request line and headers are larger than this server takes.");
+  return make(431, kInvalid, "headers_too_large", "The request line and headers are larger than this server accepts.");
 }
 ApiError queue_full(int retry_after_seconds) {
   return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.",
@@ -99,20 +100,20 @@ ApiError too_many_bytes(int retry_after_seconds) {
 }
 ApiError unsupported_transfer_coding() {
   return make(501, kInvalid, "unsupported_transfer_coding",
-              "'Transfer-Encoding: chunked' is the only transfer coding that is known here.");
+              "'Transfer-Encoding: chunked' is the only transfer coding that this server supports.");
 }
 ApiError internal_error() { return make(500, kServer, "internal_error", "The server failed on this request."); }
 ApiError loading() { return make(503, kServer, "loading", "The model is being loaded: try again later.", 5); }
 ApiError no_room() {
   return make(503, kServer, "no_room",
-              "The server's caches do not hold this request even alone: ask for fewer tokens.");
+              "The server's KV cache cannot hold this request even alone: ask for fewer tokens.");
 }
 ApiError draining() { return make(503, kServer, "draining", "The server is shutting down: try another one.", 5); }
 ApiError too_many_connections() {
   return make(503, kServer, "too_many_connections", "Too many connections are open: try again later.", 1);
 }
 ApiError unsupported_http_version() {
-  return make(505, kInvalid, "unsupported_http_version", "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+  return make(505, kInvalid, "unsupported_http_version", "This server supports only HTTP/1.0 and HTTP/1.1.");
 }
 
 std::string error_body(const ApiError& error, const std::string& request_id) {

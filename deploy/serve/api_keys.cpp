@@ -81,7 +81,8 @@ ApiKeys ApiKeys::load(const std::filesystem::path& file) {
     keys.names_.push_back(name.empty() ? digest.substr(0, kNameDigits) : std::string(name));
     keys.digests_.push_back(std::move(digest));
   }
-  if (keys.digests_.empty()) throw Error(ErrorKind::kConfig, file.string() + ": no API key found: expected one a line");
+  if (keys.digests_.empty())
+    throw Error(ErrorKind::kConfig, file.string() + ": no API key found: expected one per line");
   return keys;
 }
 

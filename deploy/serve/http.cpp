@@ -77,7 +77,7 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
     if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
     if (ec) {
       // Usually the process has no file descriptors left: give open connections time to end.
-      log(LogLevel::kWarn, "accept: " + ec.message());
+      log(LogLevel::kWarn, "accepting a connection failed: " + ec.message());
       net::steady_timer pause(context, std::chrono::milliseconds(100));
       co_await pause.async_wait(net::redirect_error(net::use_awaitable, ec));
       continue;

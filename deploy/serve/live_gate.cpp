@@ -78,9 +78,9 @@ std::string gate_metrics(const LiveGate::Reading& reading) {
         .Add({{"role", reading.role}}, value);
   };
   gauge("gate_acceptance", "Acceptance of the draft that GET /gate judges", e.value);
-  gauge("gate_acceptance_low", "Lower end of its confidence sequence, one-sided 95 %", e.ci.low);
-  gauge("gate_acceptance_high", "Upper end of its confidence sequence, one-sided 95 %", e.ci.high);
-  gauge("gate_conversations", "Conversations it was measured on", static_cast<double>(e.n));
+  gauge("gate_acceptance_low", "Lower end of the confidence sequence of gate_acceptance, one-sided 95 %", e.ci.low);
+  gauge("gate_acceptance_high", "Upper end of the confidence sequence of gate_acceptance, one-sided 95 %", e.ci.high);
+  gauge("gate_conversations", "Conversations that gate_acceptance was measured on", static_cast<double>(e.n));
   return prometheus::TextSerializer().Serialize(registry.Collect());
 }
 

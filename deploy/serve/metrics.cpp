@@ -89,75 +89,78 @@ struct Metrics::Series {
   Counter& drafts =
       counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
   Family<Counter>& plain_steps = counters(registry, "specdec:spec_decode_num_plain_steps_total",
-                                          "Steps without a token of the draft model, a sequence, by the reason.");
+                                          "Steps of a sequence in which the draft model drafted no token, by reason.");
   Counter* plain_by_reason[decode::kPlainReasons] = {};
   KCounters steps_at{
-      counters(registry, "specdec:spec_decode_num_steps_total", "Steps, a sequence, by the K chosen for it."), "k"};
-  Counter& early_stops = counter(registry, "specdec:spec_decode_num_early_stops_total",
-                                 "Steps, a sequence, that drafted less than K for want of confidence.");
+      counters(registry, "specdec:spec_decode_num_steps_total", "Steps of a sequence, by the K chosen for it."), "k"};
+  Counter& early_stops =
+      counter(registry, "specdec:spec_decode_num_early_stops_total",
+              "Steps of a sequence that drafted fewer than K tokens because the draft was not confident.");
   Counter& probes = counter(registry, "specdec:spec_decode_num_probes_total",
-                            "Steps, a sequence, that drafted to see whether it would pay again.");
+                            "Steps of a sequence that drafted only to measure whether drafting pays again.");
   Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
   Counter& accepted_tokens = counter(registry, "specdec:spec_decode_num_accepted_tokens_total",
                                      "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
   PositionCounters drafted_at{registry, "specdec:spec_decode_num_draft_tokens_per_pos_total",
                               "Steps that drafted this position (from 0)."};
   PositionCounters reached_at{registry, "specdec:spec_decode_num_reached_tokens_per_pos_total",
-                              "Steps that drafted this position and accepted all before it."};
+                              "Steps that drafted this position and accepted all positions before it."};
   PositionCounters accepted_at{registry, "specdec:spec_decode_num_accepted_tokens_per_pos_total",
                                "Steps that accepted this position."};
   PositionCounters overlap_at{registry, "specdec:spec_decode_overlap_sum_per_pos_total",
-                              "Sum over the steps that reached this position of sum_x min(p, q)."};
+                              "Sum of sum_x min(p, q) over the steps that reached this position."};
   Gauge& k =
-      gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
+      gauge(registry, "specdec:spec_decode_k", "Drafted tokens per sequence in the last step, mean over the batch.");
   Numbered<Gauge, Metrics::kPositions + 1> verify_pass{
       prometheus::BuildGauge()
           .Name("specdec:verify_pass_seconds")
-          .Help("Measured, at the last batch size: a pass of the target that verifies K tokens.")
+          .Help("Measured time of a target pass that verifies K tokens, at the last batch size.")
           .Register(registry),
       "k"};
   Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total",
                                          "Tokens drafted from the text itself, without the draft model.");
-  Counter& suffix_accepted_tokens =
-      counter(registry, "specdec:suffix_accepted_tokens_total", "Of these the accepted ones.");
+  Counter& suffix_accepted_tokens = counter(registry, "specdec:suffix_accepted_tokens_total",
+                                            "Accepted tokens that were drafted from the text itself.");
   Counter& draft_failures =
-      counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
+      counter(registry, "specdec:draft_failures_total", "Sequences that continued without the draft after it failed.");
 
-  Family<Counter>& stage = counters(registry, "specdec:stage_seconds_total", "Seconds of the engine thread by stage.");
+  Family<Counter>& stage = counters(registry, "specdec:stage_seconds_total", "Seconds of the engine thread, by stage.");
   Counter& prompt_seconds = stage.Add({{"stage", "prompt"}});
   Counter& draft_seconds = stage.Add({{"stage", "draft"}});
   Counter& verify_seconds = stage.Add({{"stage", "verify"}});
   Counter& sample_seconds = stage.Add({{"stage", "sample"}});
 
-  Counter& steps = counter(registry, "specdec:steps_total", "Steps of the engine, whole batches.");
-  Histogram& batch = histogram(registry, "specdec:batch_size", "Sequences in a step.", {1, 2, 4, 8, 16, 32, 64, 128});
+  Counter& steps = counter(registry, "specdec:steps_total", "Steps of the engine, each of a whole batch.");
+  Histogram& batch = histogram(registry, "specdec:batch_size", "Sequences per step.", {1, 2, 4, 8, 16, 32, 64, 128});
   Gauge& running = gauge(registry, "specdec:num_requests_running", "Sequences being generated.");
   Gauge& waiting = gauge(registry, "specdec:num_requests_waiting", "Requests in the queue.");
   Gauge& connections = gauge(registry, "specdec:connections", "Open client connections.");
   Counter& prompt_tokens = counter(registry, "specdec:prompt_tokens_total", "Prompt tokens processed.");
   Gauge& cache_usage =
-      gauge(registry, "specdec:kv_cache_usage_perc", "Part of the target's caches that sequences hold; 1 = full.");
+      gauge(registry, "specdec:kv_cache_usage_perc", "Share of the target's KV cache that sequences hold; 1 is full.");
   Counter& prefix_queries =
-      counter(registry, "specdec:prefix_cache_queries_total", "Prompt tokens looked for among those read before.");
-  Counter& prefix_hits =
-      counter(registry, "specdec:prefix_cache_hits_total", "Of these the ones that need not be read again.");
-  Counter& preemptions =
-      counter(registry, "specdec:num_preemptions_total", "Sequences that gave their caches up to others.");
+      counter(registry, "specdec:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
+  Counter& prefix_hits = counter(registry, "specdec:prefix_cache_hits_total",
+                                 "Prompt tokens found in the prefix cache, which are not prefilled again.");
+  Counter& preemptions = counter(registry, "specdec:num_preemptions_total",
+                                 "Preemptions: sequences that lost their KV cache because it was full.");
   Counter& resumed_tokens =
-      counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
+      counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were prefilled again.");
   Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
-  Histogram& first_token =
-      histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
+  Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds",
+                                     "Time from queueing an answer to its first token.", kLatencyBounds);
   Histogram& between_tokens =
       histogram(registry, "specdec:inter_token_seconds",
-                "Time a token: between two steps of an answer, shared by the tokens of the later one.", kTokenBounds);
+                "Time per token: the time between two steps of an answer, divided by the tokens of the later step.",
+                kTokenBounds);
   Histogram& duration =
-      histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
-  Family<Counter>& finished = counters(registry, "specdec:answers_finished_total", "Answers by the reason they ended.");
-  Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies by route and status.");
+      histogram(registry, "specdec:request_seconds", "Time from queueing an answer to its last token.", kLatencyBounds);
+  Family<Counter>& finished =
+      counters(registry, "specdec:answers_finished_total", "Answers, by the reason why they ended.");
+  Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies, by route and status.");
   Family<Gauge>& info = prometheus::BuildGauge()
                             .Name("specdec:info")
-                            .Help("What is served: fingerprints and package.")
+                            .Help("Always 1; the labels are the fingerprints of target and draft, and the package.")
                             .Register(registry);
   std::mutex mutex;        // guards the two members below
   Gauge* named = nullptr;  // the only series of info
@@ -168,16 +171,19 @@ struct Metrics::Series {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }
   enum Role { kServe, kPaired, kShadow };
-  Family<Counter>& draft_reached = counters(registry, "specdec:draft_reached_tokens_total",
-                                            "Positions reached, by draft; role shadow: scored by a draft on trial, "
-                                            "paired: the same ones by the draft that drafted.");
+  Family<Counter>& draft_reached =
+      counters(registry, "specdec:draft_reached_tokens_total",
+               "Draft positions reached, by draft and role. serve: by the draft that drafted; "
+               "shadow: scored by a draft on trial; paired: the same positions, by the draft that "
+               "drafted.");
   Family<Counter>& draft_overlap = counters(registry, "specdec:draft_overlap_sum_total",
-                                            "Sum over these positions of sum_x min(p, q), by draft and role.");
+                                            "Sum of sum_x min(p, q) over the reached positions, by draft and role.");
   Family<Gauge>& draft_pass =
-      gauges("specdec:draft_pass_seconds", "Measured, at the last batch size: a pass of the draft.");
-  Family<Gauge>& prevailing_k = gauges("specdec:spec_decode_prevailing_k", "The K that most sequences chose of late.");
-  Family<Gauge>& expected_rate = gauges("specdec:expected_tokens_per_second",
-                                        "Expected of the last step's batch at this K: prevailing, or plain decoding.");
+      gauges("specdec:draft_pass_seconds", "Measured time of a draft pass, at the last batch size.");
+  Family<Gauge>& prevailing_k = gauges("specdec:spec_decode_prevailing_k", "The K that most sequences chose recently.");
+  Family<Gauge>& expected_rate =
+      gauges("specdec:expected_tokens_per_second",
+             "Expected tokens per second of the last batch, at the prevailing K or with plain decoding.");
   struct OfDraft {
     std::string name;
     Counter *reached[3], *overlap[3];  // by role; null until first used
@@ -228,10 +234,11 @@ struct Metrics::Series {
     for (const double x : overlaps) d.overlap[role]->Increment(std::max(0.0, x));
   }
 
-  Family<Counter>& domain_reached =
-      counters(registry, "specdec:domain_reached_tokens_total", "Positions reached in answers that ended, by domain.");
+  Family<Counter>& domain_reached = counters(registry, "specdec:domain_reached_tokens_total",
+                                             "Draft positions reached in answers that ended, by domain.");
   Family<Counter>& domain_overlap =
-      counters(registry, "specdec:domain_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by domain.");
+      counters(registry, "specdec:domain_overlap_sum_total",
+               "Sum of sum_x min(p, q) over the positions reached in answers that ended, by domain.");
   Counter& records_lost =
       counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
 };

@@ -272,7 +272,7 @@ class GrammarFields {
   }
 
   void set(const std::string& param, text::GrammarKind kind, std::string source) {
-    if (out_.grammar) reject(param, "one grammar a request: " + out_.grammar->param + " has given one");
+    if (out_.grammar) reject(param, "one grammar per request, and " + out_.grammar->param + " gives one already");
     if (source.empty() || source.size() > limits_.grammar_bytes)
       reject(param, "1 to " + std::to_string(limits_.grammar_bytes) + " bytes");
     out_.grammar = {kind, std::move(source), param};
@@ -422,7 +422,7 @@ ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits)
   if (const Json* n = find(body, "n")) out.n = checked(*n, {1, limits.n}, "n");
   const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());
   if (prompts * static_cast<size_t>(out.n) > limits.choices)
-    reject("n", "at most " + std::to_string(limits.choices) + " answers a request, all prompts together");
+    reject("n", "at most " + std::to_string(limits.choices) + " answers per request, over all prompts");
   parse_stop(body, limits, out);
   parse_stream(body, out);
   parse_unsupported(body, endpoint, out.n);

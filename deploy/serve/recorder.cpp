@@ -264,7 +264,7 @@ void Recorder::append(RotatingLog& log, const std::string& line) {
   }
   if (quota > 0 && held_bytes_ + bytes > quota)
     throw Error(ErrorKind::kIo, options_.record_dir + ": " + std::to_string(held_bytes_) + " bytes, the quota is " +
-                                    std::to_string(quota) + ": take recorded files away or raise --record-quota");
+                                    std::to_string(quota) + ": move recorded files away or raise --record-quota");
   log.append(line);
   held_bytes_ += bytes;
 }
@@ -272,7 +272,7 @@ void Recorder::append(RotatingLog& log, const std::string& line) {
 void Recorder::lost(const std::string& why) {
   metrics_.record_lost();
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(complained_, true)) log(LogLevel::kError, "records are being lost (said once): " + why);
+  if (!std::exchange(complained_, true)) log(LogLevel::kError, "records are being lost (logged once): " + why);
 }
 
 }  // namespace specdec::deploy

@@ -100,7 +100,7 @@ void Scheduler::reap() {
     try {
       runner_.finish(sequence->key);
     } catch (const std::exception& e) {
-      log(LogLevel::kError, sequence->request->id + ": closing a sequence: " + e.what());
+      log(LogLevel::kError, sequence->request->id + ": closing a sequence failed: " + e.what());
     }
     return true;
   });
@@ -167,7 +167,7 @@ bool Scheduler::start(Active& sequence) {
     sequence.key = runner_.start(spec);
     return true;
   } catch (const std::exception& e) {
-    log(LogLevel::kError, request.id + ": starting a sequence: " + e.what());
+    log(LogLevel::kError, request.id + ": starting a sequence failed: " + e.what());
     if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
     end(sequence, FinishReason::kFailed);
     return false;
@@ -184,7 +184,7 @@ int64_t Scheduler::prefill(Active& sequence, int64_t most) {
     make_room();
     return 0;
   } catch (const std::exception& e) {
-    log(LogLevel::kError, request.id + ": prefilling a prompt: " + e.what());
+    log(LogLevel::kError, request.id + ": prefilling a prompt failed: " + e.what());
     if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
     end(sequence, FinishReason::kFailed);
     return 0;
@@ -235,13 +235,13 @@ void Scheduler::make_room() {
   }
   if (!last) return;
   if (holders == 1) {
-    log(LogLevel::kError, last->request->id + ": the caches of the target do not hold this sequence even alone");
+    log(LogLevel::kError, last->request->id + ": the target's KV cache cannot hold this sequence even alone");
     return end(*last, FinishReason::kNoRoom);
   }
   try {
     runner_.preempt(last->key);
   } catch (const std::exception& e) {
-    log(LogLevel::kError, last->request->id + ": preempting a sequence: " + e.what());
+    log(LogLevel::kError, last->request->id + ": preempting a sequence failed: " + e.what());
     return end(*last, FinishReason::kFailed);
   }
   last->phase = Phase::kPreempted;
@@ -292,7 +292,7 @@ bool Scheduler::step_running() {
     try {
       deliver(*batch_[i], results_[i]);
     } catch (const std::exception& e) {
-      log(LogLevel::kError, batch_[i]->request->id + ": turning tokens into text: " + e.what());
+      log(LogLevel::kError, batch_[i]->request->id + ": turning tokens into text failed: " + e.what());
       if (!batch_[i]->ended) end(*batch_[i], FinishReason::kFailed);
     }
   }

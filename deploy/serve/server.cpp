@@ -187,7 +187,7 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   if (s.broken.load())
     throw Error(ErrorKind::kDevice,
                 std::to_string(kBrokenAfter) +
-                    " sequences failed one after the other: the device does not work any more (see the log)");
+                    " sequences failed one after the other: the device no longer works (see the log)");
 }
 
 }  // namespace specdec::deploy

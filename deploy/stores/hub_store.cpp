@@ -37,8 +37,8 @@ void require_branch_name(const std::string& channel) {
   if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' ||
       channel.ends_with(".lock") || channel == "HEAD" || is_commit(channel))
     throw Error(ErrorKind::kUsage, "channel '" + channel +
-                                       "': at a hub a channel is a git branch: expected no '..', no '-' before, no '.' "
-                                       "or '.lock' behind, not HEAD and no commit");
+                                       "': at a hub a channel is a git branch: expected no '..', no leading '-', no "
+                                       "trailing '.' or '.lock', and neither HEAD nor a commit");
 }
 
 class HubPackage : public PackageSource, public PackageSink {
@@ -77,9 +77,9 @@ class HubPackage : public PackageSource, public PackageSink {
   bool is_public() override {
     is_private_ = repository_.is_private();
     if (make_public_ && is_private_ == true)
-      throw Error(
-          ErrorKind::kUsage,
-          repository_.name() + ": is there, and private: --public only makes new ones, change it at " + settings());
+      throw Error(ErrorKind::kUsage,
+                  repository_.name() + ": exists and is private: --public only makes new repositories, change it at " +
+                      settings());
     return is_private_ ? !*is_private_ : make_public_;
   }
 
@@ -176,14 +176,14 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string settings() const { return options_.endpoint + "/" + hub_.repository() + "/settings"; }
   [[noreturn]] void refuse_race(const std::string& what) const {
     throw Error(ErrorKind::kNetwork,
-                repository_.name() + ": another publisher was at it: " + what + ": try again, what was sent is kept");
+                repository_.name() + ": another publisher changed it: " + what + ": try again, what was sent is kept");
   }
 
   void make_repository() {
     repository_.create(!make_public_);
     is_private_ = repository_.is_private();
     if (!is_private_)
-      throw Error(ErrorKind::kNetwork, repository_.name() + ": was made and cannot be seen yet: try again");
+      throw Error(ErrorKind::kNetwork, repository_.name() + ": was created but is not visible yet: try again");
     if (!*is_private_ && !make_public_)
       throw Error(
           ErrorKind::kUsage,
@@ -213,7 +213,7 @@ class HubPackage : public PackageSource, public PackageSink {
         refs_ = repository_.refs();
     }
     parent_ = refs_.branches[work_];
-    if (parent_.empty()) refuse_race("its branch " + work_ + " came and went");
+    if (parent_.empty()) refuse_race("its branch " + work_ + " appeared and disappeared");
   }
 
   // Returns whether the commit holds these files with these bytes, and nothing else except the repository's own files.

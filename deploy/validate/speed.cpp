@@ -294,8 +294,8 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
     PairFigures run = run_pair(at, options.tokens);
     ++done;
     if (progress)
-      progress(
-          {"speed", std::min(done, total), total, "runs", done > total ? "repeating runs that others disturbed" : ""});
+      progress({"speed", std::min(done, total), total, "runs",
+                done > total ? "repeating runs that other processes disturbed" : ""});
     return run;
   };
   return sum_by_prompt(time_pairs(count, pairs, timed, clock, meter), n);

@@ -17,7 +17,6 @@ struct CudaLibrary {
   int32_t (*device_count)();  // 0 if there is no driver or no device
   int32_t (*memory)(int32_t device, int64_t* free_bytes, int64_t* total_bytes);
   const char* (*error_text)(int32_t code);
-  int32_t (*nccl_version)();  // such as 22809
   // out[r, :] = round(x[r, :] / sqrt(mean(x²) + eps)) · weight; x, out [rows, n].
   int32_t (*rms_norm)(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows,
                       int64_t n, void* out);
@@ -26,7 +25,7 @@ struct CudaLibrary {
   int32_t (*rope)(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
                   int64_t heads, int64_t d, void* out);
 };
-inline constexpr int32_t kCudaLibraryVersion = 1;
+inline constexpr int32_t kCudaLibraryVersion = 2;
 
 // Loads the library at the first call. Throws Error(kDevice) with the reason: not built in, LibTorch without CUDA, or
 // library missing.

@@ -36,7 +36,7 @@ ActionOutcome run_action(const ActionEntry& action, const ActionContext& context
   const auto run = kRuns.find(action.kind);
   if (run == kRuns.end())
     throw Error(ErrorKind::kData, context.loop.options.state.string() + ": an action of unknown kind '" + action.kind +
-                                      "': a newer specdec has written it down");
+                                      "': a newer specdec wrote it");
   return run->second(action, context);
 }
 
@@ -44,7 +44,7 @@ bool is_temporary(int exit_code, const ActionEntry& action) {
   return (exit_code == 74 || exit_code == 75 || exit_code > 128) && action.attempts < kMaxAttempts;
 }
 
-ActionOutcome not_given() { return {.text = "its command or URL is not given any more"}; }
+ActionOutcome not_given() { return {.text = "its command or URL is no longer given"}; }
 
 ChildEnd run_for(const ActionEntry& action, const ActionContext& context, std::vector<std::string> argv, bool capture) {
   return context.children.run(action, {.argv = std::move(argv),

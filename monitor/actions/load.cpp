@@ -26,7 +26,7 @@ ActionOutcome run_load(const ActionEntry& action, const ActionContext& context) 
   const Policy& policy = context.loop.options.policy;
   const Json& p = action.payload;
   const std::string id = p.value("id", "");
-  if (id.empty()) return ended_with(7, "the candidate's package is gone", Event::kRefused);
+  if (id.empty()) return ended_with(7, "the candidate's package no longer exists", Event::kRefused);
   Admin admin(policy.admin, policy.admin_key);
   const Admin::Reply present = admin.drafts();
   if (present.status != 200) return try_again(present.status, present.problem);

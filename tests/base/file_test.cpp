@@ -76,7 +76,6 @@ TEST(File, OutputFileKeepsNothingUnlessFinished) {
     file.write(big);
     file.write("tail");
     file.finish();
-    EXPECT_EQ(file.bytes_written(), big.size() + 8);
     expect_error(ErrorKind::kInternal, {"finished"}, [&] { file.write("x"); });
   }
   EXPECT_EQ(get(dir / "f"), "head" + big + "tail");

@@ -56,7 +56,7 @@ def cpu_seconds(pid):
 
 
 def burst(server, prompts, o):
-    """Returns the seconds from the first request sent to the end of the last answer, and the mean seconds of an
+    """Returns the seconds from sending the first request until the last answer is complete, and the mean seconds of an
     answer."""
     gate, seconds, failed = threading.Barrier(len(prompts) + 1), [], []
 
@@ -85,7 +85,7 @@ def burst(server, prompts, o):
 
 
 def labelled(counts, name):
-    """Returns a map from the label of each sample of `name` to its count, without the samples whose count is 0."""
+    """Returns label value → count of the metric `name`, for the counts that changed."""
     return {
         re.search(r'="([^"]*)"', k).group(1): round(v, 4)
         for k, v in counts.items()

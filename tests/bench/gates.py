@@ -1,13 +1,13 @@
-"""Measures whether the gate knows when its machine is busy. It runs gates of one pair, some on an idle machine and some
-beside a busy loop on every core.
+"""Does the gate notice when its machine is busy? Runs gates of one pair, some on an idle machine and some beside a busy
+loop on every core.
 
   python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]
       [--dtype bf16] [--out FILE]
 
-The texts are ingested once, and every gate runs all its parts with its own seed. Prints one JSON object with the
-verdict of every gate, the speed-up with its interval, the seconds it took, and whether its text mentions load. For a
-pair whose true speed-up is 1.5, idle gates should pass without mentioning load, and no busy one should say
-not_worth_it. Nothing else may run on the machine."""
+The texts are ingested once; every gate runs all its parts with a seed of its own. Prints one JSON object with every
+gate's verdict, speed-up with its interval, seconds, and whether its text mentions load. For a pair whose true speed-up
+is 1.5 the idle gates should pass without mentioning load, and no busy gate should say not_worth_it. Nothing else may
+run on the machine."""
 
 import argparse
 import json

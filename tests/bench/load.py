@@ -99,8 +99,8 @@ async def body_of(reader, headers):
 
 
 async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_token=None):
-    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the
-    client goes away; on_token: called at its first one."""
+    """Returns what became of one request: status, times of its tokens since it was sent, and text. After cancel_after
+    seconds the client leaves; on_token is called at the first token."""
     begin = time.perf_counter()
     out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
     try:
@@ -210,7 +210,7 @@ class Work:
 
 
 async def replay(server, arrivals, key=None, on_end=None):
-    """arrivals: (second, path, body, cancel_after). Sent at their time whatever came back before."""
+    """Sends each of `arrivals`, (second, path, body, cancel_after), at its time, whatever came back before."""
     begin = time.perf_counter()
     tasks = []
     for at, path, body, cancel in arrivals:
@@ -271,8 +271,7 @@ def trace(o):
 
 
 def samples_of(server, stop):
-    """Samples resident memory and open descriptors every second until `stop` is set. Returns the list,
-    which keeps growing, and the sampling task."""
+    """Samples memory and descriptors every second until `stop` is set."""
     samples = []
 
     async def sample():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """make_log.py MEGABYTES [SEED] > log.jsonl: writes a synthetic log of an OpenAI-compatible gateway, always the same for
-a seed.
+one seed.
 
-Rows have 0.3 to 8 kB: one to three exchanges of words drawn by frequency (Zipf) from a made-up vocabulary, with
-numbers, code and a little non-ASCII text. One message in 50 holds an e-mail address, a telephone number or an IP
-address. One row in 25 repeats an earlier one, and one in 25 repeats it with a few words changed."""
+Rows of 0.3 to 8 kB: one to three exchanges of words drawn by frequency (Zipf) from a made-up vocabulary, with numbers,
+code and a little non-ASCII text; one message in 50 holds an e-mail address, a telephone number or an IP address; one
+row in 25 repeats an earlier one and one in 25 repeats it with a few words changed."""
 
 import json
 import random

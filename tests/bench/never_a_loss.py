@@ -1,14 +1,14 @@
-"""Measures whether the controller is ever slower than plain decoding, and how near it comes to the best fixed K. One
-run of `specdec bench` takes all drafts, K and batch sizes in turn, and this script judges its report.
+"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Judges one run of `specdec
+bench` over drafts, K and batch sizes.
 
   python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA
       [--batches 1,2,4,8,16,32,64] [--out FILE]
 
-DATA is an output of `data ingest` for the target. A random draft is added, with random weights in the shapes of the
-smallest draft. Prints one JSON object: for every draft and batch size the tokens per second of plain decoding, and the
-speed-up of every fixed K and of `--k auto`, each over a plain run of the same prompts that is interleaved with it step
-by step. `to_plain` should be at least 0.97 for every draft, `to_best_k` at least 0.95 for the first one, and `formula`
-= predicted / measured speed-up should be within 10 % of 1 for every fixed K."""
+DATA is an output of `data ingest` for the target. A random draft with the shapes of the smallest one is added. Prints
+one JSON object. For every draft and batch size it has the tokens per second of plain decoding and the speed-up of every
+fixed K and of `--k auto`, each over a plain run of the same prompts that runs beside it step by step: `to_plain`
+(wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` =
+predicted / measured speed-up (within 10 %)."""
 
 import argparse
 import json

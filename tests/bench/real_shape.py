@@ -25,7 +25,7 @@ LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD, VOCAB = 24, 896, 4864, 14, 2, 64, 15
 
 
 def write_model(folder, seed):
-    """Writes a model with values like those of trained weights: N(0, 0.02) in bf16, and 1 in the norms."""
+    """Writes values like those of trained weights: N(0, 0.02) in bf16, norms 1."""
     from tiny_model import byte_tokenizer
 
     folder.mkdir(parents=True)
@@ -105,7 +105,7 @@ def write_text(file, rows, seed):
 
 
 class Run:
-    """A command whose stderr is read line by line, with the time at which each line arrived."""
+    """Runs a command and reads its stderr line by line, with the time of each line."""
 
     def __init__(self, command):
         self.begin = time.monotonic()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples made by other
+"""redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples from other
 projects' generators, and its precision on real text (SHARED/data/gpteacher and gsm8k), where other projects' validators
 judge each find.
 
@@ -272,7 +272,7 @@ def judge(kind, text):
             return False
     if kind == "phone":
         if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
-            return False  # hours
+            return False  # a range of hours
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):
@@ -280,7 +280,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens: random-looking
+    return len(set(text)) >= 10  # keys and tokens must look random
 
 
 def precision(specdec, shared, work):
@@ -334,7 +334,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # stood there before
+                continue  # the text had the tag before
             total += 1
             ok = judge(kind, original)
             good += ok

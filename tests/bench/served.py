@@ -1,4 +1,4 @@
-"""A `specdec serve` on a free port that a bench starts and that ends with the bench."""
+"""A `specdec serve` that a bench starts on a free port and that ends with the bench."""
 
 import atexit
 import signal

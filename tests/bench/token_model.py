@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """token_model.py FOLDER…: prints the two tables of data/token_surprise.cpp, computed from the words and identifiers of
-the texts below the folders (they were made with ../shared/data and the folders of this repository). A word counts 1 +
-ln(number of its occurrences), so that identifiers have a say beside frequent words. Costs are half bits written as
-letters, 'A' = 0."""
+the texts below the folders (../shared/data and the folders of this repository). A word counts 1 + ln(how often it
+occurs), so that identifiers have some weight beside frequent words. Costs are half bits written as letters, 'A' = 0."""
 
 import collections
 import gzip

@@ -1,6 +1,6 @@
-"""Checks that this version reads what earlier versions have written: python3 tests/compat/compat_test.py BUILD. Each
-folder beside this file was written by the version that it is named after (make.py), and its expected.json holds what
-that version reported about it."""
+"""Checks that this version reads what earlier versions wrote: python3 tests/compat/compat_test.py BUILD. Each folder
+beside this file was written by the version that it is named after (make.py); its expected.json holds what that version
+reported about it."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def check_package(work, expected):
 
 
 def check_run(work, expected):
-    # In the folder of the run, with its very words: --resume refuses other options and other paths.
+    # Runs in the folder of the run with the same arguments, because --resume refuses other options and other paths.
     os.chdir(work)
     first = (work / "run/metrics.jsonl").read_text().splitlines()[0]
     code, result = run_json(*expected["distill"]["command"], "--resume", "-q", code=(0, 3, 4))
@@ -147,7 +147,7 @@ def check_monitor(work, expected):
         len(report["history"]) == told["rows"]["history"] and len(report["transitions"]) == told["rows"]["transition"],
         "monitor report: all of history and transitions",
     )
-    # A position is kept under the file's device and inode, which a checkout does not keep.
+    # A position is kept under the file's device and inode, which a checkout does not preserve.
     status = (work / "records.jsonl").stat()
     with closing(sqlite3.connect(db)) as connection:
         connection.execute("UPDATE source SET file = ?", (f"{status.st_dev}:{status.st_ino}",))

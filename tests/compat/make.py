@@ -1,9 +1,9 @@
 """Writes the files that a version leaves behind, so that later versions can be tested for reading them: python3
 tests/compat/make.py BUILD
 
-They go to tests/compat/VERSION, where VERSION is that of BUILD/bin/specdec; a folder that exists is not written again.
+They go to tests/compat/VERSION, where VERSION is that of BUILD/bin/specdec; a folder that exists is not overwritten.
 That program writes all of them from models of a few thousand parameters. The models themselves are not kept, except
-those in the package, because the same seed gives the same bytes."""
+those in the package: the same seed gives the same bytes."""
 
 import json
 import os
@@ -28,8 +28,7 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Has what same_behaviour.py's helpers expect of an observer: a scratch folder, and a normaliser that replaces
-    nothing."""
+    """The part of an observer that same_behaviour.py's helpers need: a scratch folder, and nothing to replace."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)
@@ -60,7 +59,7 @@ class Maker:
 
 
 def make_run(m):
-    """Starts a distillation and stops it by a signal after its first checkpoint. Returns its command."""
+    """Makes a distillation that a signal stops after its first checkpoint."""
     command = [
         "distill",
         "--target",
@@ -102,7 +101,7 @@ def make_run(m):
 
 
 def make_records(m):
-    """Records the traffic and the acceptance of a server that answers a few requests."""
+    """Makes traffic and acceptance records of a server that answers a few requests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -151,8 +150,8 @@ def make_records(m):
 
 
 def make_monitor(m, package, report):
-    """Makes a monitor's database with a history, a transition to drift and the actions that followed, positions in a
-    file and counters of a page. Returns what the last check reported."""
+    """Makes a monitor's database with history, a transition to drift and the actions that followed, positions in a
+    file, and counters of a page."""
     name = lambda model: report["inputs"][model]["fingerprint"]["id"][:12]
     records = m.scratch / "records.jsonl"
     check = [
@@ -285,7 +284,7 @@ def main():
                 ignore=shutil.ignore_patterns(".lock", "*.html", "*.lock", "events.out.*"),
             )
         log = out / "store/refs/production.log"
-        log.write_text(re.sub(r'@[^"]*"', '@host"', log.read_text()))  # who promoted is kept, on which machine is not
+        log.write_text(re.sub(r'@[^"]*"', '@host"', log.read_text()))  # keeps who promoted, but not on which machine
         for file in ("gate/report.json", "monitor.db", "records.jsonl"):
             shutil.copy(m.scratch / file, out / Path(file).name)
         (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Writes the models that the kept files were made with. If they change, no kept file fits them any more."""
+"""The models that the kept files were made with; after a change to them no kept file fits any more."""
 
 import tiny_model
 
@@ -10,7 +10,7 @@ def write_models(folder):
     tiny_model.HIDDEN, tiny_model.MLP = 8, 16
     try:
         tiny_model.write_tiny_model(folder / "target", layers=2, seed=1)
-        # The target's own weights: all that this draft proposes is accepted.
+        # The draft has the target's own weights, so everything that it proposes is accepted.
         tiny_model.write_tiny_model(folder / "draft", layers=2, seed=1)
     finally:
         tiny_model.HIDDEN, tiny_model.MLP = usual

@@ -1,21 +1,21 @@
-// Faults of the file system for tests: preloaded (LD_PRELOAD) into the real program or linked into a test, it stands
-// before the C library's calls. What is built and installed holds none of it. Changes are counted: a file created or
-// cut, a write, a flush (fsync, fdatasync), a rename, a link, a removal, a directory made, SQLite's own included, in
-// programs whose name begins with "specdec".
+// Injects faults of the file system in tests. Preloaded (LD_PRELOAD) into the real program or linked into a test, it
+// wraps the C library's calls; what is built and installed contains none of it. It counts changes: a file created or
+// truncated, a write, a flush (fsync, fdatasync), a rename, a link, a removal, a directory made, SQLite's own included,
+// in programs whose name begins with "specdec" or contains "_test".
 //   SPECDEC_KILL_AT=n      SIGKILL at the n-th change, a write after half of its bytes
 //   SPECDEC_EIO_AT=n       the n-th change fails with EIO, a write after half of its bytes
-//   SPECDEC_ENOSPC_AT=n    the n-th change that needs room fails so; SPECDEC_EDQUOT_AT likewise
+//   SPECDEC_ENOSPC_AT=n    the n-th change that needs room fails with ENOSPC; SPECDEC_EDQUOT_AT=n likewise with EDQUOT
 //   SPECDEC_FSYNC_AT=n     the n-th flush fails with EIO
-//   SPECDEC_SHORT_AT=n     the n-th write takes half of its bytes and says so
-//   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file is interrupted before it did anything
+//   SPECDEC_SHORT_AT=n     the n-th write takes half of its bytes and returns their number
+//   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file is interrupted before it does anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
-// Counting starts with the variable, in each process anew. "n@word" counts only in processes that were started with the
-// argument `word`.
-//   SPECDEC_FAULT_COUNTER=file  8 bytes: what was counted, for all processes together
-//   SPECDEC_FAULT_BELOW=folder  counts nothing outside of it
-//   SPECDEC_FAULT_MET=file      the path that the fault struck is written there
-//   SPECDEC_FAULT_JOURNAL=file  every change is written down there (tests/faults/power_cut.h replays it), other
-//   programs' as flushed at once
+// Each process counts for itself, from the moment the variable is set. "n@word" counts only in processes that were
+// started with the argument `word`.
+//   SPECDEC_FAULT_COUNTER=file  8 bytes that hold the count of all processes together
+//   SPECDEC_FAULT_BELOW=folder  changes outside of this folder do not count
+//   SPECDEC_FAULT_MET=file      receives the path that the fault hit
+//   SPECDEC_FAULT_JOURNAL=file  receives every change (tests/faults/power_cut.h replays it); changes that
+//                               other programs make are recorded as flushed at once
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -112,7 +112,7 @@ std::string absolute(int directory, const char* path) {
   return whole;
 }
 
-// ---- which change is due ----
+// ---- which fault is due ----
 
 constexpr unsigned bit(Kind k) { return 1u << static_cast<unsigned>(k); }
 constexpr unsigned kReads = bit(Kind::kRead), kChanges = ~kReads;
@@ -121,7 +121,7 @@ constexpr unsigned kNeedsRoom =
 struct Fault {
   const char* variable;
   unsigned counts;
-  int error;  // 0: killed; -1: a short write
+  int error;  // 0: the process is killed; -1: a short write
 };
 constexpr Fault kFaults[] = {{"SPECDEC_KILL_AT", kChanges, 0},
                              {"SPECDEC_EIO_AT", kChanges, EIO},
@@ -172,7 +172,8 @@ const Fault* due(Kind kind, const std::string& path) {
 
 class Journal {
  public:
-  // Held while a change is made and written down, so that the journal's order is the order of the changes.
+  // Is held while a change is made and recorded, so that the journal has the changes in the order in which they were
+  // made.
   Journal() {
     if (fd() < 0) return;
     mutex().lock();
@@ -194,7 +195,7 @@ class Journal {
   static int fd() {
     thread_local pid_t owner = 0;
     thread_local int file = -1;
-    if (owner != ::getpid()) {  // a lock of its own in every process
+    if (owner != ::getpid()) {  // every process has a lock of its own
       const char* path = std::getenv("SPECDEC_FAULT_JOURNAL");
       file = path ? real_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
       owner = ::getpid();
@@ -207,7 +208,7 @@ class Journal {
   }
 };
 
-// A change of names: the call, counted, perhaps failing, written down where it succeeds.
+// Makes a change of names: counts it, lets it fail if a fault is due, and records it if it succeeds.
 template <class Call>
 int change(const Change& what, Call call) {
   if (!is_below(what.path) && !is_below(what.to)) return call();
@@ -221,7 +222,8 @@ int change(const Change& what, Call call) {
   return result;
 }
 
-// Of the programs under test not what they print; a shell writes into redirected files just so.
+// Returns whether changes of this file count. What a program under test prints does not; what a shell prints does,
+// because that is how it writes redirected files.
 bool counted_file(int fd, std::string& path, struct stat& info) {
   if (fd <= 2 && is_ours()) return false;
   if (::fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return false;
@@ -341,7 +343,7 @@ CUT(ftruncate64)
 ssize_t write(int fd, const void* bytes, size_t size) {
   return written(fd, bytes, size, -1, [&](const void* b, size_t n) { return real_write(fd, b, n); });
 }
-ssize_t writev(int fd, const struct iovec* parts, int count) {  // as one write of all the bytes
+ssize_t writev(int fd, const struct iovec* parts, int count) {  // counts as one write of all the bytes
   std::string all, path;
   struct stat info{};
   REAL(writev, ssize_t, int, const struct iovec*, int);
@@ -404,7 +406,7 @@ int mkdir(const char* path, mode_t mode) noexcept {
   REAL(mkdir, int, const char*, mode_t);
   return change({.kind = Kind::kMkdir, .path = absolute(AT_FDCWD, path)}, [&] { return real(path, mode); });
 }
-// Copies within the kernel could not be written down: callers fall back to reading and writing.
+// A copy inside the kernel could not be recorded, so it fails and callers fall back to reading and writing.
 ssize_t copy_file_range(int in, off64_t* from, int out, off64_t* to, size_t size, unsigned flags) {
   REAL(copy_file_range, ssize_t, int, off64_t*, int, off64_t*, size_t, unsigned);
   std::string path;

@@ -1,4 +1,4 @@
-// One change of the file system as faults.cpp writes it down and power_cut.cpp reads it.
+// One change of the file system, as faults.cpp records it and power_cut.cpp reads it.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,11 @@ enum class ChangeKind : uint8_t {
 
 struct Change {
   ChangeKind kind{};
-  bool flushed = false;      // made by a program that is not under test: taken as durable at once
+  bool flushed = false;      // made by a program that is not under test, so it is durable at once
   std::string path{}, to{};  // absolute
-  int64_t offset = 0;        // of a write; the new size of a truncation; the mode that a new file was asked for
-  std::string data{};        // of a write; a symbolic link's target
+  // Position of a write, new size of a truncation, or requested mode of a new file.
+  int64_t offset = 0;
+  std::string data{};  // bytes of a write, or target of a symbolic link
 };
 
 struct ChangeHeader {
@@ -50,7 +51,7 @@ inline std::string encode(const Change& c) {
   return std::string(reinterpret_cast<const char*>(&head), sizeof head) + c.path + c.to + c.data;
 }
 
-// Takes the first change off `bytes`; false where there is no whole one.
+// Takes the first change off `bytes`. Returns false if there is no whole one.
 inline bool decode(std::string_view& bytes, Change& c) {
   ChangeHeader head;
   if (bytes.size() < sizeof head) return false;

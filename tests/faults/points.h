@@ -1,7 +1,7 @@
-// A function under every fault that a file system can bring, and after a power cut at any of its changes. Needs
-// specdec_faults linked. SPECDEC_FAULTS=all takes every point; without it a tenth of each, by the seed
-// SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the same faults. The nightly
-// run draws a fresh one.
+// Runs a function under every fault that a file system can produce, and after a power cut at any of its changes. Needs
+// specdec_faults linked. SPECDEC_FAULTS=all takes every point; otherwise a tenth of them is drawn with the seed
+// SPECDEC_FAULT_SEED, which is printed. The seed is 1 unless it is set, so that the same commit meets the same faults;
+// the nightly run draws a fresh one.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Points {
     std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
                 all_ ? "all" : "a tenth of the");
   }
-  // From 1 to n: all of them, or a tenth and at least `least`, ascending.
+  // Returns points from 1 to n in ascending order: all of them, or a tenth and at least `least`.
   std::vector<int> of(int n, int least = 3) {
     std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
     for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;
@@ -43,7 +43,7 @@ class Points {
   bool all_ = false;
 };
 
-// How many changes (reads …) of f the variable counts.
+// Returns how many changes (or reads, …) of f the variable counts.
 inline int count_points(const char* variable, const std::function<void()>& f) {
   const Scratch scratch;
   put(scratch / "counter", std::string(8, '\0'));
@@ -57,8 +57,8 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
   return static_cast<int>(n);
 }
 
-// Every kind of fault: check(true) where f says that it is done, which a fault that can be overcome may not change;
-// else check(false), after an error (exit 74) and nothing worse.
+// Runs f under every kind of fault. Calls check(true) where f reports success, which it must after a fault that can be
+// overcome. Otherwise f must end with an error (exit 74), and check(false) is called.
 inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
                            const std::function<void(bool done)>& check) {
   for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",
@@ -77,7 +77,8 @@ inline void for_each_fault(Points& points, const std::function<void()>& before, 
   }
 }
 
-// What a power cut after any change of f may leave in `root`, which before() prepares. `done`: after f had ended.
+// Checks what a power cut after any change of f may leave in `root`, which before() prepares. `done` is true if f had
+// ended before the cut. Returns the number of changes.
 inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before,
                               const std::function<void()>& f, const std::function<void(bool done)>& check) {
   const Scratch scratch;

@@ -19,19 +19,19 @@ struct Node;
 using NodePtr = std::shared_ptr<Node>;
 using Names = std::map<std::string, NodePtr>;
 
-struct Edit {  // a write, or where data is empty a cut to `offset` bytes
+struct Edit {  // a write, or a truncation to `offset` bytes if data is empty
   int64_t offset;
   std::string data;
 };
 
 struct Node {
   enum class Type { kFile, kDirectory, kLink } type = Type::kFile;
-  std::string target;   // of a link
-  std::string durable;  // of a file: its bytes at the last flush
-  // … what it was made with, under the common umask 022
+  std::string target;   // target of a link
+  std::string durable;  // bytes of a file at the last flush
+  // Mode that the file was created with, under the common umask 022.
   fs::perms mode = fs::perms::owner_read | fs::perms::owner_write;
-  std::vector<Edit> edits;     // and what came since
-  Names names, durable_names;  // of a directory
+  std::vector<Edit> edits;     // changes of a file since its last flush
+  Names names, durable_names;  // entries of a directory
 };
 
 void change_bytes(std::string& bytes, const Edit& edit) {
@@ -90,7 +90,7 @@ struct Pending {
   struct Effect {
     NodePtr directory;
     std::string name;
-    NodePtr child;  // null: the name is gone
+    NodePtr child;  // null: the name is removed
     bool same_name(const Effect& other) const { return directory == other.directory && name == other.name; }
   };
   std::vector<Effect> effects;
@@ -203,7 +203,7 @@ class Disk {
         if (e.directory == node) settle(i);
   }
 
-  // Makes a change of names durable, and before it those of the same names.
+  // Makes a change of names durable, after all earlier changes of the same names.
   void settle(size_t i) {
     if (pending_[i].settled) return;
     pending_[i].settled = true;
@@ -243,7 +243,7 @@ PowerCut::PowerCut(const fs::path& journal, fs::path start, const std::string& r
   std::string_view rest = bytes;
   for (Change c; decode(rest, c);) changes_.push_back(c);
   if (!rest.empty()) throw std::runtime_error(journal.string() + ": ends within a change");
-  restore(changes_.size(), Lost::kAll, 0, {});  // that the model knows every change
+  restore(changes_.size(), Lost::kAll, 0, {});  // throws if the model does not know a change
 }
 
 std::string PowerCut::name(size_t n) const {

@@ -1,5 +1,6 @@
-// specdec_power_cut JOURNAL START ROOT: how many changes were recorded, and each of them, a line.
-// specdec_power_cut JOURNAL START ROOT N all|contents|some SEED OUT: what the first N of them may have left, in OUT.
+// specdec_power_cut JOURNAL START ROOT: prints how many changes were recorded, then each of them on a line.
+// specdec_power_cut JOURNAL START ROOT N all|contents|some SEED OUT: writes what the first N changes may have left to
+// OUT.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

@@ -1,5 +1,6 @@
-// JSON schemas and regular expressions of strangers: the first byte says which. What the checker in its own process
-// lets pass compiles here and can be walked; what it refuses, or dies of, is an error of that grammar alone.
+// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. What the
+// checker in its own process lets pass compiles here and can be walked. What it refuses or dies of is an error of that
+// grammar alone.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -17,8 +18,7 @@ using namespace specdec;
 constexpr ChildLimits kLimits{512u << 20, 2, 8};
 constexpr int kSteps = 12;
 
-// From the same text every time to the same text: the lowest allowed token at every even step, the highest at every odd
-// one.
+// Walks the grammar deterministically: takes the lowest allowed token at every even step, the highest at every odd one.
 void walk(const text::Grammar& grammar) {
   const auto matcher = grammar.matcher();
   std::vector<uint32_t> bits((fuzz::kVocab + 31) / 32), again(bits.size());
@@ -27,7 +27,7 @@ void walk(const text::Grammar& grammar) {
     int32_t chosen = -1;
     for (int32_t id = 0; id < fuzz::kVocab; ++id)
       if ((bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1) && (chosen < 0 || step % 2)) chosen = id;
-    if (chosen < 0) return;  // a bound on the work of a step
+    if (chosen < 0) return;  // reached a bound on the work of a step
     matcher->push(chosen);
     matcher->pop(1);
     matcher->allowed(again);
@@ -57,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const text::GrammarChecker checker(kLimits);
   static const text::Vocabulary vocabulary(fuzz::byte_tokenizer(), fuzz::kVocab, {fuzz::kEos});
   if (size < 2) return 0;
-  const auto kind = data[0] % 2 ? text::GrammarKind::kJsonSchema : text::GrammarKind::kRegex;  // 's' and 'r'
+  const auto kind =
+      data[0] % 2 ? text::GrammarKind::kJsonSchema : text::GrammarKind::kRegex;  // seeds begin with 's' or 'r'
   const std::string source(reinterpret_cast<const char*>(data + 1), size - 1);
   try {
     checker.check(kind, source);

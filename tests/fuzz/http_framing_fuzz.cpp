@@ -1,6 +1,6 @@
-// libFuzzer target: raw bytes of a connection, cut anywhere, through the server's own reader of requests. A plain
-// reading of RFC 9112 says how many requests there are and what their bodies hold: the server must never find another
-// one (request smuggling), whatever the cuts.
+// Fuzzes the server's own reader of requests with the raw bytes of a connection, cut anywhere. A plain reading of RFC
+// 9112 says how many requests there are and what their bodies hold; the server must never find another one (request
+// smuggling), whatever the cuts.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Takes a line that ends with CRLF; none: there is no end, or a CR or LF on its own.
+// Takes a line that ends with CRLF. Returns nothing if there is no end, or if a CR or LF stands alone.
 std::optional<std::string_view> take_line(std::string_view& rest) {
   const size_t end = rest.find("\r\n");
   if (end == std::string_view::npos) return std::nullopt;
@@ -71,7 +71,7 @@ bool take_chunks(std::string_view& rest, std::string& body) {
   }
 }
 
-// The next request by the letter of RFC 9112, where it says without doubt where it ends.
+// Takes the next request by the letter of RFC 9112. Returns nothing where it is in doubt where the request ends.
 std::optional<std::string> take_request(std::string_view& rest) {
   const auto start = take_line(rest);
   if (!start || (!start->ends_with(" HTTP/1.1") && !start->ends_with(" HTTP/1.0"))) return std::nullopt;
@@ -110,7 +110,7 @@ Bodies by_the_letter(std::string_view bytes) {
   return bodies;
 }
 
-// A piece is at most so long; 0: all at once.
+// Reads the bytes in pieces of at most `longest_piece` bytes; 0 means all at once.
 Bodies as_the_server_reads(std::string_view bytes, uint64_t random, size_t longest_piece, const ServeLimits& limits) {
   using State = RequestReader::State;
   RequestReader reader(limits);

@@ -1,5 +1,5 @@
-// libFuzzer target: bytes off the wire → Beast's request parser under the server's limits → the body as chat and as
-// completion → a refusal worded for the client. The bytes are also tried as a body alone.
+// Fuzzes the path of bytes from the wire: Beast's request parser under the server's limits, the body parsed as chat and
+// as completion, and a refusal worded for the client. The bytes are also tried as a body alone.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <cstddef>
@@ -23,7 +23,7 @@ bool within(Endpoint endpoint, const char* name, double x) {
   return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x);
 }
 
-// Whatever is accepted is within the limits; whatever is refused has a body that is JSON.
+// Whatever is accepted must be within the limits; whatever is refused must have a body that is JSON.
 void try_body(std::string_view body) {
   static const ServeLimits limits;
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {

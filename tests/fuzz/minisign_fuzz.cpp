@@ -1,5 +1,5 @@
-// Text as public keys, as a signature and as a secret key of minisign. What verifies is the one signature of these
-// bytes; what is refused is specdec's own error.
+// Fuzzes text as public keys, as a signature and as a secret key of minisign. What verifies is the one signature of
+// these bytes; what is refused is one of specdec's own errors.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kData);
   }
-  // Deriving the key of an encrypted one takes seconds and a gibibyte: "EdSc" in base64.
+  // Skips encrypted secret keys ("EdSc" in base64), because deriving their key takes seconds and a gibibyte.
   if (text.find("RWRT") != text.npos || size > 4096) return 0;
   try {
     const std::string made = sign_minisign(message, file.hold(text), "", "comment");

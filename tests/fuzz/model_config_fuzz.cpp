@@ -1,4 +1,4 @@
-// Text as a model's config.json. What is accepted has a shape that the loader can plan for, and is written and read
+// Fuzzes a model's config.json. What is accepted has a shape that the loader can plan for, and is written and read
 // again to the same value.
 #include <algorithm>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// What other programs write and the monitor reads: pages of counters, a Prometheus server's answer, lines with a
-// request's figures. What is accepted keeps its rules; what is refused is specdec's own error.
+// Fuzzes what other programs write and the monitor reads: pages of counters, a Prometheus server's answer, and lines
+// with a request's figures. What is accepted keeps its rules; what is refused is one of specdec's own errors.
 #include <cstdlib>
 #include <numeric>
 #include <string>

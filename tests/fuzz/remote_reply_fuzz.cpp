@@ -1,6 +1,6 @@
-// What a Hugging Face hub and an S3 store answer. The first bytes of an input choose the status of each reply, the rest
-// is its body and its headers; the HTTP client itself is left out (HttpClient::send is replaced when the target is
-// linked). What is refused is specdec's own error, and what is accepted leads nowhere else.
+// Fuzzes the replies of a Hugging Face hub and of an S3 store. In the input, the first byte of each reply chooses its
+// status, and the rest is its body and its headers. The HTTP client itself is left out (the linker replaces
+// HttpClient::send). What is refused is one of specdec's own errors, and what is accepted leads to no other server.
 #include <array>
 #include <functional>
 #include <string>
@@ -17,7 +17,7 @@ using namespace specdec;
 using namespace specdec::net;
 using fuzz::require;
 
-std::string_view rest;  // of the input, from which replies are made
+std::string_view rest;  // the part of the input that no reply was made of yet
 
 HttpReply next_reply() {
   static constexpr std::array<long, 8> kStatus = {200, 200, 200, 200, 206, 302, 404, 412};
@@ -65,7 +65,7 @@ void ask_hub() {
       require(keeps_secrets(upload->url));
       for (const std::string& part : upload->parts) require(keeps_secrets(part));
       require(upload->verify.empty() ||
-              origin_of(upload->verify) == origin_of(options.endpoint));  // the token goes there
+              origin_of(upload->verify) == origin_of(options.endpoint));  // the token is sent there
     }
   });
   try_it([&] { repository.commit("main", commit, "s", "d", {}); });
@@ -84,7 +84,7 @@ void ask_s3() {
 
 }  // namespace
 
-// Its name is mangled already, so it has C linkage although it returns an object.
+// The name is mangled already, so the function has C linkage although it returns an object.
 #pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" HttpReply SPECDEC_WRAPPED_SEND(HttpClient*, const std::function<HttpRequest()>& make, const Backoff&) {
   const HttpRequest request = make();

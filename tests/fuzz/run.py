@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""run.py BUILD [TARGET…]: runs the libFuzzer programs of a fuzz build: those of the TARGETs, or all whose source is in
-the folder of this file.
+"""run.py BUILD [TARGET…]: runs the libFuzzer programs of a fuzz build, one for every target whose source is beside this
+file.
 
 Environment:
-  FUZZ_INPUTS  inputs per target, 200000 if unset (a target with COST n in CMakeLists.txt gets an n-th of them)
+  FUZZ_INPUTS  inputs per target, 200000 if unset (a target with a COST in CMakeLists.txt takes its share of them)
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
   FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
                  corpus/TARGET/  inputs that reached something new; the next run starts from them
-                 finds/TARGET/   inputs that crashed or stopped a target; they come first in every later run until
-                                 the target survives them
+                 finds/TARGET/   inputs that ended a target. They come first in every later run until the target
+                                 survives them
                  finds/TARGET.txt  seed and command of the run that found each
-  JOBS         targets that run at the same time
+  JOBS         number of targets that run at the same time
 
-Prints a line for each target as it ends and writes BUILD/fuzz/summary.json. The output of a target is in
-BUILD/fuzz/TARGET.log. Exits with 1 if a target failed."""
+Prints a line for each target when it ends and writes BUILD/fuzz/summary.json. The output of a target is in
+BUILD/fuzz/TARGET.log. Exits with 1 if a target ended on an input."""
 
 import concurrent.futures
 import fcntl
@@ -28,7 +28,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_KEPT = 20000  # a larger corpus is reduced to what reaches the same before the run
+MOST_KEPT = 20000  # a larger corpus is reduced before the run to inputs that reach the same
 SANITIZERS = {"ASAN_OPTIONS": "malloc_context_size=2:allow_addr2line=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
@@ -64,7 +64,7 @@ class Target:
             os.makedirs(folder, exist_ok=True)
 
     def reduce_corpus(self):
-        # Only while nobody else fuzzes this target: another run would lose what it has just found.
+        # This needs that no other run fuzzes this target, because that run would lose what it has just found.
         fcntl.flock(self.lock, fcntl.LOCK_SH)
         if len(os.listdir(self.corpus)) <= MOST_KEPT:
             return
@@ -136,7 +136,7 @@ class Target:
             "finds": [],
         }
         if code == 0:
-            for path in files_in(self.finds):  # survived: from now on a part of the corpus
+            for path in files_in(self.finds):  # it survived them, so they become part of the corpus
                 os.replace(path, os.path.join(self.corpus, os.path.basename(path)))
             return result
         result["log"] = self.log

@@ -1,5 +1,5 @@
-// A file's bytes through the safetensors reader. What is accepted is inside the file and without overlap, and its
-// tensors can be read.
+// Fuzzes the safetensors reader with a file's bytes. The tensors of an accepted file are all inside it, do not overlap
+// and can be read.
 #include <sys/mman.h>
 #include <unistd.h>
 

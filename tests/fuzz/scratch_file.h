@@ -1,4 +1,4 @@
-// A file in memory for what reads paths, and bytes put into files of a directory in memory.
+// A file in memory for code that reads paths, and a directory in memory for code that reads several files.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ inline void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// One file without a name; its path is /proc/self/fd/N.
+// One unnamed file; its path is /proc/self/fd/N.
 class MemoryFile {
  public:
   const std::string& hold(std::string_view bytes) {
@@ -30,7 +30,7 @@ class MemoryFile {
   std::string path_ = "/proc/self/fd/" + std::to_string(file_);
 };
 
-// A directory of this process below /dev/shm; it stays behind when the target ends on an input.
+// A directory of this process below /dev/shm. It is left behind when an input ends the target.
 class MemoryDirectory {
  public:
   MemoryDirectory() : path_("/dev/shm/specdec-fuzz-" + std::to_string(::getpid())) {

@@ -1,4 +1,4 @@
-// Writes the seeds that a target makes itself into its corpus directory (the first argument that is no flag) before
+// Writes the seeds that a target makes itself into its corpus directory (the first argument that is not a flag) before
 // libFuzzer reads it.
 #include <sys/stat.h>
 

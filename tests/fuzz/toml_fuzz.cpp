@@ -26,7 +26,7 @@ void read_loop(const std::string& path) {
     for (const std::string& flag : flags) require(stage != "loop" && flag.size() <= 1u << 20);
 }
 
-// apply_settings hands values on through the environment.
+// Removes the values that apply_settings passes on through the environment.
 void forget_settings() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry; ++entry)
@@ -54,7 +54,7 @@ void read_settings(const std::string& path) {
   cli::apply_settings(app, 4, argv);
   try {
     app.parse(4, argv);
-  } catch (const CLI::Error&) {  // a value that is none for its option
+  } catch (const CLI::Error&) {  // the option does not take this value
   }
 }
 
@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static fuzz::MemoryFile file;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  // Patterns of logs are expanded: not over the whole machine.
+  // Skips patterns of logs, because expanding them could search the whole machine.
   if (text.find('*') != text.npos || text.find('?') != text.npos || text.find("..") != text.npos) return 0;
   const std::string& path = file.hold(text);
   try {

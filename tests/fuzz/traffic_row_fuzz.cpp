@@ -1,5 +1,6 @@
-// One traffic row of any format through the row parser and the redaction; the first byte chooses the options. What is
-// accepted must be a valid record that survives being written and read again; what is refused must have a reason.
+// Fuzzes one traffic row of any format through the row parser and the redaction; the first byte chooses the options.
+// What is accepted must be a valid record that survives being written and read again; what is refused must have a
+// reason.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -49,14 +50,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  const size_t format = bytes[0] % 32;  // 0 and the many over the table: as what the row looks like
+  const size_t format = bytes[0] % 32;  // 0 and numbers beyond the table: the format is recognised from the row
   options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
   options.instructions_as_chat = bytes[0] & 32;
   options.domain_field = bytes[0] & 64 ? "metadata.team" : "";
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  if (bytes[0] & 128) {  // half of a batch with a good other half, and a document
+  if (bytes[0] & 128) {  // as half of a batch whose other half is good, and as a document
     check(parse_batch_pair(
         text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
         options));

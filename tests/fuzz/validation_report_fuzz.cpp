@@ -1,5 +1,5 @@
-// Text through the reader of validation reports. What is accepted is written and read again to the same value, and has
-// an exit code.
+// Fuzzes the reader of validation reports. What is accepted is written and read again to the same value, and has an
+// exit code.
 #include <cstdlib>
 #include <string_view>
 
@@ -14,7 +14,8 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// Means are stored and sums kept, so a value may move by one rounding on the first pass and must be still after it.
+// Means are stored and sums are kept, so a value may change by one rounding on the first pass, and must not change on
+// later ones.
 Json settled(const Json& json) { return to_json(validation_report_from_json(json, "fuzz")); }
 
 }  // namespace

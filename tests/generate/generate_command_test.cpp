@@ -42,7 +42,7 @@ TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
   EXPECT_EQ(streamed, speculative.text);
   EXPECT_EQ(text::Tokenizer(target).decode(speculative.result.tokens, true), speculative.text);
   EXPECT_GT(speculative.result.counts.accepted, 0);
-  ASSERT_EQ(notes.size(), 2u);  // the memory plan, then one warning: the pair is not bound
+  ASSERT_EQ(notes.size(), 2u);  // the memory plan, then one warning that the pair is not bound
   EXPECT_EQ(notes[0].rfind("memory: ", 0), 0u);
   EXPECT_EQ(notes[1].rfind("warning: ", 0), 0u);
   o.draft.clear();
@@ -82,7 +82,7 @@ TEST_F(GenerateCommand, MessagesNeedATemplateAndTheRightShape) {
   o.has_prompt = false;
   o.messages_file = (root / "chat.json").string();
   write_file_atomic(o.messages_file, R"([{"role":"user","content":"Tell me a story"}])");
-  error_of(ErrorKind::kUsage, [&] { run(o); });  // this model has none
+  error_of(ErrorKind::kUsage, [&] { run(o); });  // this model has no chat template
   write_file_atomic(target / "chat_template.jinja", "{% for m in messages %}{{ m.content }}. {% endfor %}Once");
   const GenerateOutput output = run(o);
   EXPECT_EQ(output.result.tokens.size(), 40u);
@@ -104,7 +104,7 @@ TEST_F(GenerateCommand, StaleDraftGeneratesNothing) {
   EXPECT_EQ(streamed.empty(), false);
 }
 
-// Each changes the text, keeps what it promises, and gives the same text with and without the draft.
+// Each option changes the text, keeps what it promises, and gives the same text with and without the draft.
 TEST_F(GenerateCommand, WhatTheAnswerMayBe) {
   const GenerateOutput free = run(options());
   const auto ruled = [&](const std::function<void(GenerateOptions&)>& change) {

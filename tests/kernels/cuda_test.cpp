@@ -1,4 +1,4 @@
-// With a GPU, compares CUDA kernels with the reference; without one, tests loading, NCCL and the refusal.
+// With a GPU, compares CUDA kernels with the reference; without one, tests loading and the refusal.
 #include "engine/kernels/cuda.h"
 
 #include <gtest/gtest.h>
@@ -10,11 +10,10 @@
 namespace specdec::kernels {
 namespace {
 
-TEST(Cuda, LibraryLoadsWithNccl) {
+TEST(Cuda, LibraryLoads) {
 #if SPECDEC_HAS_CUDA
   const CudaLibrary& library = cuda_library();
   EXPECT_EQ(library.version, kCudaLibraryVersion);
-  EXPECT_GE(library.nccl_version(), 20000);
   EXPECT_GE(library.device_count(), 0);
 #else
   try {

@@ -27,7 +27,7 @@ struct ModelArgument : RealModels {
     fs::copy(target, repository() / "snapshots" / commit, fs::copy_options::recursive);
     write_file_atomic(repository() / "refs" / revision, commit + "\n");
   }
-  // A package of the pair, as `specdec package` lays it out; `reference`: the target stays outside.
+  // Makes a package of the pair as `specdec package` does. With a `reference` the target stays outside.
   std::string package(const std::string& reference = "") {
     const fs::path directory = root / "pack";
     fs::create_directories(directory);
@@ -167,7 +167,7 @@ TEST_F(ModelArgument, PackageThatNamesItsTarget) {
   o.target = directory;
   o.draft.clear();
   EXPECT_EQ(load_pair(o).binding, BindingState::kBound);
-  // The name now leads to another model.
+  // The name now resolves to another model.
   const fs::path snapshot = repository() / "snapshots" / "0123abcd";
   fs::remove_all(snapshot);
   fs::copy(draft, snapshot, fs::copy_options::recursive);

@@ -1,4 +1,4 @@
-// A copy of the real pair in a temporary directory, with a home of its own for the Hugging Face cache.
+// A fixture with a copy of the real pair in a temporary directory and its own home for the Hugging Face cache.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct RealModels : testing::Test {
   }
 
   fs::path root;
-  // Two levels are enough: the paths are made when the fixture has its root.
+  // A path below `root` that is computed when it is used, because the fixture sets `root` late. Two levels are enough.
   struct Below {
     const fs::path& root;
     const char* name;
@@ -47,7 +47,7 @@ struct RealModels : testing::Test {
   Below target{root, "target"}, draft{root, "draft"};
 };
 
-// The message of the Error that f throws; its kind must be `kind`.
+// Returns the message of the Error that f throws; its kind must be `kind`.
 template <class F>
 std::string error_of(ErrorKind kind, F&& f) {
   try {

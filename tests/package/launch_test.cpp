@@ -27,7 +27,7 @@ std::vector<std::string> arguments_of(const std::string& script_name, const std:
   put(package / "engines" / script_name, script);
   put(dir / "bin" / program, "#!/bin/sh\nfor a in \"$@\"; do printf '%s\\n' \"$a\"; done > \"$OUT\"\n");
   fs::permissions(dir / "bin" / program, fs::perms::owner_all);
-  // The path has quotes: it reaches the shell through the environment.
+  // The path contains quotes, so it reaches the shell through the environment.
   const std::string command =
       "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
   ::setenv("SCRIPT", (package / "engines" / script_name).c_str(), 1);
@@ -110,7 +110,7 @@ TEST(Launch, SglangStandaloneHasOneK) {
   EXPECT_EQ(after(arguments, "--speculative-num-steps"), "5");
   EXPECT_EQ(after(arguments, "--speculative-num-draft-tokens"), "6");
   EXPECT_EQ(after(arguments, "--speculative-eagle-topk"), "1");
-  // SGLang refuses or drops these for a draft model of its own.
+  // SGLang refuses or ignores these flags when the draft is a model of its own.
   for (const char* flag :
        {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
     EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 0) << flag;
@@ -200,7 +200,7 @@ TEST(Launch, HelmValues) {
       << "RFC 1123";
 }
 
-// For the engines' own parsers (engines/engine_parsers_test.py): CASE/engines/… below $SPECDEC_LAUNCH_OUT.
+// Writes CASE/engines/… below $SPECDEC_LAUNCH_OUT for the engines' own parsers (engines/engine_parsers_test.py).
 TEST(Launch, FilesForTheEnginesParsers) {
   const char* const out = std::getenv("SPECDEC_LAUNCH_OUT");
   if (!out) GTEST_SKIP() << "SPECDEC_LAUNCH_OUT is not set: engine_parsers_test.py sets it";
@@ -261,7 +261,7 @@ TEST(Launch, PlanOfAReport) {
   EXPECT_EQ(launch_plan(report, "n", "").schedule[0].low, 1) << "batch 1 is always covered";
 }
 
-// Neighbours with one K are one range to an engine, whatever their figures.
+// Neighbouring rows with the same K are one range to an engine, whatever their figures.
 TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   ValidationReport report = testing::sample_report({}, {});
   const auto made = files(launch_plan(report, "n", ""));
@@ -277,7 +277,7 @@ TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   EXPECT_NE(made.at("vllm.sh").find("[[1,4,4],[5,16,3],[17,64,0]]"), std::string::npos) << made.at("vllm.sh");
 }
 
-// Not a line of them drafts, but for comments that say how.
+// No line of these files drafts, except comments that explain how to.
 TEST(Launch, ADraftThatDidNotPassStartsPlain) {
   for (const char* verdict : {"not_worth_it", "fail", "inconclusive", "not_lossless"})
     for (const bool earlier : {false, true})
@@ -287,7 +287,7 @@ TEST(Launch, ADraftThatDidNotPassStartsPlain) {
         report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]:\nexport EVIL=1\xc2\x85k: v";
         report.best_k = 2;
         report.speedup = {0.912, {0.873, 0.953}, 8};
-        report.schedule = {{1, 4, 2}};  // what earlier programs wrote
+        report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
         if (!earlier) report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
         LaunchPlan p = launch_plan(report, "n", "");
         p.eagle3 = eagle3;

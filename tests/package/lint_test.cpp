@@ -14,8 +14,8 @@ using specdec::testing::put;
 
 constexpr int64_t kVocab = 640, kHidden = 16, kMlp = 32, kHeads = 2, kSize = 8, kKept = 320, kLayers = 12;
 
-// A target with all of its tensors, a small model and an EAGLE-3 head for it that have nothing wrong with them, to be
-// spoilt.
+// A target with all of its tensors, a small draft model and an EAGLE-3 head for it. None of them has a fault until a
+// test adds one.
 class LintTest : public ::testing::Test {
  protected:
   using Shape = std::vector<int64_t>;
@@ -61,7 +61,7 @@ class LintTest : public ::testing::Test {
     add_layer(eagle, "midlayer.", 2 * kHidden);
     eagle["midlayer.hidden_norm.weight"] = {kHidden};
     tensors_["head"] = eagle;
-    for (int64_t i = 0; i < kKept; ++i) offsets_.push_back(i);  // every second id
+    for (int64_t i = 0; i < kKept; ++i) offsets_.push_back(i);  // keeps every second id
     for (int64_t i = 0; i < kVocab; ++i) marks_.push_back(i % 2 == 0);
     write("head");
     bind();
@@ -116,7 +116,7 @@ class LintTest : public ::testing::Test {
     config.erase(key);
     put(dir / model / "config.json", config.dump());
   }
-  // Everything but that nothing was measured.
+  // Returns all findings except the one that nothing was measured.
   std::vector<Finding> lint(const std::string& model) const {
     std::vector<Finding> findings = lint_draft(dir / "target", dir / model, std::nullopt);
     std::erase_if(findings, [](const Finding& f) { return f.rule == "measured"; });
@@ -165,7 +165,7 @@ TEST_F(LintTest, Tokenizer) {
 }
 
 TEST_F(LintTest, MapOfTheReducedVocabulary) {
-  offsets_[5] = 3;  // the id before once more
+  offsets_[5] = 3;  // repeats the id before it
   write("head");
   expect("head", true, "vocab-map", "d2t[5] = 3");
   offsets_[5] = 5;
@@ -251,7 +251,7 @@ TEST_F(LintTest, AHeadThatWasNeverTrained) {
   deviation_ = 0.02f;
   bool found = false;
   for (float off :
-       {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {  // 10,240 draws hit the deviation to 0.7 %
+       {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {  // 10,240 draws meet the deviation within 0.7 %
     deviation_ = 0.02f * off;
     write("head");
     const auto findings = lint("head");
@@ -264,7 +264,7 @@ TEST_F(LintTest, Embedding) {
   tensors_["head"]["embed_tokens.weight"] = {kVocab, kHidden};
   write("head");
   expect("head", true, "embedding", "not the target's");
-  // The target's own bytes are fine.
+  // The target's own bytes are accepted.
   const SafetensorsDirectory head(dir / "head");
   std::vector<std::vector<std::byte>> bytes;
   std::vector<TensorToWrite> list;
@@ -364,7 +364,7 @@ TEST_F(LintTest, WhatTheGateSaid) {
   };
   EXPECT_EQ(texts(), "warning: the gate did not pass: not worth it: speed-up at batch 1 0.912 [0.873, 0.953]\n");
   report.speedup = {0.912, {0.873, 0.953}, 8};
-  report.schedule = {{1, 4, 2}};  // what earlier programs wrote
+  report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
   EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): "
                          "validate and package the pair again"),
             std::string::npos)

@@ -132,7 +132,7 @@ TEST(Package, ReportOfAnotherPairIsStale) {
   refuse("roles swapped", [](Pair&, PackageOptions& o) { std::swap(o.target, o.draft); });
   refuse("was made for target", [](Pair& p, PackageOptions&) {
     testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
-    p.write_report();  // validated, yet the draft was distilled for the target before
+    p.write_report();  // validated with the new target, but the draft was distilled for the old one
   });
 }
 
@@ -240,7 +240,7 @@ TEST(Package, VerifyTellsAnotherTargetFromDamage) {
   damaged("not a package", [&] { remove_tree(broken); });
 }
 
-// Keys made by minisign: tests/base/minisign.
+// The keys were made by minisign and are in tests/base/minisign.
 TEST(Package, SignaturesAndStoresThatDemandThem) {
   const fs::path keys = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
   Pair pair;
@@ -277,7 +277,7 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
 }
 
 // SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole
-// packages and a channel that names one of them, and running the same again ends well.
+// packages and a channel that names one of them, and a second run succeeds.
 TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   Pair pair(/*in_memory=*/true);
   const fs::path store = pair.dir / "store";

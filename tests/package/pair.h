@@ -38,7 +38,7 @@ struct Pair {
   Scratch dir;
 };
 
-// Everything below a directory: relative path → content.
+// Returns every file below a directory: relative path → content.
 inline std::map<std::string, std::string> contents(const fs::path& root) {
   std::map<std::string, std::string> files;
   if (fs::exists(root))

@@ -1,4 +1,5 @@
-// Quantised drafts against their formats as quantise.h states them, decoded here by other means.
+// Tests quantised drafts against their formats as quantise.h describes them, with decoders that are written here
+// independently.
 #include "deploy/package/quantise.h"
 
 #include <bit>
@@ -19,7 +20,7 @@ using specdec::testing::Scratch;
 
 const std::string kMatrix = "model.layers.0.mlp.down_proj.weight", kStem = "model.layers.0.mlp.down_proj.";
 
-// A draft of one matrix; `values` of shape [rows, columns].
+// A draft with one matrix; `values` has shape [rows, columns].
 struct Draft {
   Scratch dir;
   Draft(const std::vector<float>& values, int64_t rows, const std::string& dtype = "F32") {
@@ -52,7 +53,7 @@ std::vector<T> tensor(const fs::path& directory, const std::string& name, const 
   return out;
 }
 
-// OCP's E4M3: every code's value from the definition.
+// Returns the value of a code of OCP's E4M3, from the definition.
 double e4m3(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   return (code & 128 ? -1 : 1) *
@@ -62,7 +63,7 @@ double e4m3(int code) {
 TEST(Quantise, Fp8KeepsWhatItCanSayAndRoundsTiesToEven) {
   std::vector<float> values;
   std::vector<int> codes;
-  for (int code = 0; code < 0x7f; ++code) {  // 0x7f is NaN; the largest is 448, so that the scale is 1
+  for (int code = 0; code < 0x7f; ++code) {  // 0x7f is NaN; the largest value is 448, so the scale is 1
     values.push_back(static_cast<float>(e4m3(code)));
     codes.push_back(code);
     values.push_back(-static_cast<float>(e4m3(code)));
@@ -77,7 +78,7 @@ TEST(Quantise, Fp8KeepsWhatItCanSayAndRoundsTiesToEven) {
   ASSERT_EQ(got.size(), values.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], codes[i]) << values[i];
   EXPECT_EQ(tensor<float>(draft.dir / "fp8", kMatrix + "_scale", "F32"), std::vector<float>{1});
-  EXPECT_GT(done.relative_error, 0.01);  // of the ties: 1 / 16 at most
+  EXPECT_GT(done.relative_error, 0.01);  // from the ties, each at most 1 / 16
   EXPECT_LT(done.relative_error, 1 / 16.0);
 }
 
@@ -112,11 +113,12 @@ TEST(Quantise, Fp8TakesTheNearestCodeInEveryRow) {
       EXPECT_LE(std::fabs(e4m3(codes[n * kColumns + k]) - wanted), nearest * (1 + 1e-5) + 1e-12) << n << ", " << k;
     }
   }
-  for (size_t k = 0; k < kColumns; ++k) EXPECT_EQ(codes[k] & 127, 0);  // a row of zeros
+  for (size_t k = 0; k < kColumns; ++k) EXPECT_EQ(codes[k] & 127, 0);  // the first row is zeros
   EXPECT_TRUE(std::isfinite(scales[0]) && scales[0] > 0);
 }
 
-// w = scale · (q − 128), packed by four along the inputs; the first checkpoint format stores the zero point less one.
+// Decodes w = scale · (q − 128), with four q per word along the inputs. The first checkpoint format stores the zero
+// point minus one.
 std::vector<double> unpack_gptq(const fs::path& directory, int64_t rows, int64_t columns, int64_t group) {
   const auto packed = tensor<uint32_t>(directory, kStem + "qweight", "I32"),
              zeros = tensor<uint32_t>(directory, kStem + "qzeros", "I32");
@@ -146,7 +148,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
     std::vector<float> values = noise(static_cast<size_t>(kRows * columns));
     for (int64_t k = 0; k < columns; ++k) {
       values[static_cast<size_t>(k)] = 0;
-      values[static_cast<size_t>(columns + k)] *= 1e-4f;  // scales below fp16's normal numbers
+      values[static_cast<size_t>(columns + k)] *= 1e-4f;  // makes scales below fp16's normal numbers
     }
     const Draft draft(values, kRows);
     const QuantisedDraft done = draft.make("int8");
@@ -156,7 +158,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
               group == columns ? -1 : group);
     const auto got = unpack_gptq(draft.dir / "int8", kRows, columns, group);
     const auto scales = tensor<_Float16>(draft.dir / "int8", kStem + "scales", "F16");
-    for (int64_t n = 0; n < kRows; ++n)  // nothing is cut off
+    for (int64_t n = 0; n < kRows; ++n)  // nothing is clipped
       for (int64_t k = 0; k < columns; ++k)
         EXPECT_GE(127 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]),
                   std::fabs(values[static_cast<size_t>(n * columns + k)]));
@@ -177,7 +179,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
 TEST(Quantise, SixteenBitDraftsAreRead) {
   std::vector<float> values = noise(8 * 32);
   for (float& v : values)
-    // bf16 and fp16 both hold it
+    // Both bf16 and fp16 hold the value exactly.
     v = static_cast<float>(static_cast<_Float16>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));
   values[3] = 0x1p-20f;  // subnormal in fp16
   const Draft wide(values, 8), brain(values, 8, "BF16"), half(values, 8, "F16");
@@ -213,7 +215,7 @@ TEST(Quantise, ShardsKeepTheirNames) {
   const Scratch dir;
   testing::write_tiny_model(dir / "draft", {.layers = 3, .vocab = 16, .hidden = 8, .shards = 2});
   quantise_draft(dir / "draft", "int8", dir / "int8", {});
-  const SafetensorsDirectory files(dir / "int8");  // refuses an index that does not fit
+  const SafetensorsDirectory files(dir / "int8");  // throws if the index does not fit
   for (int i = 0; i < 3; ++i)
     EXPECT_TRUE(files.contains("model.layers." + std::to_string(i) + ".mlp.down_proj.qweight"));
   EXPECT_FALSE(files.contains(kMatrix));

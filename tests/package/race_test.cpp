@@ -1,4 +1,4 @@
-// Publishers, promoters, readers and garbage collections as processes of their own, all at one store.
+// Runs publishers, promoters, readers and garbage collections as separate processes on one store.
 #include <thread>
 
 #include "deploy/package/store.h"
@@ -9,7 +9,7 @@ namespace {
 
 using specdec::testing::Pair;
 
-// f() until no other process is in the way. What else goes wrong ends the child with the error's code.
+// Repeats f() until no other process is in its way. Any other error is thrown on and ends the child.
 void until_free(const std::function<void()>& f) {
   for (;;) {
     try {
@@ -33,7 +33,7 @@ pid_t spawn(const std::function<void()>& f) {
   }
 }
 
-// Another draft each time: all the packages differ, but for the repeated ones.
+// Publishes another draft each time, except that every second round repeats the package of the round before.
 void publish(const fs::path& root, const fs::path& store, int publisher, int round) {
   const fs::path work = root / ("publisher-" + std::to_string(publisher));
   fs::create_directories(work);
@@ -44,7 +44,7 @@ void publish(const fs::path& root, const fs::path& store, int publisher, int rou
   options.store = store;
   testing::write_tiny_model(
       options.draft,
-      {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // every second one is there already
+      {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // every second one exists already
   const Fingerprint target = fingerprint_model(options.target);
   testing::put(options.draft / "specdec.json", to_json(DraftBinding{target, "prune:1", "ce", Json::object()}).dump());
   testing::put(options.report,
@@ -75,7 +75,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
         const auto package = resolve_package(store.string() + ":prod", true);
         if (!package || package->root.filename() != "sha256-" + package->digest)
           throw Error(ErrorKind::kInternal, "no package");
-        verify_files(package->root, package->manifest, true);  // still there, however many collections ran
+        verify_files(package->root, package->manifest, true);  // still whole, however many collections ran
         list_packages(store);
         seen.insert(package->digest);
       }
@@ -84,7 +84,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
   others.push_back(spawn([&] {
     while (!fs::exists(done)) try {
         until_free([&] { rollback(store, "prod", "race", 1); });
-      } catch (const Error& e) {  // to the first one, or to one that --keep 1 let go
+      } catch (const Error& e) {  // there is no earlier package, or --keep 1 removed it
         if (std::string(e.what()).find("no package") == std::string::npos) throw;
       }
   }));

@@ -22,7 +22,7 @@ class StoreTest : public ::testing::Test {
     }
   }
   std::string digest(size_t i) const { return made[i].digest; }
-  // A publisher holds what it has just made.
+  // A publisher holds the packages that it has just made; this releases them.
   void let_go() {
     for (auto& package : made) package.hold.reset();
   }
@@ -101,7 +101,7 @@ TEST_F(StoreTest, ListsOldestFirstWithChannelsAndProblems) {
   put(made[2].path / "manifest.json", "{");
   const auto list = list_packages(store);
   ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(list[0].digest, digest(2));  // unreadable: no date
+  EXPECT_EQ(list[0].digest, digest(2));  // sorted first, because an unreadable package has no date
   EXPECT_NE(list[0].problem.find("manifest.json"), std::string::npos);
   EXPECT_EQ(list[1].digest, digest(0));
   EXPECT_TRUE(list[1].channels.empty());
@@ -139,7 +139,7 @@ TEST_F(StoreTest, WhatARollbackNeedsStays) {
   promote(store, digest(0), "prod", "", 1);
   promote(store, digest(2), "prod", "", 2);
   promote(store, digest(1), "prod", "", 3);
-  rollback(store, "prod", "", 4);  // to 2; the next one leads to 0
+  rollback(store, "prod", "", 4);  // goes to 2; the next rollback goes to 0
   EXPECT_EQ(channel_history(store, "prod", 1), (std::vector<std::string>{digest(2)}));
   EXPECT_EQ(channel_history(store, "prod", 2), (std::vector<std::string>{digest(2), digest(1), digest(0)}));
   EXPECT_EQ(why_of(collect_garbage(store, 2, false).kept)[digest(0)], "history of prod");
@@ -207,8 +207,8 @@ TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
   EXPECT_EQ(std::distance(fs::directory_iterator(store / "packages"), fs::directory_iterator()), 3);
 }
 
-// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, packages
-// are whole or gone, and the same again ends well.
+// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, every
+// package is whole or removed, and a second run succeeds.
 TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   let_go();
   promote(store, digest(0), "prod", "", 1);

@@ -14,7 +14,7 @@ using specdec::testing::get;
 using specdec::testing::Pair;
 using specdec::testing::put;
 
-// A package in a directory behind a line that breaks after so many bytes.
+// A package in a directory, read over a connection that breaks after `breaks_after` bytes.
 class BreakingSource : public PackageSource {
  public:
   BreakingSource(fs::path root, uint64_t breaks_after) : root_(std::move(root)), left_(breaks_after) {}
@@ -39,7 +39,7 @@ class BreakingSource : public PackageSource {
   uint64_t left_, read_ = 0;
 };
 
-// A place that keeps what it is given, in the order it came.
+// A destination that records the files it is given, in the order of their arrival.
 struct KeepingSink : PackageSink {
   std::string name() const override { return "place"; }
   bool is_public() override { return open; }
@@ -186,8 +186,7 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0, {keys / "plain.key", ""}).changed);
 }
 
-// Killed at every change of the file system: the other store has the whole package or none, and the same again ends
-// well.
+// SIGKILL at every change of the file system: the other store has the whole package or none, and a second run succeeds.
 TEST(Transfer, AtEveryKillPoint) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();
@@ -206,8 +205,8 @@ TEST(Transfer, AtEveryKillPoint) {
   EXPECT_GE(points, 50);
 }
 
-// Every other fault, and the power cut at any change: whole or not there, what was said to be done stays, and the same
-// again ends well.
+// Every other fault, and a power cut at any change: the package is whole or absent, what was reported as done stays,
+// and a second run succeeds.
 TEST(Transfer, UnderFaultsAndPowerCuts) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();

@@ -1,5 +1,5 @@
-// Whom a package is trusted for: where it lies and how it was reached, signed and numbered channels, and that what was
-// checked is what is read.
+// Tests when a package is trusted: where it is and how it was reached, signed and numbered channels, and that the files
+// that are read are those that were checked.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ class TrustTest : public ::testing::Test {
   const ChannelSigner signer{kKeys / "plain.key", ""};
 };
 
-// ---- audit: trusted.pub passed by a link ----
+// ---- audit: trusted.pub bypassed through a link ----
 
 TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
   demand(store);
@@ -73,7 +73,7 @@ TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
 }
 
 TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
-  // packages/ itself is a link, an entry of it is one, and a link leads through the store.
+  // packages/ itself is a link, then an entry of it is one, and then a link leads through the store.
   const fs::path elsewhere = pair.dir / "elsewhere";
   fs::create_directories(elsewhere);
   fs::copy(store / "packages", elsewhere / "folder", fs::copy_options::recursive);
@@ -90,11 +90,11 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
   fs::create_directory_symlink(elsewhere / "folder" / name, third / "packages" / name);
   demand(third);
   refused(third / "packages" / name);
-  // A store below another one's packages: both have a say.
+  // A store inside another store's packages/: both must trust the package.
   const fs::path inner = third / "packages/inner";
   fs::copy(store, inner, fs::copy_options::recursive);
   refused(inner / "packages" / name);
-  // A copy outside of any store has no one to ask.
+  // No trusted.pub applies to a copy that is outside of every store.
   EXPECT_TRUE(resolve_package((elsewhere / "folder" / name).string(), true));
   EXPECT_TRUE(resolve_package(first.path.string(), true)) << "and the first store demands nothing";
 }
@@ -149,7 +149,8 @@ TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
                [&] { named("prod"); });
   expect_error(ErrorKind::kUsage, {"--key", "trusted.pub demands signed channels"},
                [&] { promote(store, second.digest, "prod", "", 2); });
-  const ChannelChange mended = promote(store, first.digest, "prod", "", 2, signer);  // what the message said
+  const ChannelChange mended =
+      promote(store, first.digest, "prod", "", 2, signer);  // the command that the message names
   EXPECT_TRUE(mended.changed);
   EXPECT_EQ(mended.number, 1);
   EXPECT_EQ(named("prod"), first.digest);
@@ -171,7 +172,7 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   const std::string old = get(store / "refs/prod");
   promote(store, second.digest, "prod", "", 2, signer);
   EXPECT_EQ(named("prod"), second.digest);
-  put(store / "refs/prod", old);  // signed, and old
+  put(store / "refs/prod", old);  // signed, but old
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"},
                [&] { named("prod"); });
   fs::create_directory_symlink(store, pair.dir / "other-way");
@@ -179,13 +180,13 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
                [&] { resolve_package((pair.dir / "other-way").string() + ":prod", false); });
   expect_error(ErrorKind::kData, {"an older state of the channel"},
                [&] { resolve_package((store / "refs/prod").string(), false); });
-  // Whoever may sign goes on above what was seen.
+  // Whoever can sign continues above the highest number that was seen.
   EXPECT_EQ(promote(store, second.digest, "prod", "", 3, signer).number, 3);
   EXPECT_EQ(named("prod"), second.digest);
-  // Another package under a number that was seen.
+  // Another package has a number that was seen before.
   put(store / "refs/prod", to_text(sign_channel("prod", first.digest, 3, 9, signer)));
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 3"}, [&] { named("prod"); });
-  // What was forged, cut or taken from another channel.
+  // The file was forged, cut off or taken from another channel.
   put(store / "refs/prod", to_text(sign_channel("canary", second.digest, 9, 9, signer)));
   expect_error(ErrorKind::kData, {"another channel or another package"}, [&] { named("prod"); });
   std::string text = to_text(sign_channel("prod", second.digest, 9, 9, signer));
@@ -242,7 +243,7 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", "", 3, {"", "", old}); });
 }
 
-// ---- audit: what was checked is what is read ----
+// ---- audit: the files that are read are those that were checked ----
 
 TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
   const fs::path weights = first.path / "draft/model.safetensors";
@@ -255,7 +256,7 @@ TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
     expect_error(ErrorKind::kData, {"was changed after it had been checked"}, [&] { verified->require_unchanged(); });
     undo();
     expect_error(ErrorKind::kData, {"was changed after it had been checked"},
-                 [&] { verified->require_unchanged(); });  // there and back
+                 [&] { verified->require_unchanged(); });  // changed and changed back
     EXPECT_NO_THROW(checked()->require_unchanged());
   };
   const std::string bytes = get(weights);

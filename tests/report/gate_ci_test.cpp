@@ -20,11 +20,12 @@ size_t count_of(const std::string& text, const std::string& part) {
   return n;
 }
 
-// lossless, acceptance, two segments (one with a floor), the serving draft with one segment, speed-up.
+// The report has checks of lossless, acceptance, two segments (one with a floor), the serving draft with one segment,
+// and speed-up.
 TEST(Junit, ASuiteForEverySegmentAndACaseForEveryCheck) {
   ValidationReport r = report();
   r.alpha = {0.40, {0.35, 0.45}, 40};           // below the floor 0.5
-  r.segments[1].alpha = {0.7, {0.6, 0.8}, 20};  // holds its floor 0.65
+  r.segments[1].alpha = {0.7, {0.6, 0.8}, 20};  // the interval contains the floor 0.65
   const std::string xml = junit_xml(r);
   EXPECT_NE(xml.find("<testsuites name=\"specdec validate\" tests=\"7\" failures=\"1\" errors=\"2\" skipped=\"1\""),
             std::string::npos)

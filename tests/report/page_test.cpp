@@ -32,7 +32,7 @@ const std::vector<std::string> kHostile = {
     "{{constructor.constructor('alert(10)')()}}",
 };
 
-// What an HTML parser sees between <script …> and </script> of the block with this id.
+// Returns what an HTML parser sees between <script …> and </script> of the block with this id.
 std::string block(const std::string& html, const std::string& id) {
   const std::string open = "<script type=\"application/json\" id=\"" + id + "\">";
   const size_t start = html.find(open);
@@ -70,7 +70,7 @@ TEST(ReportHtml, EscapesText) {
 
 TEST(ReportHtml, ScriptJsonKeepsTheValue) {
   for (const std::string& text : kHostile) {
-    if (text[0] == '\xff') continue;  // not a value that JSON can hold
+    if (text[0] == '\xff') continue;  // JSON cannot hold this value
     const Json value = {{"k", text}};
     const std::string out = script_json(value);
     for (const char* bad : {"<", ">", "&", "\xE2\x80\xA8", "\xE2\x80\xA9"})
@@ -84,12 +84,12 @@ TEST(ReportHtml, HostileTextNeverBecomesMarkup) {
   for (const std::string& text : kHostile) {
     const std::string html = render_html(page_with(text));
     const std::string small = lower(html);
-    // The same elements as with harmless text: nothing opened, nothing closed.
+    // The elements are the same as with harmless text: none is opened, none is closed.
     for (const char* part : {"<script", "</script", "<style", "</style", "<!--", "-->", "<h1", "</title", "<"})
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part << " from " << text;
     for (const char* part : {"<img", "<svg", "<a ", "<b>", "<i>", "onerror=alert(3)>"})
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part;
-    // Outside the JSON blocks, where quotes end nothing.
+    // This checks the part before the JSON blocks, because quotes end nothing inside them.
     const size_t body_end = html.find("<script type=\"application/json\"");
     EXPECT_EQ(html.substr(0, body_end).find("' onmouseover='"), std::string::npos);
     EXPECT_NO_THROW(Json::parse(block(html, "charts"))) << text;
@@ -103,7 +103,7 @@ TEST(ReportHtml, LoadsNothingFromElsewhere) {
     EXPECT_EQ(html.find(part), std::string::npos) << part;
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
   EXPECT_EQ(count(html, "'sha256-"), 4u);
-  // sha256 of the empty string is a known value: the hashes are base64 of 32 bytes.
+  // Each hash is the base64 of 32 bytes, which has 44 characters.
   const size_t at = html.find("'sha256-");
   EXPECT_EQ(html.find("'", at + 1) - at, 8u + 44u);
   EXPECT_NE(html.find(assets::kUplotLicense), std::string::npos);
@@ -195,7 +195,7 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
 }
 
-// The rule is the floor that all segments share; where they differ, the table says them.
+// The chart draws the floor that all segments share. Where the floors differ, only the table shows them.
 TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
   ValidationReport r = full_report();
   const auto rule = [&] {
@@ -225,7 +225,7 @@ TEST(Report, APredictionThatTheMeasurementRefutesIsFlagged) {
   EXPECT_EQ(to_json(r)["speed"]["prediction_fits"], false);
 }
 
-// The legend of a chart is of its curves; uPlot would list the x-axis first.
+// The legend of a chart lists its curves; uPlot would list the x-axis first.
 TEST(ReportHtml, LegendsDoNotListTheAxis) {
   EXPECT_NE(std::string(assets::kReportCss).find(".u-legend .u-series:first-child { display: none; }"),
             std::string::npos);
@@ -234,7 +234,7 @@ TEST(ReportHtml, LegendsDoNotListTheAxis) {
 TEST(Report, TextSaysVerdictAndReasonFirst) {
   const std::string text = report_text(full_report(), {});
   EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
-  for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
+  for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens per step", "2.00 at K = 2", "speed-up",
                            "1.25 [1.20, 1.30]", "2 of 9 scored, 2 needed to decide", "acceptance 0.40 at batch 1",
                            "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20",
                            "batch 1: K 2 (validated: measured 1.25 [1.20, 1.30]), 2-3: K 2 (predicted 1.15), 4: plain "
@@ -265,7 +265,7 @@ TEST(ReportMarkdown, HostileTextStaysText) {
   const std::string plain = render_markdown(page_with("x"));
   for (const std::string& text : corpus) {
     const std::string markdown = render_markdown(page_with(text));
-    // The structure is that of a page with harmless text: as many lines, cells and tags.
+    // The structure is that of a page with harmless text: the same number of lines, cells and tags.
     EXPECT_EQ(count(markdown, "\n"), count(plain, "\n")) << text;
     for (const char* mark : {"|", "<details>", "</details>", "<summary>", "**"})
       EXPECT_EQ(count(markdown, mark), count(plain, mark)) << text << " " << mark;

@@ -1,5 +1,5 @@
-// Who is let in before the queue: places for connections, turns of the workers, bytes, names. No socket, no thread, no
-// clock.
+// Tests of admission before the queue: places for connections, turns of the workers, bytes and host names. They use no
+// socket, no thread and no clock.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -144,7 +144,7 @@ TEST(ByteBudget, AnAnsweredRequestHoldsNothingWhoeverKeepsIt) {
   ASSERT_TRUE(request->held->resize(80));
   auto exchange = make_generation({{}, true, request, nullptr, 1000, "max_tokens"});
   EXPECT_EQ(budget.held(), 80u);
-  exchange.reset();  // the connection has the reply; a record of it still waits for the disk
+  exchange.reset();  // the connection has the reply, but its record still waits for the disk
   EXPECT_EQ(budget.held(), 0u);
 }
 

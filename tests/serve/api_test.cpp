@@ -1,4 +1,4 @@
-// Who waits, who is sent away and what he is told.
+// Tests of the API layer: which requests wait, which are refused, and with what error.
 #include "deploy/serve/api.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
   Config setup;
   setup.options.api_key_file = dir / "keys";
   setup.options.max_batch = 1;
-  setup.options.queue_limit = 4;  // two for each, since there are several
+  setup.options.queue_limit = 4;  // two per tenant, since there are several tenants
   Running s(setup);
   s.start();
   s.runner.close_gate();
@@ -35,7 +35,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
              metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos;
     });
   };
-  accept("key-of-anna-1", 0);  // at the gate
+  accept("key-of-anna-1", 0);  // waits at the gate
   accept("key-of-anna-1", 1);
   accept("key-of-anna-2", 2);
   const Response full = s.ask(request("key-of-anna-2"));
@@ -88,7 +88,7 @@ TEST(Api, ARepliesSizeIsPartOfAdmission) {
   EXPECT_EQ(
       s.ask(post("/v1/completions", R"({"prompt":"say:x","logprobs":20,"max_tokens":1000,"stream":true})")).status, 200)
       << "a stream holds what is on its way";
-  // Without a length the answer is what fits.
+  // Without max_tokens the answer is as long as the limits allow.
   const Response chat = s.ask(
       post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"loop"}],"n":8,"return_token_ids":true})"));
   ASSERT_EQ(chat.status, 200) << chat.body;
@@ -117,7 +117,7 @@ TEST(Api, BytesOfAllRequestsAreCountedAndGivenBack) {
     return Json::parse(s.ask(request(key, bytes)).body)["error"]["code"].get<std::string>();
   };
   Client first(s.port);
-  first.send(request("key-of-anna-1", 15000));  // 15,000 of text and 60,000 of tokens
+  first.send(request("key-of-anna-1", 15000));  // holds 15,000 bytes of text and 60,000 of tokens
   wait_until([&] { return s.runner.at_gate(); });
   const Response full = s.ask(request("key-of-anna-1", 15000));
   EXPECT_EQ(full.status, 429);
@@ -153,7 +153,7 @@ TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
   EXPECT_EQ(ask(1).status, 200) << "what was refused holds nothing";
 }
 
-// What a host kills for memory is a child as often as the server.
+// A host that runs out of memory may kill a child process instead of the server.
 TEST(Api, HealthSaysThatNothingCanBeMadeReadyAnyMore) {
   Running s;
   s.chat_template.confine();
@@ -180,8 +180,8 @@ TEST(Api, TextThatIsFarTooLongIsRefusedByItsBeginning) {
   }
 }
 
-// Where a token may be long, the number of bytes says little: a piece of the text does, and never against a text that
-// fits.
+// Where a token may be long, the number of bytes says little. The server then tokenises a piece of the text, which
+// never refuses a text that fits.
 TEST(Api, TextOfLongTokensIsRefusedByAPieceOfIt) {
   const Scratch dir;
   testing::write_byte_tokenizer(dir.root());

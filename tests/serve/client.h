@@ -17,7 +17,7 @@
 namespace specdec::deploy {
 
 struct Response {
-  int status = 0;                              // 0: the connection ended without one
+  int status = 0;                              // 0 if the connection ended without a response
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
   bool complete = false;
@@ -25,8 +25,8 @@ struct Response {
 
 class Client {
  public:
-  // `from`: the client's own address, of 127.0.0.0/8. `receives`: bytes that its socket takes unread, 0 for the
-  // system's choice.
+  // `from` is the client's own address in 127.0.0.0/8. `receives` is the size of its receive buffer in bytes, or 0 for
+  // the system's choice.
   explicit Client(int port, uint32_t from = INADDR_LOOPBACK, int receives = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
@@ -55,7 +55,7 @@ class Client {
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
-  // An abortive close: the server sees a reset.
+  // Closes abortively: the server sees a reset.
   void reset() {
     const linger hard{1, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
@@ -69,14 +69,14 @@ class Client {
     }
     return true;
   }
-  // As often as the other end takes it; returns when it has taken nothing for half a second.
+  // Sends `bytes` as often as the other end takes them; returns when it has taken nothing for half a second.
   void send_until_full(const std::string& bytes) {
     const timeval half{0, 500'000};
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &half, sizeof half);
     while (send(bytes)) {
     }
   }
-  // Everything until the server closes.
+  // Returns everything until the server closes.
   std::string read_all() {
     while (fill()) {
     }
@@ -113,7 +113,7 @@ class Client {
   }
 
  private:
-  // A server that never answers fails the test instead of hanging it.
+  // Makes a server that never answers fail the test instead of hanging it.
   void limit_waiting() {
     const timeval patience{20, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

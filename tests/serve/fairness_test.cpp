@@ -1,5 +1,5 @@
-// Whose turn it is, from the queue to the steps: the unit is the answer, whatever the requests are that answers come
-// in.
+// Tests of fairness between tenants, from the queue to the steps: the unit is the answer, however answers are grouped
+// into requests.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -11,14 +11,14 @@
 namespace specdec::deploy {
 namespace {
 
-// Counts what each tenant was given, as the queue is meant to count it.
+// Counts the service that each tenant gets, by the rule that the queue should follow.
 class CountingRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     const SequenceKey key = runner.start(spec);
     of_[key] = {spec.request.options.tenant, 0, 0};
     ++started[spec.request.options.tenant];
-    service[spec.request.options.tenant] += 1;  // the token that its first step reads
+    service[spec.request.options.tenant] += 1;  // the prompt's last token, which the first step prefills
     forked += spec.same_prompt >= 0;
     return key;
   }
@@ -86,7 +86,7 @@ std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::v
   return r;
 }
 
-// Turns until the other tenant's only request is answered, which comes when the first step of the flood is done.
+// Returns the number of turns until the other tenant's only request, sent after the flood's first turn, is answered.
 int turns_of_the_other(bool one_request) {
   FairnessBench b(4);
   std::vector<std::string> prompts;
@@ -115,8 +115,8 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
-// Both always have something waiting; one sends many answers a request, with prompts that are shared and caches that
-// are full now and then. What the two were given stays within the bound of docs/serve.md.
+// Both tenants always have requests waiting. One of them asks for many answers per request; its prompts are shared, and
+// the caches are full now and then. The service of the two never differs by more than the bound of docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;
   // An answer's last step may emit up to three tokens more than it shows.
@@ -138,7 +138,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
       b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
       pushed[tenant] += sent.back()->choices();
     };
-    const auto refill = [&] {  // a turn starts four at most
+    const auto refill = [&] {  // a turn starts at most four answers
       while (waiting("many") <= kBatch) {
         std::vector<std::string> prompts;
         for (int64_t i = 1 + below(8); i > 0; --i)

@@ -1,4 +1,4 @@
-// A step runner that talks without a model, shared by the tests of serve.
+// A step runner without a model, shared by the tests of serve.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +27,9 @@ using testing::kEos;
 using testing::kVocab;
 using testing::Scratch;
 
-// Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS,
-// "loop" by endless letters, "die:start" and "die:step" fail there, "die:device" and "die:pass" do so because of the
-// device; any other by a text drawn from the seed.
+// Answers as a function of (prompt, seed, temperature) alone. A prompt that contains "say:X" is answered with X and
+// EOS, and "loop" with endless letters. "die:start" and "die:step" fail in start() and step(); "die:device" and
+// "die:pass" do the same with failures of the device. Any other prompt gets a text drawn from the seed.
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -122,20 +122,22 @@ class FakeRunner final : public StepRunner {
   }
   size_t largest_batch() const { return locked(largest_batch_); }
   size_t steps() const { return locked(steps_); }
-  // Tokens of all caches together.
+  // Limits the tokens of all caches together.
   void limit_room(int64_t tokens) {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
-  size_t overtaken() const { return locked(overtaken_); }  // starts while something was preempted
+  size_t overtaken() const { return locked(overtaken_); }  // sequences started while another one was preempted
   int64_t reread() const { return locked(reread_); }
   size_t started() const { return locked(started_); }
-  std::vector<uint64_t> tenants() const {  // of what was started
+  // Tenants of the started sequences, in order.
+  std::vector<uint64_t> tenants() const {
     const std::lock_guard lock(mutex_);
     return tenants_;
   }
   size_t preempted() const { return locked(preempted_); }
-  int64_t most_read() const { return locked(most_read_); }  // tokens of prompts between two steps
+  // Largest number of prompt tokens prefilled between two steps.
+  int64_t most_read() const { return locked(most_read_); }
   size_t finished() const { return locked(finished_); }
   size_t open() const {
     const std::lock_guard lock(mutex_);
@@ -163,7 +165,8 @@ class FakeRunner final : public StepRunner {
     return s;
   }
 
-  // One to four tokens a step, as if the rest had been drafted and rejected; past the end it babbles on.
+  // Emits one to four tokens, as if the other drafted tokens had been rejected. After the end of the answer it
+  // continues with filler.
   void step_one(Running& r, StepResult& result) {
     if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {

@@ -1,4 +1,4 @@
-// The transport alone: listeners, places for connections, and their end.
+// Tests of the transport alone: listeners, places for connections, and how they end.
 #include <gtest/gtest.h>
 
 #include "tests/serve/toy_http.h"
@@ -53,7 +53,7 @@ TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {
   EXPECT_EQ(other.read().status, 200);
 }
 
-// A place that was asked to give way while its next request came in: it answers, and then it leaves.
+// A connection that is asked to give way while its next request arrives answers that request and then closes.
 TEST(Http, WhoAnswersWhenAskedToGiveWayLeavesAfterwards) {
   Http h;
   std::vector<std::unique_ptr<Client>> busy;
@@ -141,7 +141,7 @@ TEST(Http, StopEndsWhatRuns) {
   EXPECT_EQ(busy.read().status, 0);
 }
 
-TEST(Http, StopEndsWhatIsAboutToRun) {  // fails by not ending
+TEST(Http, StopEndsWhatIsAboutToRun) {  // a failure shows as a hang
   Http h;
   Client busy(h.port);
   busy.send(post("/stream?slowly", "x"));

@@ -1,4 +1,4 @@
-// Where requests end, whatever pieces their bytes come in.
+// Tests that the reader finds where requests end, however their bytes are cut into pieces.
 #include "deploy/serve/http_request_reader.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace specdec::deploy {
 namespace {
 
-// Paths and bodies of what is read of the bytes, cut at these places; at the end the status of the fault, if there is
-// one.
+// Returns the paths and bodies of the requests in `bytes` when these arrive cut at `cuts`, followed by the status of
+// the fault if there is one.
 std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   using State = RequestReader::State;
   static const ServeLimits limits;
@@ -35,8 +35,8 @@ std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   return out;
 }
 
-// Byte by byte is how a slow or a hostile client sends; Beast's parser asserts over a last chunk whose parts come
-// alone.
+// A slow or hostile client sends byte by byte, and Beast's parser fails an assertion when the parts of a last chunk
+// arrive separately.
 TEST(RequestReader, RequestsMayBeCutAnywhere) {
   const std::string bytes =
       "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "

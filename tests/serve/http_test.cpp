@@ -1,4 +1,4 @@
-// The transport alone: requests and replies.
+// Tests of the transport alone: requests and replies.
 #include "deploy/serve/http.h"
 
 #include <gtest/gtest.h>
@@ -124,8 +124,8 @@ TEST(Http, MalformedRequestsAreAnsweredAndClosed) {
   }
 }
 
-// RFC 9112 6.3: a body whose end nobody can tell is no body of length 0, whose bytes would be taken for the next
-// request.
+// RFC 9112 6.3: a body whose end cannot be determined must not count as a body of length 0, because its bytes would be
+// served as the next request.
 TEST(Http, ABodyThatEndsNowhereIsNotServedAsARequest) {
   Http h;
   for (const std::string coding :
@@ -168,7 +168,7 @@ TEST(Http, LimitsHoldJustUnderAtAndAbove) {
     EXPECT_EQ(q.status, delta > 0 ? 413 : 200);
     EXPECT_EQ(q.body == body, delta <= 0);
   }
-  // The whole header: request line and empty line included.
+  // The limit covers the whole header, including the request line and the empty line.
   const auto sized = [&](size_t bytes) {
     const std::string empty = get("/hello", "A: \r\n");
     return get("/hello", "A: " + std::string(bytes - empty.size(), 'a') + "\r\n");
@@ -191,7 +191,7 @@ TEST(Http, ALargeBodyIsRefusedBeforeItIsSentWhenTheClientWaits) {
   ASSERT_TRUE(ok.wait_for("100 Continue"));
   ok.send("abc");
   EXPECT_EQ(ok.read().body, "abc");
-  Client old(h.port);  // knows of no 100 Continue: RFC 9110 10.1.1
+  Client old(h.port);  // HTTP/1.0 has no 100 Continue: RFC 9110 10.1.1
   old.send("POST /echo HTTP/1.0\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc");
   EXPECT_EQ(old.read().status, 200);
 }
@@ -297,7 +297,8 @@ TEST(Http, APipelinedRequestIsNoDisconnect) {
   EXPECT_EQ(h.handler.abandoned.load(), 0);
 }
 
-// A request cut off at every byte, by an orderly and by an abortive close: the server lives and leaks no connection.
+// A request is cut off after every byte, by an orderly or an abortive close: the server survives and leaks no
+// connection.
 TEST(Http, ARequestMayEndAtEveryByte) {
   Http h;
   const std::string whole = post("/echo", "body");

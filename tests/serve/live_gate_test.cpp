@@ -30,8 +30,8 @@ TEST(LiveGate, FirstAnswersOfConversationsByDraft) {
   for (int i = 0; i < 300; ++i) {
     const std::string conversation = std::to_string(i);
     gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.7 + 0.2 * (random.uniform() - 0.5)));
-    gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.1));               // its second answer
-    gate.observe(answer(kOld.substr(0, kDraftLabel), "short" + conversation, 0.1, 7));  // too few positions
+    gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.1));  // a second answer does not count
+    gate.observe(answer(kOld.substr(0, kDraftLabel), "short" + conversation, 0.1, 7));  // nor do too few positions
     gate.observe(answer("", "plain" + conversation, 0.1));
     gate.observe(answer(kNew.substr(0, kDraftLabel), conversation, 0.4));
   }
@@ -105,7 +105,7 @@ TEST(LiveGate, TheRouteAsksForTheKeyAndRefusesABadFloor) {
   Config setup;
   setup.options.api_key_file = dir / "keys";
   Running s(setup);
-  EXPECT_EQ(s.ask(get("/gate", "Authorization: Bearer key-of-anna-1\r\n")).status, 503);  // loading
+  EXPECT_EQ(s.ask(get("/gate", "Authorization: Bearer key-of-anna-1\r\n")).status, 503);  // still loading
   s.start();
   EXPECT_EQ(s.ask(get("/gate")).status, 401);
   const Response reply = s.ask(get("/gate?floor=0.7", "Authorization: Bearer key-of-anna-1\r\n"));

@@ -12,7 +12,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Parses the text exposition format strictly: HELP, TYPE and samples of declared families only.
+// Parses the text exposition format strictly: it may contain only HELP, TYPE and samples of declared families.
 std::map<std::string, double> parse(const std::string& text) {
   std::map<std::string, double> samples;
   std::map<std::string, std::string> types;
@@ -57,8 +57,8 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
 TEST(Metrics, CountsWhatTheContractDefines) {
   Metrics m;
   m.set_info({"toy", "target-fp", "draft-fp", ""});
-  m.step(step(3, 1, {0.5, 0.25}));  // reached 0 and 1, accepted 0
-  m.step(step(2, 2, {0.75, 1.0}));  // reached and accepted both
+  m.step(step(3, 1, {0.5, 0.25}));  // reaches positions 0 and 1, accepts position 0
+  m.step(step(2, 2, {0.75, 1.0}));  // reaches and accepts both
   m.step(step(1, 0, {0.125}));
   StepResult plain = step(0, 0, {});  // K = 0
   plain.decision.plain = decode::PlainReason::kDoesNotPay;
@@ -121,7 +121,7 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(s["specdec:info{draft=\"draft-fp\",package=\"\",target=\"target-fp\"}"], 1);
 }
 
-// A pass of the draft takes 1 s, of the target 4 s plain and 6 s at K = 2; overlaps 0.5: tau is 1.75.
+// A draft pass takes 1 s, a target pass 4 s plain and 6 s at K = 2. With overlaps of 0.5, tau is 1.75.
 KBasis basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
 
 TEST(Metrics, WhyKIsWhatItIs) {
@@ -161,7 +161,7 @@ TEST(Metrics, DraftsThatAreGoneAreForgotten) {
   EXPECT_TRUE(names.contains("draft39") && names.contains("draft32") && !names.contains("draft31"));
 }
 
-// What the page reads by name is what is exported.
+// Every metric that the dashboard reads by name is exported.
 TEST(Metrics, TheDashboardAsksForWhatThereIs) {
   Metrics m;
   m.set_info({"toy", "target-fp", "draft-fp", ""});

@@ -34,7 +34,7 @@ struct Bad {
   std::string body, param;
 };
 
-// What only one of the two routes knows.
+// Bad bodies with fields that only one of the two routes has.
 std::vector<Bad> bad_chats() {
   const auto C = Endpoint::kChat;
   return {
@@ -105,7 +105,7 @@ std::vector<Bad> bad_bodies() {
   return all;
 }
 
-// Of parameters that both know.
+// Bad values of parameters that both routes have.
 std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
   return {
       {"model", {"7", "[]", R"("a\u0000")"}},
@@ -168,7 +168,7 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
               "response_format.json_schema");
   EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
   EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
-  EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar a request";
+  EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar per request";
   EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"),
             "structured_outputs.regex");
 }
@@ -196,7 +196,7 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     const auto result = parse_request(endpoint, body, kLimits);
     return std::holds_alternative<ApiRequest>(result) ? 200 : std::get<ApiError>(result).status;
   };
-  // JSON depth: the object itself is one level.
+  // The object itself counts as one level of JSON depth.
   const auto nested = [](int levels) {
     return completion("\"x\":" + std::string(levels, '[') + std::string(levels, ']'));
   };
@@ -224,7 +224,7 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
   }
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 16) + "]}"), 200);
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 17) + "]}"), 400);
-  // Items are counted as such, not commas inside strings.
+  // Array items are counted, not commas inside strings.
   EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")),
             200);
 }

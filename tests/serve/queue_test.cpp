@@ -18,7 +18,8 @@ std::shared_ptr<GenerationRequest> waiting(const std::string& tenant, size_t pro
   return r;
 }
 
-// Takes the next answer and, as a scheduler does, reads all of its prompt but what the first step reads.
+// Takes the next answer and, as a scheduler does, reports its prompt as prefilled up to the token that the first step
+// prefills.
 std::shared_ptr<const GenerationRequest> take(RequestQueue& queue) {
   const RequestQueue::Next next = queue.try_pop();
   if (next.request)
@@ -118,8 +119,8 @@ TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
   EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
 }
 
-TEST(RequestQueue,
-     WhatCostsNothingStillTakesTurns) {  // else prompts that are in the cache would be answered before everything else
+// Otherwise prompts that are in the cache would be answered before everything else.
+TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   RequestQueue queue(64);
   for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));
   for (int i = 0; i < 4; ++i) queue.push(waiting("other"));
@@ -128,8 +129,8 @@ TEST(RequestQueue,
   EXPECT_EQ(served["cached"], 2);
 }
 
-// Two tenants that always have something waiting are never further apart than the paper's bound,
-// 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch generates).
+// The service of two tenants that always have requests waiting never differs by more than the paper's bound, 2
+// max(prompt weight x longest prompt, answer weight x tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
   constexpr int64_t kBound =

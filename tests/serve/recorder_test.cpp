@@ -116,7 +116,7 @@ TEST(RotatingLog, LinksInTheFolderAreNobodysRecords) {
 TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
   const Scratch dir;
   put(dir / "t-old.jsonl.partial", "a line\n");
-  fs::create_directory(dir / "t-old.jsonl.partial.copy");  // in the way of the copy, as a full disk would be
+  fs::create_directory(dir / "t-old.jsonl.partial.copy");  // prevents the copy, as a full disk would
   specdec::testing::ManualClock clock;
   RotatingLog(dir.root(), "t", {}, clock).append("new");
   EXPECT_EQ(testing::get(dir / "t-old.jsonl.partial"), "a line\n");
@@ -139,7 +139,7 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
     recorder.record(finished(true));
     recorder.record(finished(false));
     recorder.stop();
-    recorder.record(finished(false));  // after the end: ignored
+    recorder.record(finished(false));  // ignored after stop()
   }
   const auto files = names(dir / "traffic");
   ASSERT_EQ(files.size(), 1u);
@@ -262,7 +262,7 @@ TEST(Recorder, RejectsHaveTheirOwnFilesAndNoText) {
   {
     Recorder recorder(options, metrics, clock);
     recorder.record(answer);
-    recorder.record(finished(false));  // nothing was refused: no line
+    recorder.record(finished(false));  // nothing was rejected, so no line is written
   }
   const auto files = names(dir / "traffic/rejects");
   ASSERT_EQ(files.size(), 1u);

@@ -1,4 +1,5 @@
-// The table of a request's numbers against the parser, on both sides of every border, and against docs/openapi.json.
+// Checks the table of a request's numbers against the parser, on both sides of every limit, and against
+// docs/openapi.json.
 #include "deploy/serve/request_numbers.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +92,8 @@ TEST(RequestNumbers, WhatTheTableTakesTheEngineTakes) {
   }
 }
 
-// A number of the document: its own borders, or those of the one number under anyOf beside {"const": 0}.
+// A number in the OpenAPI document. Its limits are its own or, if it is an anyOf with {"const": 0}, those of the other
+// alternative.
 struct Documented {
   Json schema;
   bool or_zero = false;

@@ -1,4 +1,4 @@
-// A server over loopback whose runner needs no model, and what to ask it with.
+// A server over loopback whose runner needs no model, with helpers that send it requests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ struct Running {
 };
 
 inline void wait_until(const std::function<bool()>& condition) {
-  bool met = condition();  // looked at once a try: a look may change what is looked at
+  bool met = condition();  // evaluated once per try, because evaluating may change the state
   for (int i = 0; i < 60000 && !met; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     met = condition();

@@ -17,7 +17,7 @@ struct Collected {
   std::optional<ChoiceResult> result;
 };
 
-// What the channel of a request holds so far, by choice.
+// Collects what the channel of a request holds so far, per choice.
 std::vector<Collected> collect(const GenerationRequest& request) {
   std::vector<Collected> out(request.choices());
   for (const ChoiceEvent& e : request.channel->take()) {
@@ -186,7 +186,7 @@ TEST(Scheduler, AFailingSequenceFailsAlone) {
   EXPECT_EQ(b.scheduler->failures_in_a_row(), 0);
 }
 
-// A stranger repeats a request that fails: every one is answered, and the device is not blamed for any.
+// A client repeats a request that fails: each one is answered, and none counts as a failure of the device.
 TEST(Scheduler, FailuresOfSingleSequencesAreNotTheDevices) {
   Bench b(4);
   std::vector<std::shared_ptr<GenerationRequest>> all;
@@ -264,8 +264,8 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   EXPECT_EQ(collect(*first)[0].result->completion_tokens, 50);
 }
 
-// Room for so many tokens of caches: what came last gives way, is read again when another has left, and nothing new
-// starts before that.
+// With room for a limited number of tokens, the newest sequence is preempted and is prefilled again when another one
+// has finished. Nothing new starts before that.
 TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   Bench b(4);
   b.runner.limit_room(100);
@@ -349,7 +349,7 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   Bench b(2);
   std::vector<std::shared_ptr<GenerationRequest>> all;
   for (int i = 0; i < 4; ++i) all.push_back(request("loop", 1, 1 << 30));
-  all[1]->n = 3;  // half of it will be running
+  all[1]->n = 3;  // only some of its answers will be running
   for (const auto& r : all) r->channel = std::make_shared<Channel>(size_t{1} << 40);
   for (const auto& r : all) b.queue.push(r);
   std::thread engine([&] { b.scheduler->run(); });
@@ -364,7 +364,7 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   EXPECT_EQ(b.runner.open(), 0u);
 }
 
-// Random mixes of requests, cancels and batch sizes, many threads pushing: every answer is the one the request gets
+// Several threads push random mixes of requests, cancels and batch sizes: every request gets the answer that it gets
 // alone.
 TEST(Scheduler, ConcurrentIsAlone) {
   PhiloxStream random(11, 0);

@@ -1,4 +1,4 @@
-// The domains that a server tells apart: how many there may be, and who sees them.
+// Tests of the domains that a server distinguishes: how many there may be, and who sees them.
 #include <gtest/gtest.h>
 
 #include "tests/serve/running_server.h"

@@ -1,4 +1,5 @@
-// The whole server over loopback: routes, protocol, queue, scheduler and records, with a runner that needs no model.
+// Tests of the whole server over loopback: routes, protocol, queue, scheduler and records, with a runner that needs no
+// model.
 #include "deploy/serve/server.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 using testing::expect_error;
 using testing::put;
 
-// "data: …" lines of a stream.
+// Returns the payloads of a stream's "data: …" lines.
 std::vector<std::string> events(const std::string& body) {
   std::vector<std::string> out;
   for (size_t at = 0; at < body.size();) {
@@ -108,7 +109,7 @@ TEST(Server, Streams) {
 
 TEST(Server, TextThatSpellsATokenTheModelLacksIsTheCallersError) {
   Running s;
-  s.model.vocab_size = kEos;  // the tokenizer's last token
+  s.model.vocab_size = kEos;  // the model lacks the tokenizer's last token
   s.start();
   for (const auto& [endpoint, body, param] :
        {std::tuple{"/v1/completions", R"({"prompt":"a</s>"})", "prompt"},
@@ -141,7 +142,8 @@ TEST(Server, EveryErrorClass) {
     EXPECT_EQ(body["error"]["code"], code) << r.body;
     EXPECT_EQ(body["error"]["param"], param.empty() ? Json() : Json(param)) << r.body;
     EXPECT_TRUE(body["error"]["type"].is_string() && body["error"]["message"].is_string());
-    // Nothing of the inside: no pointer, path or type name, and the failing runner's own words least of all.
+    // An error reveals nothing of the inside: no pointer, path or type name, and least of all the failing runner's own
+    // words.
     for (const char* leak : {"0x", "/home", "std::", "specdec::", "out of memory", "secret", "body:"})
       EXPECT_EQ(r.body.find(leak), std::string::npos) << leak << " in " << r.body;
   };
@@ -193,7 +195,8 @@ TEST(Server, ChatNeedsATemplate) {
   EXPECT_EQ(Json::parse(r.body)["error"]["param"], "messages");
 }
 
-// Every route × {no key, wrong key, right key}: only /health and /ready are open, whatever the method or the route.
+// Tries every route with no key, a wrong key and a right key: only /health and /ready are open, whatever the method or
+// the route.
 TEST(Server, AuthMatrix) {
   const Scratch dir;
   put(dir / "keys", "right-key-1 alice\nright-key-2\n");
@@ -237,8 +240,8 @@ TEST(Server, WithoutKeysOnlyLoopbackIsBound) {
   expect_error(ErrorKind::kUsage, {"--max-batch"}, [&] { Server server(options, {}, clock); });
 }
 
-// A page whose name was made to point at 127.0.0.1 sends its own name as Host, and a page of another site its own as
-// Origin.
+// A page whose DNS name was made to resolve to 127.0.0.1 sends its own name as Host, and a page of another site sends
+// its own as Origin.
 TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
   Config setup;
   setup.options.allowed_hosts = {"box.local"};
@@ -302,7 +305,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   EXPECT_EQ(Json::parse(full.body)["error"]["code"], "queue_full");
   EXPECT_EQ(s.ask(get("/health")).status, 200);
   EXPECT_EQ(s.ask(get("/ready")).status, 200);
-  waiting.pop_back();  // its client goes away: there is room again
+  waiting.pop_back();  // its client disconnects, so there is room again
   wait_until([&] {
     Client c(s.port);
     c.send(request);
@@ -439,7 +442,7 @@ TEST(Server, MetricsAndDashboard) {
       EXPECT_EQ(page.body.substr(at, 26), "http://www.w3.org/2000/svg") << "nothing is loaded from elsewhere";
 }
 
-// Many clients at once with cancels and bad requests between: every answer is the one it gets alone.
+// Many clients at once, with cancels and bad requests among them: every request gets the answer that it gets alone.
 TEST(Server, ConcurrentIsAlone) {
   Running s;
   s.start();

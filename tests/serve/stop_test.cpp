@@ -7,7 +7,8 @@
 namespace specdec::deploy {
 namespace {
 
-// What a reader may see: the text before the stop string that is complete first (the longest of several at one byte).
+// Returns what a reader may see, which is the text before the stop string that completes first (the longest if several
+// complete at the same byte), and whether one completes.
 std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
@@ -52,7 +53,8 @@ TEST(StopMatcher, WithoutStopStringsTextPasses) {
   EXPECT_EQ(m.finish(), "");
 }
 
-// Any text, any stop strings, cut anywhere: the same as the definition, and nothing shown is ever taken back.
+// For any text and stop strings, cut anywhere, the result is that of the definition, and text once shown is never taken
+// back.
 TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
   PhiloxStream random(7, 0);
   for (int round = 0; round < 3000; ++round) {

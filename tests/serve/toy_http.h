@@ -1,4 +1,4 @@
-// The transport alone, with a handler made for the purpose.
+// The HTTP transport alone, with a handler made for tests.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace specdec::deploy {
 
-// POST /echo answers with the body, at /echo?held when release() was called; /stream sends the pieces that the test
-// pushes; GET /hello is answered at once.
+// POST /echo answers with the body, and /echo?held does so only after release(). /stream sends the pieces that the test
+// pushes. GET /hello is answered at once.
 class ToyHandler final : public HttpHandler {
  public:
   class Stream final : public Exchange {
@@ -82,7 +82,7 @@ class ToyHandler final : public HttpHandler {
     std::unique_lock lock(mutex_);
     streams_.push_back(stream);
     arrived_.notify_all();
-    // much happens before the connection has it
+    // Gives the test time to act before the connection gets the stream.
     if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));
     return stream;
   }

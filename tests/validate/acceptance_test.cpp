@@ -27,7 +27,7 @@ model::DecoderConfig config(int64_t vocab, int64_t max_position) {
   c.layers.resize(1);
   return c;
 }
-// Normal(0, 0.02) weights give nearly flat distributions; scaled up they differ.
+// Makes a random decoder. Normal(0, 0.02) weights would give nearly flat distributions, so they are scaled up.
 model::Decoder decoder(uint64_t seed, int64_t vocab = 50, int64_t max_position = 128) {
   model::Decoder d = model::random_decoder(config(vocab, max_position), seed, at::kCPU, at::kFloat);
   d.weights.visit(d.config, [](const std::string& name, at::Tensor& t) {
@@ -49,7 +49,8 @@ TokenRow random_row(uint64_t seed, int64_t length, int64_t vocab = 50) {
   return r;
 }
 
-// The definition in plain loops and doubles, written anew: softmax(logits / T), top-k, top-p, min-p, each renormalised.
+// Computes the distribution as served from its definition, in plain loops and doubles: softmax(logits / T), top-k,
+// top-p, min-p, each renormalised.
 std::vector<double> served(const float* logits, int64_t vocab, const SamplingOptions& o) {
   std::vector<double> p(static_cast<size_t>(vocab));
   double total = 0;
@@ -170,7 +171,7 @@ TEST(Acceptance, RowsAreCutAtTheShorterContext) {
   expect_same(s, brute_force(target, draft, row, {}));
 }
 
-// More tokens than one pass takes: the caches carry over.
+// The row has more tokens than one pass takes, so the caches carry over.
 TEST(Acceptance, LongRowsGoInSeveralPasses) {
   const auto target = decoder(1, 50, 6000), draft = decoder(2, 50, 6000);
   TokenRow row = random_row(6, 4500);
@@ -249,14 +250,14 @@ TEST(Acceptance, MeansIntervalsAndSegments) {
   EXPECT_NEAR(r.entropy, 2, 1e-12);
   EXPECT_EQ(r.tokens, 120);
   EXPECT_EQ(r.request_ids, (std::vector<std::string>{"r0", "r1", "r2", "r3", "r4"}));
-  ASSERT_EQ(r.segments.size(), 2u);  // a domain without measured tokens is none
+  ASSERT_EQ(r.segments.size(), 2u);  // a domain without measured tokens is no segment
   EXPECT_EQ(r.segments[0].name, "code");
   EXPECT_NEAR(r.segments[0].alpha.value, 0.45, 1e-12);
   EXPECT_EQ(r.segments[1].alpha.n, 3);
   EXPECT_NEAR(r.segments[1].alpha.value, 0.7, 1e-12);
 }
 
-// Many requests of one conversation say little more than one: the interval counts conversations.
+// Many requests of one conversation say little more than one, so the interval counts conversations.
 TEST(Acceptance, IntervalCountsConversations) {
   std::vector<TokenRow> rows(200);
   std::vector<RowScore> scores(200);
@@ -265,7 +266,7 @@ TEST(Acceptance, IntervalCountsConversations) {
     scores[i] = {i % 2 ? 0.4 : 0.8, 0, 0, 5};
   }
   const ValidationReport apart = summarised(rows, scores);
-  // 20 conversations, all alike inside
+  // There are 20 conversations, and the requests of each are alike.
   for (size_t i = 0; i < 200; ++i) rows[i].conversation = std::to_string(i / 2 * 2 % 20 + i % 2);
   const ValidationReport together = summarised(rows, scores);
   EXPECT_NEAR(apart.alpha.value, together.alpha.value, 1e-12);

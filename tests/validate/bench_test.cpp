@@ -13,20 +13,20 @@ using decode::toy::Model;
 using decode::toy::random_logits;
 using specdec::testing::ManualClock;
 
-// The target is like the draft, so every step emits K + 1 tokens; a target pass takes a second.
+// The draft equals the target, so every step emits K + 1 tokens. A target pass takes a second.
 TEST(BenchRun, TimesAndLatencies) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(1));
   target.before_pass = [&](std::span<const decode::Extension>) { clock.now += 1; };
   decode::Stepper speculative(target, &draft), plain(target, nullptr);
-  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};  // two prompt passes
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};  // prefilled in two passes
   GroupOptions o;
   o.request.max_tokens = 12;
   o.speculation.k = 3;
   const GroupFigures fast = run_group(speculative, prompts, o, nullptr, clock);
   EXPECT_EQ(fast.tokens, 24);
   EXPECT_DOUBLE_EQ(fast.prompt_seconds, 2);
-  EXPECT_DOUBLE_EQ(fast.seconds, 3);  // 4 + 4 + 4
+  EXPECT_DOUBLE_EQ(fast.seconds, 3);  // three steps of four tokens
   EXPECT_EQ(fast.ttft_ms, (std::vector<double>{3000, 3000}));
   EXPECT_EQ(fast.itl_ms, (std::vector<double>{1000, 1000, 1000, 1000}));
   EXPECT_EQ(fast.counts.accepted, fast.counts.drafted);
@@ -39,8 +39,8 @@ TEST(BenchRun, TimesAndLatencies) {
   EXPECT_EQ(draft.open_sequences(), 0u);
 }
 
-// A machine that is ten times slower from the middle on: one run after the other would compare the fast half with the
-// slow one.
+// The machine becomes ten times slower in the middle. One run after the other would compare the fast half with the slow
+// one.
 TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(1));
@@ -54,7 +54,7 @@ TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   run_side_by_side(slow, fast);
   EXPECT_TRUE(slow.done() && fast.done());
   EXPECT_EQ(slow.share(), 1);
-  EXPECT_EQ(passes, 2 + 48 + 12);  // prompts, tokens, tokens / (K + 1)
+  EXPECT_EQ(passes, 2 + 48 + 12);  // prompts, plain tokens, tokens / (K + 1)
   EXPECT_NEAR(slow.figures().seconds / fast.figures().seconds, 4, 0.4);
   EXPECT_EQ(slow.figures().tokens, fast.figures().tokens);
 }
@@ -130,7 +130,7 @@ TEST(BenchResult, Verdicts) {
   r.rows[1].speedup = {1.05, {0.95, 1.15}, 8};
   judge_bench(r);
   EXPECT_EQ(r.verdict, "inconclusive");
-  r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // two groups: no interval to judge by
+  r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // two groups are too few for an interval to judge by
   judge_bench(r);
   EXPECT_EQ(r.verdict, "inconclusive");
   r.rows[1].speedup = {1.5, {1.4, 1.6}, 8};
@@ -157,7 +157,7 @@ TEST(BenchResult, ABusyMachineIsInconclusive) {
       << bench_text(r);
 }
 
-// Fourteen columns are wider than a page: speed and latency have a table each.
+// Fourteen columns are wider than a page, so speed and latency have a table each.
 TEST(BenchResult, TablesFitThePage) {
   const Page page = bench_page(result());
   ASSERT_EQ(page.sections[0].tables.size(), 2u);

@@ -12,7 +12,7 @@ const std::string kStat =
     "cpu10 1 1 1 1 1 1 1 1 0 0\n"
     "intr 12345 0 0\nctxt 99\n";
 
-// Idle and waiting for a disk are not busy; steal is counted apart; guests are in user already.
+// Idle time and waiting for a disk are not busy, steal is counted apart, and guest time is part of user time already.
 TEST(CpuMeter, ReadsTheCpusOfThisProcess) {
   const auto both = parse_proc_stat(kStat, {0, 1}, 100);
   ASSERT_TRUE(both);
@@ -41,7 +41,7 @@ TEST(CpuMeter, ThrottlingOfBothVersionsOfCgroups) {
   EXPECT_EQ(parse_throttled(""), 0);
 }
 
-// The real one: what this process does is its own, so it is never more than all that is done.
+// Reads the counters of the real system: the work of this process shows, and no counter runs backwards.
 TEST(CpuMeter, TheSystemsOwn) {
   const SystemCpuMeter meter;
   EXPECT_GE(meter.cpus(), 1);

@@ -1,9 +1,8 @@
-// A thousand simulated gates for every between-request dispersion: requests of 200 tested tokens whose acceptance is a
-// beta around the draft's. The share of wrong and of right passes, and how many requests a gate takes.
+// Simulates a thousand gates for every between-request dispersion: requests of 200 tested tokens whose acceptance has a
+// beta distribution around the draft's. Checks the share of wrong and right passes, and how many requests a gate takes.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "base/philox.h"
 #include "deploy/validate/gate.h"
@@ -18,7 +17,7 @@ double normal(PhiloxStream& random) {
   return std::sqrt(-2 * std::log(random.uniform())) * std::cos(2 * M_PI * random.uniform());
 }
 
-// Marsaglia & Tsang 2000, shape >= 1.
+// Draws a gamma variate for shape >= 1 (Marsaglia & Tsang 2000).
 double gamma(PhiloxStream& random, double shape) {
   const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   for (;;) {
@@ -35,9 +34,9 @@ double request(PhiloxStream& random, double mean, double sd) {
 
 struct Outcome {
   int passed = 0, failed = 0;
-  double needed = 0;  // requests, mean over the gates that were sure
+  double needed = 0;  // mean number of requests over the gates that were sure
 };
-// Scored until the verdict is sure, at most `budget` requests.
+// Scores requests until the verdict is sure, at most `budget` of them.
 Outcome simulate(double mean, double sd, int budget) {
   Outcome out;
   for (int gate = 0; gate < kGates; ++gate) {
@@ -57,8 +56,6 @@ Outcome simulate(double mean, double sd, int budget) {
     if (judged.sure()) out.needed += static_cast<double>(report.requests_needed);
   }
   out.needed /= std::max(1, out.passed + out.failed);
-  std::printf("acceptance %.3f, sd %.2f, at most %d requests: %d passed, %d failed, %.0f requests needed\n", mean, sd,
-              budget, out.passed, out.failed, out.needed);
   return out;
 }
 
@@ -67,7 +64,7 @@ class Dispersion : public ::testing::TestWithParam<double> {
   int budget() const { return GetParam() > 0.12 ? 700 : 400; }
 };
 
-// The bound holds in expectation (Ville); of 1,000 gates at 5 % at most 50 + 2 sd (14) may pass, and far fewer do.
+// The bound holds in expectation (Ville): of 1,000 gates at 5 %, at most 50 + 2 sd (14) may pass. Far fewer do.
 TEST_P(Dispersion, ADraftBelowTheFloorPassesInAtMostFivePercent) {
   EXPECT_LE(simulate(kFloor - 1e-4, GetParam(), budget()).passed, 50);
 }

@@ -10,7 +10,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Every part measured and good.
+// Makes a report in which every part is measured and good.
 ValidationReport good() {
   ValidationReport r;
   r.alpha = {0.75, {0.72, 0.78}, 100};
@@ -72,7 +72,7 @@ TEST(Gate, EachBranch) {
   EXPECT_EQ(verdict(r), "pass");
 }
 
-// Everything is wrong at once, then one fault after the other is taken away.
+// Everything is wrong at first; then one fault after another is removed.
 TEST(Gate, OrderOfJudgement) {
   auto r = good();
   r.differences = 2;
@@ -106,7 +106,7 @@ TEST(Gate, FewerPartsStillDecideWhatIsDecided) {
   EXPECT_EQ(verdict({}), "inconclusive");
 }
 
-// Times of a busy machine decide nothing, whichever way they point, and the reason says why.
+// Times of a busy machine decide nothing, whichever way they point, and the reason says so.
 TEST(Gate, ABusyMachineIsInconclusive) {
   for (const Estimate speedup : {Estimate{0.8, {0.7, 0.9}, 8}, Estimate{1.5, {1.4, 1.6}, 8}}) {
     auto r = good();
@@ -202,7 +202,7 @@ TEST(Gate, SegmentsWithAFloorDecide) {
 TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   auto r = good();
   r.baseline = ValidationReport::Baseline{{-0.10, {-0.12, -0.08}, 90}, "old", std::string(64, 'a'), std::nullopt, {}};
-  EXPECT_EQ(verdict(r), "pass");  // reported only
+  EXPECT_EQ(verdict(r), "pass");  // reported, but decides nothing
   r.baseline->min_gain = -0.02;
   EXPECT_EQ(verdict(r), "fail");
   EXPECT_NE(judge(r).reason.find("serving draft -0.100 [-0.120, -0.080] is below -0.020"), std::string::npos);
@@ -211,11 +211,11 @@ TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   r.baseline->difference.ci.low = -0.01;
   EXPECT_EQ(verdict(r), "pass");
   r.baseline->segments = {{"code", {-0.1, {-0.3, -0.03}, 20}, false}};
-  EXPECT_EQ(verdict(r), "pass");  // too small
+  EXPECT_EQ(verdict(r), "pass");  // the segment is too small
   r.baseline->segments[0].judged = true;
   EXPECT_EQ(verdict(r), "fail");
   r.baseline->segments[0].difference.ci.high = -0.02;
-  EXPECT_EQ(verdict(r), "pass");  // a loss must be shown
+  EXPECT_EQ(verdict(r), "pass");  // the interval must show a loss
 }
 
 TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
@@ -228,7 +228,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
     gate.observe(chat);
     ++n;
   }
-  EXPECT_EQ(n, 200);  // above the floor, but nothing was said of code
+  EXPECT_EQ(n, 200);  // above the floor, but there are no requests of `code` yet
   while (!gate.sure() && n < 400) {
     const std::vector<ScoredRequest> code = {{"code", 0.8}};
     gate.observe(code);
@@ -252,7 +252,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
   for (size_t i = 1; i < r.sequence.size(); ++i)
     EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
 
-  AcceptanceGate failing(rules);  // one floor that is surely missed is enough
+  AcceptanceGate failing(rules);  // one floor that is surely missed decides
   const std::vector<ScoredRequest> bad = {{"code", 0.3}, {"chat", 0.95}, {"chat", 0.95}};
   for (n = 0; !failing.sure() && n < 100; ++n) failing.observe(bad);
   EXPECT_LT(n, 40);
@@ -294,9 +294,9 @@ TEST(Baseline, PairsBySharedRequests) {
   ValidationReport before, now;
   for (int i = 0; i < 400; ++i) {
     before.request_ids.push_back("r" + std::to_string(i));
-    before.request_alphas.push_back(0.3 + 0.001 * i);  // requests differ far more than the drafts do
+    before.request_alphas.push_back(0.3 + 0.001 * i);  // requests differ much more than the drafts do
   }
-  for (int i = 399; i >= 10; --i) {  // another order, fewer, and one that is new
+  for (int i = 399; i >= 10; --i) {  // in another order, ten requests fewer, and one new
     now.request_ids.push_back("r" + std::to_string(i));
     now.request_alphas.push_back(0.3 + 0.001 * i + 0.05 + (i % 2 ? 0.004 : -0.004));
   }

@@ -1,11 +1,11 @@
-// Meters that tests bring, so that none of them reads the machine.
+// CPU meters for tests, so that no test reads the real machine.
 #pragma once
 
 #include "deploy/validate/cpu_meter.h"
 
 namespace specdec::testing {
 
-// Two CPUs, of which nobody else uses anything.
+// Reports two CPUs that no other process uses.
 class IdleMeter final : public deploy::CpuMeter {
  public:
   int cpus() const override { return 2; }

@@ -21,7 +21,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_EQ(unit_roundoff("fp16"), std::ldexp(1.0, -11));
   EXPECT_EQ(unit_roundoff("int8"), u);
   EXPECT_THROW(unit_roundoff("int4"), std::exception);
-  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // 16 u at 8
+  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // is 16 u at 8
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));
@@ -29,7 +29,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, unit_roundoff("bf16")));  // 0.1 < 4 · 2^-8 · 8 = 0.125
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.8f, -1.f}, unit_roundoff("bf16")));
-  EXPECT_TRUE(is_near_tie(std::vector<float>{-INFINITY, 1.f, 1.f}, u));  // masked tokens give no scale
+  EXPECT_TRUE(is_near_tie(std::vector<float>{-INFINITY, 1.f, 1.f}, u));  // masked tokens do not set the scale
 }
 
 TokenRow prompt(const std::string& id, std::vector<int32_t> tokens) {
@@ -53,10 +53,10 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
   EXPECT_EQ(c.differences, 0);
 }
 
-// Answers given by hand: where they part, the target's logits decide.
+// Compares answers written by hand: where they first differ, the target's logits decide.
 TEST(Greedy, DifferencesAndNearTies) {
   Model target(4, [](std::span<const int32_t> x, std::span<float> l) {
-    // after two tokens 1 and 2 nearly tie, later 2 is clearly ahead
+    // After two tokens, 1 and 2 nearly tie; later 2 is clearly ahead.
     const float tie = 4.f + (x.size() == 2 ? 4e-7f : 0.5f);
     l[0] = -4.f;
     l[1] = 4.f;
@@ -69,10 +69,10 @@ TEST(Greedy, DifferencesAndNearTies) {
     return compare_answers(target, rows, a, b, unit_roundoff("fp32"));
   };
   EXPECT_EQ(judge({3, 2}, {3, 2}).identical, 1);
-  EXPECT_EQ(judge({3, 1, 0}, {3, 2, 2}).near_ties, 1);    // parts after {0, 3}: near-tie of 1 and 2
-  EXPECT_EQ(judge({3, 1, 0}, {3, 3, 2}).differences, 1);  // there is a tie, but 3 is no part of it
-  EXPECT_EQ(judge({3, 1, 2}, {3, 1, 1}).differences, 1);  // parts later, no tie there
-  EXPECT_EQ(judge({3, 1}, {3}).differences, 1);           // one is shorter: no token to blame
+  EXPECT_EQ(judge({3, 1, 0}, {3, 2, 2}).near_ties, 1);    // differ after {0, 3}, where 1 and 2 nearly tie
+  EXPECT_EQ(judge({3, 1, 0}, {3, 3, 2}).differences, 1);  // 1 and 2 tie, but 3 is not part of the tie
+  EXPECT_EQ(judge({3, 1, 2}, {3, 1, 1}).differences, 1);  // differ later, where nothing ties
+  EXPECT_EQ(judge({3, 1}, {3}).differences, 1);           // one is shorter, so no token is to blame
   EXPECT_EQ(judge({}, {}).prompts, 0);
   EXPECT_EQ(target.open_sequences(), 0u);
 }
@@ -81,7 +81,8 @@ TEST(Pearson, MergesThinCells) {
   const std::vector<int64_t> counts = {48, 40, 6, 3, 3};
   const std::vector<double> p = {0.5, 0.4, 0.06, 0.02, 0.02};
   const ChiSquare c = pearson(counts, p);
-  // 0.02 · 100 < 5 twice: together 4, still thin, so they join the smallest cell (6 + 4 expected, 12 seen).
+  // Two cells expect 0.02 · 100 < 5. Together they expect 4, which is still thin, so they join the smallest cell (6 + 4
+  // expected, 12 seen).
   EXPECT_DOUBLE_EQ(c.df, 2);
   EXPECT_NEAR(c.statistic, 4.0 / 50 + 0.0 / 40 + 4.0 / 10, 1e-12);
   EXPECT_EQ(pearson(std::vector<int64_t>{3}, std::vector<double>{1.0}).df, 0);
@@ -90,7 +91,7 @@ TEST(Pearson, MergesThinCells) {
 
 TEST(ProbabilityTransform, OrderedByRatio) {
   const std::vector<float> p = {0.5f, 0.25f, 0.25f, 0.f}, q = {0.25f, 0.5f, 0.125f, 0.125f};
-  // ratios 0.5, 2, 0.5, ∞ (never drawn by the target): token 1 first, then 0 and 2 together
+  // The ratios are 0.5, 2, 0.5 and ∞ (never drawn by the target): token 1 comes first, then 0 and 2 together.
   EXPECT_NEAR(probability_transform(p, q, 1, 0.5), 0.125, 1e-7);
   EXPECT_NEAR(probability_transform(p, q, 0, 0.0), 0.25, 1e-7);
   EXPECT_NEAR(probability_transform(p, q, 0, 1.0), 1.0, 1e-7);
@@ -126,13 +127,14 @@ TEST(Sampled, TheRightRulesPass) {
   cut.top_p = 0.9;
   EXPECT_GT(run_sampled(&decode::verify, 0, cut).p_value, 1e-4);
   SamplingOptions greedy;
-  greedy.temperature = 0;  // tested at 1
+  greedy.temperature = 0;  // is tested at temperature 1
   const SampledTest test = run_sampled(&decode::verify, 0, greedy);
   EXPECT_EQ(test.runs, 1600);
   EXPECT_LT(test.sequence_p, 1);
 }
 
-// Under a correct engine the p-value is (conservatively) uniform: over 200 seeds the smallest is not far below 1/200.
+// Under a correct engine the p-value is (conservatively) uniform, so over 200 seeds the smallest is not far below
+// 1/200.
 TEST(Sampled, Calibration) {
   int below_tenth = 0;
   double smallest = 1;
@@ -141,11 +143,11 @@ TEST(Sampled, Calibration) {
     below_tenth += p < 0.1;
     smallest = std::min(smallest, p);
   }
-  EXPECT_LE(below_tenth, 38);  // 20 expected at most, sd 4.2
+  EXPECT_LE(below_tenth, 38);  // at most 20 expected, sd 4.2
   EXPECT_GT(smallest, 1e-4);
 }
 
-// Rules known to be wrong.
+// These rules are known to be wrong.
 decode::VerifyResult keep_everything(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r,
                                      std::vector<float>&) {
   return {static_cast<int64_t>(in.drafted.size()), r.draw(decode::Purpose::kTarget, in.p.back())};
@@ -173,7 +175,7 @@ decode::VerifyResult accept_too_much(VerifyRule, const decode::VerifyInput& in, 
 decode::VerifyResult bonus_from_draft(VerifyRule rule, const decode::VerifyInput& in, decode::Randomness& r,
                                       std::vector<float>& scratch) {
   decode::VerifyInput shifted = in;
-  // the bonus token drawn from a distribution that is not the target's
+  // Draws the bonus token from a distribution that is not the target's.
   if (!in.q.empty()) shifted.p.back() = in.q.back();
   return decode::verify(rule, shifted, r, scratch);
 }

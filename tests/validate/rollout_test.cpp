@@ -13,7 +13,7 @@ namespace {
 using decode::toy::Model;
 using decode::toy::random_logits;
 
-// Logits that depend on the last token only, so that a figure can be worked out by hand.
+// Makes logits that depend on the last token only, so that the figures can be computed by hand.
 Model::Logits table_logits(uint64_t seed, double spread) {
   const Model::Logits random = random_logits(seed, spread);
   return [random](std::span<const int32_t> context, std::span<float> logits) { random(context.last(1), logits); };
@@ -45,7 +45,7 @@ TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
     EXPECT_EQ(r.tokens.size(), 20u);
     EXPECT_EQ(r.counts.emitted, 20);
     EXPECT_EQ(r.counts.accepted + r.counts.steps + r.counts.plain_steps,
-              20);  // K is cut near the end, so nothing is cut off
+              20);  // K is reduced near the end, so no token is cut off
   }
   EXPECT_EQ(target.open_sequences(), 0u);
   EXPECT_EQ(draft.open_sequences(), 0u);
@@ -53,7 +53,7 @@ TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
   const RolloutFigures f = rollout_figures(data, out, all, o);
   EXPECT_EQ(f.k, 3);
   EXPECT_EQ(f.verify, "token");
-  EXPECT_EQ(f.alpha.n, 6);  // conversations
+  EXPECT_EQ(f.alpha.n, 6);  // counts conversations
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_LE(f.counts.accepted_at[i], f.counts.reached_at[i]);
     if (i > 0) {
@@ -95,7 +95,8 @@ TEST(Rollout, ADraftLikeTheTargetIsAlwaysAccepted) {
   for (const Estimate& e : overlap) EXPECT_NEAR(e.value, 1, 1e-6);
 }
 
-// Measured overlap against Σ min(p, q) worked out from the logits, over the distribution of contexts actually reached.
+// Compares the measured overlap with Σ min(p, q) computed from the logits, over the contexts that were actually
+// reached.
 TEST(Rollout, OverlapIsTheModelsOverlap) {
   Model target(4, [](std::span<const int32_t>, std::span<float> l) {
     for (size_t i = 0; i < 4; ++i) l[i] = std::log(std::array{0.4f, 0.3f, 0.2f, 0.1f}[i]);
@@ -113,11 +114,11 @@ TEST(Rollout, OverlapIsTheModelsOverlap) {
   const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
   const RolloutFigures f = rollout_figures(data, out, all, o);
   EXPECT_NEAR(f.alpha.value, 0.6, 1e-6);
-  EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // ~1500 steps: sd 0.013
+  EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // about 1500 steps, sd 0.013
 }
 
 TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
-  // Token 2 is certain after token 1 and 1 after anything else.
+  // Token 2 is certain after token 1, and token 1 after any other token.
   const Model::Logits logits = [](std::span<const int32_t> x, std::span<float> l) {
     std::fill(l.begin(), l.end(), -30.f);
     l[x.back() == 1 ? 2 : 1] = 30.f;
@@ -129,7 +130,7 @@ TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
   const std::vector<TokenRow> data = {row("a", "", {0})};
   const auto out = roll_out(target, &draft, data, o);
   EXPECT_EQ(out[0].tokens, (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(out[0].counts.accepted, 3);  // before the cut
+  EXPECT_EQ(out[0].counts.accepted, 3);  // counted before the cut
   EXPECT_EQ(out[0].counts.emitted, 2);
 }
 

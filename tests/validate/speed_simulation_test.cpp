@@ -1,10 +1,10 @@
-// Ten thousand simulated gates on recorded costs, on machines whose pace wanders and which others use in bursts: how
-// often the gate passes a draft that gains nothing, and how often it refuses one that loses nothing. Pairing,
-// repeating, interval and verdict are the gate's own code; the steps, the clock and the meter are simulated.
+// Simulates ten thousand speed gates with recorded costs, on machines whose pace drifts and which other processes use
+// in bursts. Checks how often the gate passes a draft that gains nothing, and how often it refuses one that loses
+// nothing. Pairing, repeats, interval and verdict are the gate's own code; the steps, the clock and the meter are
+// simulated.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "deploy/validate/gate.h"
 #include "deploy/validate/speed.h"
@@ -13,15 +13,15 @@
 namespace specdec::deploy {
 namespace {
 
-// Costs of stories260K, made four times as wide and with six more layers, and llama2xs-279K as its draft: fp32, two
-// threads, as `validate` recorded them on an idle machine. A step's seconds are those of the smallest and of a middling
-// model.
+// Costs of stories260K, made four times as wide and with six more layers, with llama2xs-279K as its draft, in fp32 with
+// two threads, as `validate` recorded them on an idle machine. A plain step takes as long as one of the smallest model,
+// or 20 times as long, as one of a medium model.
 constexpr double kPlainSeconds = 3.0e-4, kDraftCost = 0.062;
 constexpr double kVerifyCost[] = {0, 1.178, 1.165, 1.171, 1.240};
 constexpr size_t kPrompts = 8, kRounds = 3;
 constexpr int kTokens = 64, kCpus = 2;
 
-// SplitMix64 (Steele, Lea and Flood 2014): a few nanoseconds a number.
+// SplitMix64 (Steele, Lea and Flood 2014), which takes a few nanoseconds per number.
 struct Random {
   uint64_t state;
   uint64_t next() {
@@ -35,22 +35,22 @@ struct Random {
   double exponential(double mean) { return -mean * std::log(uniform()); }
 };
 
-// What happens on the machine beside the gate.
+// What else happens on the machine while the gate runs.
 struct World {
   const char* name;
-  double plain_seconds;    // of a step
-  double wander;           // deviation of the logarithm of the pace after a second
-  double burst_every;      // seconds between two bursts, mean; 0: none
-  double burst_seconds;    // mean
-  double slices_a_second;  // time slices of 4 ms that single steps lose
+  double plain_seconds;    // seconds per plain step
+  double wander;           // standard deviation of the logarithm of the pace after a second
+  double burst_every;      // mean seconds between two bursts; 0 if there are none
+  double burst_seconds;    // mean seconds of a burst
+  double slices_a_second;  // time slices of 4 ms per second that single steps lose
 };
 constexpr World kWorlds[] = {{"idle, small model", kPlainSeconds, 0.02, 0, 0, 2},
                              {"wandering pace", kPlainSeconds * 20, 0.15, 0, 0, 1},
                              {"bursts, small model", kPlainSeconds, 0.05, 2, 0.6, 4},
                              {"bursts, larger model", kPlainSeconds * 20, 0.10, 5, 2, 4}};
 
-// Time passes as steps are made. In a burst others take both CPUs by halves, which slows the two kinds of steps
-// differently: that is what makes times of a busy machine worthless.
+// Time passes as steps are made. During a burst other processes take half of both CPUs, which slows the two kinds of
+// steps by different factors: that is what makes times of a busy machine worthless.
 class Machine final : public CpuMeter {
  public:
   Machine(const World& world, uint64_t seed) : world_(world), random_{seed} {
@@ -63,7 +63,7 @@ class Machine final : public CpuMeter {
     return CpuTime{ticks(own_ + others_) + 1, own_, 0};
   }
 
-  // A step that takes `plain` plain steps when nothing is in its way. Seconds.
+  // Makes a step that costs `plain` plain steps on an undisturbed machine. Returns its seconds.
   double step(double plain, bool speculative) {
     double seconds = plain * world_.plain_seconds * std::exp(pace_) * std::max(0.5, 1 + 0.02 * random_.noise());
     if (clock.now >= next_burst_)
@@ -87,8 +87,8 @@ class Machine final : public CpuMeter {
   double pace_ = 0, own_ = 0, others_ = 0, next_burst_ = 0, burst_ends_ = 0, slowed_[2];
 };
 
-// One of the two sides: `k` 0 is the plain one. What is accepted follows from the seed, as in the gate: a run that is
-// repeated is the same work.
+// One side of a pair; the side with `k` = 0 is plain. The seed decides which tokens are accepted, as in the gate, so a
+// repeated run is the same work.
 class SimulatedRun {
  public:
   SimulatedRun(Machine& machine, int k, double step_cost, double alpha, uint64_t seed)
@@ -111,11 +111,11 @@ class SimulatedRun {
   double step_cost_, alpha_;
 };
 
-// Prompts differ in how much of the draft is accepted, here by more than in that record (0.03), which is of one kind of
-// text.
+// Draws the overlap of a prompt. Prompts differ in how much of the draft is accepted, here by more than in the record
+// (0.03), which has one kind of text.
 double overlap(Random& random) { return std::clamp(0.67 + 0.08 * random.noise(), 0.05, 0.98); }
 
-// Steps of an answer, mean over prompts.
+// Returns the mean number of steps per answer, over prompts.
 double mean_steps(int k) {
   static std::map<int, double> known;
   auto& steps = known[k];
@@ -131,8 +131,8 @@ double mean_steps(int k) {
   return steps;
 }
 
-// The recorded cost of a step with K tokens, scaled so that the true speed-up, the ratio of the two expected times, is
-// `speedup`.
+// Returns the recorded cost of a step with K tokens, scaled so that the true speed-up, which is the ratio of the two
+// expected times, is `speedup`.
 double step_cost(int k, double speedup) {
   const double recorded = k * kDraftCost + kVerifyCost[k], gains = kTokens / (mean_steps(k) * recorded);
   return recorded * gains / speedup;
@@ -174,13 +174,11 @@ Counts simulate(const World& world, double speedup, int gates) {
     counts.refused += said == "not_worth_it";
     counts.busy += busy;
   }
-  std::printf("%-22s true speed-up %.2f, %d gates: %d pass, %d not worth it, %d busy\n", world.name, speedup, gates,
-              counts.passed, counts.refused, counts.busy);
   return counts;
 }
 
-// At a true speed-up of exactly 1 both verdicts are wrong, and as likely as they can be: below 1 fewer gates pass,
-// above fewer refuse.
+// At a true speed-up of exactly 1 both verdicts are wrong, and each is as likely as it can be: below 1 fewer gates
+// pass, and above 1 fewer refuse.
 TEST(SpeedGate, AtATrueSpeedupOfOneEachVerdictComesInAtMostFivePercent) {
   constexpr int kGates = 10000, kEach = kGates / static_cast<int>(std::size(kWorlds));
   int passed = 0, refused = 0;

@@ -45,7 +45,8 @@ TEST(Speed, LengthFromOverlaps) {
   EXPECT_DOUBLE_EQ(predicted_length(c, 1), 1.8);
   EXPECT_DOUBLE_EQ(predicted_length(c, 2), 1.8 + 0.8 * 0.5);
   EXPECT_DOUBLE_EQ(predicted_length(c, 3), 1.8 + 0.4 + 0.1);
-  EXPECT_DOUBLE_EQ(predicted_length(c, 4), 1.8 + 0.4 + 0.1 + 0.025);  // the last measured overlap goes on
+  EXPECT_DOUBLE_EQ(predicted_length(c, 4),
+                   1.8 + 0.4 + 0.1 + 0.025);  // further positions take the last measured overlap
   EXPECT_DOUBLE_EQ(predicted_length({}, 4), 1);
   EXPECT_NEAR(predicted_length(counts_with({0.8, 0.8, 0.8, 0.8, 0.8}), 5), 3.69, 0.005);  // the contract's example
 }
@@ -64,8 +65,8 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_DOUBLE_EQ(table[2].speedup, (1 + 0.7 + 0.49 + 0.343) / (0.3 + 1.2));
   EXPECT_EQ(table[5].batch, 2);
   EXPECT_EQ(table[5].k, 3);
-  // batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 2.533 / 1.5 = 1.689; 2: 1.36, 1.37, 1.24; 4: 1.0625, 0.95, …; 8: below
-  // 1
+  // Batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 gives 2.533 / 1.5 = 1.689. Batch 2: 1.36, 1.37, 1.24. Batch 4: 1.0625,
+  // 0.95, … Batch 8: all below 1.
   const ScheduleRanges expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
   EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
   EXPECT_NEAR(speed_schedule(table)[3].speedup, 1.7 / 2.3, 1e-9) << "the figure that speaks against drafting";
@@ -78,8 +79,8 @@ TEST(Speed, BreakEvenIsTheLeastAcceptanceThatPays) {
   costs.verify_cost = {{1, {{1, 1.0}}}, {8, {{1, 1.1}, {2, 1.2}}}, {16, {{1, 1.0}, {4, 1.0}}}};
   const auto least = break_even(costs);
   EXPECT_NEAR(least.at(1), 0.1, 1e-9);  // 1 + α > 0.1 + 1.0
-  EXPECT_NEAR(least.at(8), 0.6, 1e-9);  // K = 1: 1 + α > 1.6; K = 2 would ask for more: 1 + α + α² > 2.2
-  EXPECT_EQ(least.count(16), 0u);       // a draft as slow as its target
+  EXPECT_NEAR(least.at(8), 0.6, 1e-9);  // K = 1: 1 + α > 1.6; K = 2 would need more: 1 + α + α² > 2.2
+  EXPECT_EQ(least.count(16), 0u);       // the draft is as slow as its target
 }
 
 TEST(Speed, PredictsFromGivenCosts) {
@@ -89,7 +90,7 @@ TEST(Speed, PredictsFromGivenCosts) {
   EXPECT_EQ(p.k, 3);
   EXPECT_NEAR(p.speedup, (1 + 0.8 + 0.56 + 0.336) / (3 * 0.05 + 1.1), 1e-9);
   EXPECT_NEAR(*p.break_even, 0.1375, 0.02);
-  EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // nothing was rolled out
+  EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // without roll-outs alpha is used
   for (const char* bad :
        {"", "c=0.1", "v=1", "c=0,v=1", "c=x,v=1", "c=0.1,v=1,batch=1.5", "c=0.1,v=1,k=2", "c=0.1 v=1"})
     EXPECT_THROW(parse_engine_costs(bad), Error) << bad;
@@ -104,12 +105,12 @@ TEST(Speed, ScheduleJoinsNeighbours) {
   EXPECT_FALSE(speed_schedule(table)[0].measured);
   EXPECT_TRUE(speed_schedule({}).empty());
   EXPECT_EQ(best_k({}), 1);
-  EXPECT_EQ(best_k({{1, 1, 0.8}, {1, 2, 0.7}, {2, 2, 3.0}}), 1);  // the least bad at batch 1
+  EXPECT_EQ(best_k({{1, 1, 0.8}, {1, 2, 0.7}, {2, 2, 3.0}}), 1);  // the smallest loss at batch 1
 }
 
 const std::vector<ValidationReport::TableRow> kPromising = {{1, 1, 1.1}, {1, 2, 1.2}, {2, 2, 1.3}, {4, 2, 1.05}};
 
-// What was measured rules batch 1, and a draft that does not gain there drafts nowhere, whatever was predicted.
+// The measurement decides batch 1. A draft that does not gain there drafts nowhere, whatever was predicted.
 TEST(Schedule, ALosingDraftDraftsNowhere) {
   for (const MeasuredSpeed& measured :
        {MeasuredSpeed{2, {0.912, {0.873, 0.953}, 8}, 1.18}, MeasuredSpeed{2, {1.02, {0.98, 1.06}, 8}, 1.18},
@@ -138,7 +139,7 @@ TEST(Schedule, OnlyAMeasuredGainIsValidated) {
             (ScheduleRanges{{1, 1, 2}, {2, 4, 2}}));
 }
 
-// The clock is moved by the models alone, so costs come out exactly.
+// Only the models move the clock, so costs come out exactly.
 TEST(Speed, CostsOfTimedModels) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(2), 400);
@@ -170,13 +171,13 @@ TEST(Speed, LongPromptsAreCutAndTinyContextsRefused) {
   o.repetitions = 2;
   const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 1)};
   EXPECT_EQ(measure_costs(target, draft, prompts, o, clock).verify_cost.size(),
-            0u);  // no time passes: nothing measured …
+            0u);  // no time passes, so nothing is measured
   Model small(5, random_logits(1), 8);
   EXPECT_THROW(measure_costs(small, draft, prompts, o, clock), Error);
   EXPECT_THROW(measure_costs(target, draft, {}, o, clock), Error);
 }
 
-// tau / (K·c + v) with a draft that is the target: every token accepted, so the measured ratio is known exactly.
+// The draft is the target, so every token is accepted and the measured ratio is exactly tau / (K·c + v).
 TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
@@ -196,7 +197,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   EXPECT_EQ(s.n, 3);
 }
 
-// Somebody else takes the processor for a second now and then; short runs are repeated and their shortest counts.
+// Another process takes the processor for a second now and then. Short runs are repeated, and the shortest one counts.
 TEST(Speed, LostTimeSlicesDoNotCount) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
@@ -227,7 +228,7 @@ TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
 }
 
-// Of few prompts the plain percentiles of the bootstrap are too narrow: their ends are Student's, not the normal
+// With few prompts the plain percentiles of the bootstrap are too narrow, so the ends are Student's and not the normal
 // distribution's.
 TEST(Speed, TheIntervalOfFewPromptsIsWide) {
   const std::vector<double> normal = {1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 0.95, 1.0}, speculative(8, 1.0);
@@ -263,7 +264,7 @@ TEST(Speed, PromptsSpreadOverConversations) {
     rows[i].tokens = {1, 2, 3};
     rows[i].prompt_tokens = 2;
   }
-  EXPECT_EQ(choose_prompts(rows, 3), (std::vector<size_t>{0, 6, 8}));  // of conversations a, c6 … c9
+  EXPECT_EQ(choose_prompts(rows, 3), (std::vector<size_t>{0, 6, 8}));  // one each of conversations a, c6 and c8
   EXPECT_EQ(choose_prompts(rows, 7), (std::vector<size_t>{0, 1, 2, 6, 7, 8, 9}));
   EXPECT_EQ(choose_prompts(rows, 99).size(), 10u);
   EXPECT_EQ(prompt_of(rows[0]), (std::vector<int32_t>{1, 2}));

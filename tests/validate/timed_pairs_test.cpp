@@ -11,7 +11,7 @@ namespace {
 using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
-// Two CPUs; others use `others` of them from `from` to `to`, and this process both of the rest.
+// Two CPUs. Other processes use `others` of them from `from` to `to`, and this process uses all the rest.
 class Neighbours final : public CpuMeter {
  public:
   Neighbours(const ManualClock& clock, double others, double from, double to)
@@ -66,7 +66,7 @@ TEST(TimedPairs, AnIdleMachineRunsEachOnce) {
 
 TEST(TimedPairs, DisturbedRunsComeAgainAtTheEnd) {
   Runner r;
-  const Neighbours meter(r.clock, 1.5, 0.75, 2.25);  // during runs 1 and 2
+  const Neighbours meter(r.clock, 1.5, 0.75, 2.25);  // overlaps runs 1 and 2
   const TimedPairs t = r.run(6, {}, meter);
   EXPECT_EQ(r.order, (std::vector<size_t>{0, 1, 2, 3, 4, 5, 1, 2}));
   EXPECT_EQ(t.clean, std::vector<bool>(6, true));
@@ -104,7 +104,7 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
       << "nor does an idle CPU give back what a limit took";
 }
 
-// Windows are long enough for the meter's ticks: several short runs share one.
+// A window must be long enough for the meter's ticks, so several short runs share one.
 TEST(TimedPairs, ShortRunsShareAWindow) {
   Runner r;
   r.normal = 0.05, r.speculative = 0.05;
@@ -130,7 +130,7 @@ TEST(TimedPairs, TheShortestOfRepeatsCounts) {
   EXPECT_EQ(t.runs[1].normal.seconds, 5);
 }
 
-// A step cost that is unlike the others' in either direction is measured again, and only that.
+// A run whose step cost differs from the others' in either direction is measured again, and only that run.
 TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   for (const double odd : {0.5, 2.0}) {
     ManualClock clock;

@@ -1,11 +1,10 @@
-// The whole command on tiny models, and the figures of two real ones.
+// Tests of the whole command on tiny models, and of the figures of two real ones.
 #include "deploy/validate/validate.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -26,7 +25,7 @@ namespace fs = std::filesystem;
 const SystemClock kClock;
 const specdec::testing::IdleMeter kIdle;
 
-// A random decoder over the demo's tokenizer; `noise` moves it away from the one with the same seed.
+// Writes a random decoder with the demo's tokenizer; `noise` moves it away from the one with the same seed.
 void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -130,7 +129,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_LT(r.alpha.value, 0.99);
   EXPECT_EQ(r.rollout.k, 3);
   EXPECT_GT(r.rollout.counts.steps, 20);
-  // Contexts are the target's own answers here, so both kinds of acceptance measure the same thing.
+  // The contexts are the target's own answers here, so both kinds of acceptance measure the same thing.
   EXPECT_NEAR(r.rollout.alpha.value, r.alpha.value, 0.1);
   ASSERT_EQ(r.segments.size(), 2u);
   EXPECT_EQ(r.segments[0].name, "code");
@@ -152,7 +151,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_EQ(r.machine->disturbed, 0);
   EXPECT_FALSE(r.judged_by.empty());
   EXPECT_EQ(r.next.rfind("specdec ", 0), 0u) << r.next;
-  ASSERT_EQ(v.details.notes.size(), 1u);  // unbound: one warning, and the report names both models
+  ASSERT_EQ(v.details.notes.size(), 1u);  // the pair is not bound: one warning, and the report names both models
   EXPECT_NE(v.details.notes[0].find("not bound"), std::string::npos);
   EXPECT_EQ(r.target, fingerprint_model(target()));
   EXPECT_EQ(r.draft, fingerprint_model(draft()));
@@ -165,7 +164,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_NE(read_file(fs::path(o.out) / "report.html").find("Draft validation"), std::string::npos);
 }
 
-// Others take both CPUs all the time: whatever was measured decides nothing.
+// Other processes take both CPUs all the time, so no measured time decides anything.
 TEST_F(Validate, OnABusyMachineNoTimeDecides) {
   class BusyMeter final : public CpuMeter {
     int cpus() const override { return 2; }
@@ -198,9 +197,10 @@ TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
   EXPECT_EQ(as_is.rollout.counts.steps, 0);
   EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? "fail" : "inconclusive");
   o.contexts = "target";
-  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // answered anew
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // the target answers anew
   write_data("target");
-  EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // this target wrote them
+  EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_alphas,
+            as_is.request_alphas);  // this target wrote the answers
 }
 
 TEST_F(Validate, StaleComesFirst) {
@@ -211,7 +211,7 @@ TEST_F(Validate, StaleComesFirst) {
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   ValidateOptions o = options();
-  o.data = folder_ / "nowhere";  // not even looked at
+  o.data = folder_ / "nowhere";  // is not even opened
   const Validation v = run_validate(o, kClock, kIdle);
   EXPECT_EQ(v.report.verdict, "stale");
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
@@ -314,7 +314,7 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   o.max_requests = 6;
   const auto ids = run_validate(o, kClock, kIdle).report.request_ids;
   ASSERT_EQ(ids.size(), 6u);
-  // conversations of two
+  // Each conversation has two requests.
   for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));
   EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_ids, ids);
   o.device.seed = 1;
@@ -338,7 +338,7 @@ ErrorKind kind_of(const ValidateOptions& o) {
 TEST_F(Validate, BadInput) {
   const auto usage = [&](const std::function<void(ValidateOptions&)>& change) {
     ValidateOptions o = options();
-    o.data = folder_ / "nowhere";  // options are judged before anything is read
+    o.data = folder_ / "nowhere";  // options are checked before anything is read
     change(o);
     EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
   };
@@ -366,7 +366,7 @@ TEST_F(Validate, BadInput) {
   o = options();
   o.draft = "";
   EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
-  // Data of another tokenizer.
+  // The data has another tokenizer.
   const fs::path file = data() / "index.json";
   Json index = read_json(file);
   index["tokenizer_digest"] = std::string(64, 'b');
@@ -389,9 +389,8 @@ TEST_F(Validate, BenchOnTheSameData) {
   ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
   EXPECT_EQ(r.ranking.size(), 2u);
   for (const BenchRow& row : r.rows) {
-    // Every configuration makes the same number of tokens. The normal row is the sum of the plain runs, of which one
-    // stands beside each run of each of the four configurations: fewer of them would leave some configuration without
-    // what it was compared with.
+    // Every configuration makes the same number of tokens. The normal row sums the plain runs, one beside each run of
+    // each of the four configurations; with fewer of them some configuration would lack what it was compared with.
     EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? 4 : 1));
     EXPECT_GT(row.memory_bytes, 0);
     if (row.normal()) continue;
@@ -422,7 +421,7 @@ TEST_F(Validate, BenchOnTheSameData) {
   EXPECT_THROW(run_bench(o, kClock, kIdle), Error);
 }
 
-// Two real models, figures computed independently with transformers 5.23 (shared/data/README.md).
+// Checks two real models against figures computed independently with transformers 5.23 (shared/data/README.md).
 TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   const fs::path shared = test::shared_data();
   const fs::path target = shared / "models/stories260K", draft = shared / "models/llama2xs-279K",
@@ -452,16 +451,13 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.device.device = "cpu";
   const ValidationReport early = run_validate(o, kClock, kIdle).report;
   EXPECT_GT(early.requests_needed, 20);
-  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, and nothing else was read
+  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, so nothing else was read
   EXPECT_GE(early.alpha.n, early.requests_needed);
   EXPECT_EQ(early.requests_available, 200);
   o.early_stop = false;
   const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.requests_needed, early.requests_needed);
   EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
-  std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,
-              r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens),
-              r.seconds);
   EXPECT_EQ(r.alpha.n, 200);
   EXPECT_EQ(r.tokens, 50651);
   EXPECT_NEAR(r.alpha.value, 0.638, 0.005);

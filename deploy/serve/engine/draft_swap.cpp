@@ -167,7 +167,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
   {
     const std::lock_guard lock(mutex_);
     if (!load_)
-      error.emplace(ErrorKind::kUsage, "this server speculates with no draft model (--k 0): restart it without");
+      error.emplace(ErrorKind::kUsage, "this server never uses a draft model (--k 0): restart it without --k 0");
     else if (state_ == "loading")
       error.emplace(ErrorKind::kUsage, name_ + " is being loaded: wait for it");
     else if (candidate_)

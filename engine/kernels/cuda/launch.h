@@ -18,7 +18,6 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
-int32_t nccl_version();  // 0 if NCCL cannot be queried
 }  // namespace cuda
 
 }  // namespace specdec::kernels

@@ -334,7 +334,7 @@ def check_visibility():
     name = fresh()
     push(name, OPEN)
     expect(hub.repositories[name].private, "without --public even a public package's repository is private")
-    push(name, OPEN, "--public", code=2, last_line=["is there, and private", "settings"])
+    push(name, OPEN, "--public", code=2, last_line=["exists and is private", "settings"])
     name = fresh()
     hub.answers["create"] = lambda h, answer: setattr(h.repositories[name], "private", False) or answer
     push(name, ONE, code=2, last_line=["was to be made private and is public", "nothing was sent", "settings"])

@@ -1,11 +1,11 @@
-"""Runs vLLM's and SGLang's own argument and configuration code, without the engines, on the launch files that specdec
-writes, and parses every YAML file.
+"""Runs the emitted launch files through vLLM's and SGLang's own argument and configuration code, each engine in a
+process of its own, and parses every YAML file.
 
-    python3 engine_parsers_test.py BUILD_DIR
+python3 engine_parsers_test.py BUILD_DIR
 
 Needs SPECDEC_ENGINE_PACKAGES, a folder with the Python files of the wheels in engines.txt and, in deps/, the packages
 of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds specdec).
-Without them it skips. `make nightly PARTS="tools checks"` makes the folder, once, and runs this test.
+Skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this.
 """
 
 import atexit
@@ -23,8 +23,9 @@ from unittest.mock import MagicMock
 
 SKIP = 77
 HERE = Path(__file__).resolve()
-# Compiled or beside the point: whatever is asked of them is a stand-in. None of them reads a launch file.
-# Not torchcodec: transformers, which does without it, would ask for its version.
+# Modules that are compiled or beside the point. A stand-in answers whatever is asked of them; none of them reads a
+# launch file.
+# torchcodec is not among them: transformers does without it, but would ask a stand-in for its version.
 STAND_INS = {
     "xgrammar",
     "tvm_ffi",
@@ -85,7 +86,7 @@ def expect(condition, text):
 
 
 def variant(case):
-    """Returns the format of the quantised draft that the case's launch files are started with, or an empty string."""
+    """Returns the name of the quantised draft that the case's launch files start with; empty if there is none."""
     return case.name.removeprefix("variant-") if case.name.startswith("variant-") else ""
 
 
@@ -94,7 +95,7 @@ def draft_of(case):
 
 
 def arguments_of(script, program):
-    """Returns the arguments with which the script starts the program, recorded by a stand-in for the program."""
+    """Returns the arguments with which the script starts `program`, recorded by a stand-in for it."""
     with tempfile.TemporaryDirectory() as bin_dir:
         stand_in = Path(bin_dir, program)
         stand_in.write_text('#!/bin/sh\nfor a in "$@"; do printf \'%s\\0\' "$a"; done\n')
@@ -112,17 +113,17 @@ def arguments_of(script, program):
 
 
 def parse_vllm(arguments):
-    """Leads argv through the parser to the target's ModelConfig and to SpeculativeConfig, whose own checks run, and
-    then builds the scheduler's dense schedule."""
+    """Takes argv through vLLM's parser, the target's ModelConfig and SpeculativeConfig, whose own checks run, and
+    expands the schedule as the scheduler does."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
-    vllm.platforms._current_platform = CpuPlatform()  # no device is there to be found
+    vllm.platforms._current_platform = CpuPlatform()  # no device needs to be found
     import dataclasses
 
     from vllm.model_executor.models import registry
 
-    # Looking at a model class would import its kernels: what is asked about a decoder is answered here.
+    # Inspecting a model class would import its kernels, so the questions about a decoder are answered here.
     info = {f.name: False for f in dataclasses.fields(registry._ModelInfo)}
     info |= {
         "is_text_generation_model": True,
@@ -169,7 +170,7 @@ def parse_vllm(arguments):
 
 
 def parse_sglang(arguments):
-    """Leads argv through the parser to ServerArgs, whose resolution runs, and then reads the adaptive file with its own
+    """Takes argv through SGLang's parser and ServerArgs, which resolves it, and reads the adaptive file with SGLang's
     reader."""
     import argparse
 
@@ -219,8 +220,8 @@ def resolve_sglang(args):
 
 
 def child():
-    """Implements engine_parsers_test.py --child vllm|sglang. Reads {case: argv} from stdin and prints
-    {case: {"ok": …} or {"error": …}} as the last line of stdout."""
+    """Runs as engine_parsers_test.py --child vllm|sglang: reads {case: argv} from stdin and prints {case: {"ok": …} or
+    {"error": …}} as the last line of stdout."""
     packages = Path(os.environ["SPECDEC_ENGINE_PACKAGES"])
     sys.path[:0] = [str(p) for p in (packages, packages / "deps") if p.is_dir()]
     sys.meta_path.append(Finder())
@@ -371,8 +372,8 @@ def check_yaml(case):
                 config,
             )
             expect(s.get("draft_len_schedule") == (schedule if many else None), config)
-    # KServe: fields of LLMInferenceService v1alpha2; its own controller would append what spec.speculator holds, we
-    # give the arguments.
+    # KServe: these are the fields of LLMInferenceService v1alpha2. Its own controller would append what spec.speculator
+    # holds, so the arguments are given directly.
     expect(
         kserve["apiVersion"] == "serving.kserve.io/v1alpha2"
         and kserve["kind"] == "LLMInferenceService"
@@ -387,7 +388,7 @@ def check_yaml(case):
         and isinstance(container["env"][0]["value"], str),
         kserve,
     )
-    # Helm: the types of vllm-stack's values.schema.json.
+    # Helm: these are the types of vllm-stack's values.schema.json.
     spec = helm["servingEngineSpec"]["modelSpec"][0]
     types_of = {
         "name": str,
@@ -468,7 +469,7 @@ def main():
             for name, got in ask(engine, mounted).items():
                 check(by_name[name.split()[0]], got)
             print("ok: and what KServe and Helm hand to it")
-    # The parsers do refuse: the checks above can fail.
+    # The parsers refuse wrong arguments, so the checks above can fail.
     wrong = {
         "schedule": [
             "serve",

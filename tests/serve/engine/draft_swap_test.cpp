@@ -1,5 +1,5 @@
-// Another draft in a running server: no text changes, no request fails, and what the trial says of it is what one
-// computes by hand.
+// Tests of replacing the draft of a running server: no text changes, no request fails, and the figures of the trial
+// equal those of a direct computation.
 #include "deploy/serve/engine/draft_swap.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace {
 using decode::toy::Model;
 using decode::toy::Tokens;
 
-// Drafts by name: "good" is the target itself, "random" nothing like it, "narrow" of another vocabulary, "dying" fails
-// in every pass.
+// Loads drafts by name: "good" is the target itself, "random" is unlike it, "narrow" has another vocabulary, and
+// "dying" fails in every pass.
 struct Shelf {
   NamedDraft load(const std::string& name) {
     if (name == "missing") throw Error(ErrorKind::kModel, "missing: no such model");
@@ -67,7 +67,7 @@ double accepted_of(SwapServer& server, int requests) {
   return static_cast<double>(accepted) / static_cast<double>(drafted);
 }
 
-// Lets the target's n-th pass from now wait until it is opened.
+// Blocks the target's n-th pass from now until open() is called.
 struct Gate {
   explicit Gate(Model& model, int64_t pass) : model_(model) {
     model.before_pass = [this, left = pass](auto) mutable {
@@ -98,7 +98,7 @@ struct Gate {
 
 TEST(DraftSwap, ARequestInTheMiddleKeepsItsTextAndItsDraft) {
   Shelf shelf;
-  for (const int i : {1, 3}) {  // seeded, greedy
+  for (const int i : {1, 3}) {  // request 1 is seeded, request 3 is greedy
     ToyServer plain({.k = 3, .coupled_seeds = true});
     const Json expected = plain.complete(request(i))["choices"];
     SwapServer server(shelf);
@@ -115,7 +115,7 @@ TEST(DraftSwap, ARequestInTheMiddleKeepsItsTextAndItsDraft) {
     gate.open();
     client.join();
     EXPECT_EQ(found, expected);
-    server.complete(request(2));  // behind it the first one has been let go of
+    server.complete(request(2));  // its step lets go of the first draft
     EXPECT_FALSE(shelf.alive("good"));
     EXPECT_EQ(server.draft_status()["former"], 0);
   }
@@ -156,7 +156,7 @@ TEST(DraftSwap, NoneOfManyRequestsFailsOrChangesWhileDraftsComeAndGo) {
     EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
 }
 
-// One sequence after the other through the runner; the overlaps of both drafts are computed again from the tables.
+// Runs one sequence after another through the runner and recomputes the overlaps of both drafts from the tables.
 void compare_with_tables(const StepperRunnerOptions& options, const SamplingOptions& sampling, float bias) {
   Model target(kToyVocab, toy_logits(21)), draft(kToyVocab, toy_logits(22));
   Shelf shelf;
@@ -291,7 +291,7 @@ TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
     EXPECT_TRUE(answers() == before || answers() == before + 3) << "a conversation was split";
     conversations += answers() > before;
   }
-  EXPECT_GT(conversations, 4);  // half of 40, drawn anew by every server
+  EXPECT_GT(conversations, 4);  // about half of 40; every server draws anew
   EXPECT_LT(conversations, 36);
   EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
   const int64_t before = answers();
@@ -354,7 +354,8 @@ TEST(DraftSwap, ACandidateThatDiesCostsNoRequestAnything) {
   EXPECT_EQ(server.complete(request(1))["choices"], before);
 }
 
-// Each of them stands where the answer has another token, with the target's own log-probabilities of that place.
+// Each reject is at a position where the answer has another token, and carries the target's own log-probabilities
+// there.
 TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
   const Scratch records;
   std::map<std::string, Tokens> answers;  // by conversation
@@ -386,7 +387,7 @@ TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
         const decode::PositionLogprobs expected = decode::logprobs_of(row, reject.drafted, kToyVocab);
         EXPECT_NEAR(reject.logprob, expected.token.logprob, 1e-3);
         ASSERT_EQ(reject.top.size(), expected.top.size());
-        for (size_t i = 0; i + 1 < expected.top.size(); ++i) {  // the last one has no mass
+        for (size_t i = 0; i + 1 < expected.top.size(); ++i) {  // the last one has probability 0
           EXPECT_EQ(reject.top[i].first, expected.top[i].id);
           EXPECT_NEAR(reject.top[i].second, expected.top[i].logprob, 1e-3);
         }

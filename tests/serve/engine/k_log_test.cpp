@@ -1,4 +1,5 @@
-// Why K is what it is: the K that prevails, the line, and what a runner with two drafts says of each.
+// Tests of the log that explains K: which K prevails, the log line, and what a runner with two drafts reports about
+// each.
 #include "deploy/serve/engine/k_log.h"
 
 #include <gtest/gtest.h>
@@ -62,8 +63,8 @@ decode::toy::Model timed(ManualClock& clock, double seconds) {
   return model;
 }
 
-// Half of the conversations have the draft on trial, whose passes take four times as long: neither is charged for the
-// other.
+// Half of the conversations use the draft on trial, whose passes take four times as long. Neither draft is charged for
+// the other's passes.
 TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
   ManualClock clock;
   decode::toy::Model target = timed(clock, 1), first = timed(clock, 0.1), second = timed(clock, 0.4);

@@ -1,5 +1,5 @@
-// Options × K × verification × grammar × n through the whole server: none fails, and what each promises holds for every
-// answer.
+// Runs options × K × verification × grammar × n through the whole server: no request fails, and every answer keeps what
+// its options promise.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 using decode::toy::Tokens;
 
-// Fields that are asked for together, by name.
+// Named sets of fields that one request sends together.
 std::vector<std::pair<std::string, Json>> option_sets() {
   return {
       {"none", Json::object()},
@@ -100,7 +100,7 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
 }
 
 TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
-  // text by option set, grammar and n: greedy the same for every K and rule, coupled for every K
+  // Maps option set, grammar and n to the text. Greedy text is the same for every K and rule, coupled text for every K.
   std::map<std::string, std::string> fixed;
   struct Shape {
     int k;
@@ -144,7 +144,7 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
     }
 }
 
-// What a client that names a seed may rely on: neither draft, K nor neighbours change the text.
+// A client that names a seed may rely on this: neither draft, K nor neighbours change the text.
 TEST(Matrix, ASeedGivesOneText) {
   const Json body = {{"prompt", "ab"}, {"max_tokens", 40}, {"seed", 11}, {"ignore_eos", true}};
   std::set<std::string> texts;
@@ -195,7 +195,7 @@ TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
 
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
-  for (int i = 0; i < 40; ++i) {  // more than the failures in a row that mean a broken device
+  for (int i = 0; i < 40; ++i) {  // more failures in a row than a broken device needs to be recognised
     const Response r = server.ask({{"prompt", "a"},
                                    {"max_tokens", 5},
                                    {"bad_words", {"a", "b", "c", "d"}},
@@ -217,7 +217,7 @@ TEST(Matrix, GrammarsThatCannotBeUsedAreRefusedOnTheWayIn) {
     EXPECT_EQ(Json::parse(r.body)["error"]["param"], param) << r.body;
   };
   refused({{"guided_regex", "(a"}}, "guided_regex");
-  refused({{"guided_regex", "e+"}}, "guided_regex");  // no token of the vocabulary
+  refused({{"guided_regex", "e+"}}, "guided_regex");  // matches no token of the vocabulary
   refused({{"guided_json", {{"type", "nothing"}}}}, "guided_json");
   refused({{"guided_json", "{"}}, "guided_json");
   refused({{"response_format",

@@ -1,5 +1,6 @@
-// Every option of sampling through the whole server, with speculation: 200,000 answers an option, compared with the
-// distribution that its definition gives. A request is one text of JSON over a socket; what comes back is counted.
+// Tests every sampling option through the whole server, with speculation: 200,000 answers per option are compared with
+// the distribution that the option's definition gives. Each request is JSON sent over a socket, and the answers that
+// come back are counted.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,7 +16,7 @@ namespace {
 using decode::LogitsProcessors;
 using decode::toy::Tokens;
 
-// The option as its field and as what it means.
+// A sampling option: the fields of the request and what they mean.
 struct Option {
   std::string name;
   Json fields;
@@ -23,7 +24,8 @@ struct Option {
   LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
-  std::function<bool(const std::string&)> prefix_of_grammar;  // a text that the grammar can still complete
+  // Returns whether the grammar can still complete the text.
+  std::function<bool(const std::string&)> prefix_of_grammar;
   std::function<bool(const std::string&)> whole_of_grammar;
 };
 
@@ -36,7 +38,7 @@ std::string letters(const Tokens& answer) {
   return text;
 }
 
-// Probability of every answer, by walking the tree of texts.
+// Computes the probability of every answer by walking the tree of texts.
 void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability,
           std::map<Tokens, double>& out) {
   const bool stopped = !o.stop.empty() && letters(answer).find(o.stop) != std::string::npos;
@@ -66,7 +68,7 @@ void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answ
   }
 }
 
-// (a|b)+c?: prefixes are a run of a and b, then perhaps one c.
+// Accepts the prefixes of (a|b)+c?: a run of a and b, then perhaps one c.
 bool ab_then_c(const std::string& text) {
   const size_t run = text.find_first_not_of("ab");
   return run == std::string::npos || (run > 0 && run + 1 == text.size() && text[run] == 'c');
@@ -74,7 +76,7 @@ bool ab_then_c(const std::string& text) {
 
 std::vector<Option> options() {
   std::vector<Option> all;
-  all.reserve(32);  // references to its elements are kept below
+  all.reserve(32);  // keeps references to its elements valid
   const auto add = [&all](const std::string& name, Json fields) -> Option& {
     all.push_back({name, std::move(fields), {}, {}, "", 3, {}, {}});
     return all.back();
@@ -116,7 +118,7 @@ std::vector<Option> options() {
   return all;
 }
 
-// Pearson's test; cells that expect fewer than 5 are one.
+// Returns the p-value of Pearson's test; cells that expect fewer than 5 are merged into one.
 double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens, double>& expected, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;
@@ -139,12 +141,12 @@ double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens
   return cells > 1 ? chi_square_p_value(statistic, cells - 1) : 1.0;
 }
 
-// The answers' ids, read without building JSON: there are millions.
+// Counts the answers by their token ids. It builds no JSON, because there are millions.
 void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, int64_t& n) {
   static const std::string kKey = "\"token_ids\":[";
   for (size_t at = body.find(kKey); at != std::string::npos; at = body.find(kKey, at)) {
     Tokens ids;
-    // ids of one digit
+    // Each id has one digit.
     for (at += kKey.size(); body[at] != ']'; ++at)
       if (body[at] != ',') ids.push_back(body[at] - '0');
     ++counts[ids];
@@ -184,7 +186,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   }
 }
 
-// The same comparison finds an option that is left out.
+// The same comparison detects an option that is left out.
 TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
   ToyServer server({2, VerifyRule::kToken});
   Option option;

@@ -1,8 +1,9 @@
-// 10,000 schedules through scheduler, runner and step: whatever comes, leaves, gives way or is swapped in the middle of
-// a request, its text is the one that it has alone. What holds: greedy text, and text of a seed (coupled), is one text
-// whatever the draft, K, tree, rule and neighbours; so it is compared with plain decoding. Text without a seed is a
-// function of the request's random stream and of what was drafted in each step: with a fixed K, one draft that always
-// has room and no level given up it is the same alone ("steady" schedules), preempted or not.
+// Runs 10,000 random schedules through scheduler, runner and step. Requests arrive, are cancelled and are preempted,
+// and drafts are swapped in the middle of a request; every text must be the one that the request gets alone. Greedy
+// text and seeded (coupled) text do not depend on the draft, K, tree, rule or neighbours, so they are compared with
+// plain decoding. Text without a seed is a function of the request's random stream and of what was drafted in each
+// step. In "steady" schedules, which have a fixed K, one draft that always has room and no level given up, it is
+// therefore the text of the request alone, preempted or not.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -25,9 +26,10 @@ using decode::toy::Model;
 using decode::toy::Tokens;
 
 constexpr int kSchedules = 10000, kTexts = 60, kShortest = 32, kLongest = 40, kLongestPrompt = 12;
-constexpr int64_t kLeastRoom = kLongestPrompt + kLongest + 1;  // any text alone
+constexpr int64_t kLeastRoom = kLongestPrompt + kLongest + 1;  // room for any text that runs alone
 
-// Of the whole context; the last two letters would not tell one text from another for long.
+// Makes logits that depend on the whole context. With the last two letters only, texts that differ would soon continue
+// alike.
 Model::Logits whole_context(uint64_t noise) {
   return [noise](std::span<const int32_t> context, std::span<float> logits) {
     static const Model::Logits shared = decode::toy::random_logits(31, 1.5);
@@ -45,7 +47,7 @@ enum class Kind { kGreedy, kSeeded, kFree };
 
 Kind kind_of(int text) { return static_cast<Kind>(text % 3); }
 
-// Request `text` of kTexts: prompt, options and rules are functions of the number.
+// Makes request `text` of kTexts: prompt, options and rules are functions of this number.
 std::shared_ptr<GenerationRequest> make_request(int text) {
   PhiloxStream random(7, static_cast<uint64_t>(text));
   auto r = std::make_shared<GenerationRequest>();
@@ -72,11 +74,11 @@ std::shared_ptr<GenerationRequest> make_request(int text) {
   return r;
 }
 
-// All that a client gets of one answer.
+// Everything that a client gets of one answer.
 struct Answer {
   std::string text;
   Tokens ids;
-  std::vector<uint32_t> logprobs;  // their bits
+  std::vector<uint32_t> logprobs;  // as bits
   std::optional<FinishReason> reason;
   bool operator==(const Answer&) const = default;
 };
@@ -98,12 +100,11 @@ void collect(const GenerationRequest& request, std::vector<Answer>& answers) {
 
 struct Counts {
   int64_t overlapping = 0, cancelled = 0, preempted = 0, swapped = 0, tried = 0, target_full = 0, draft_full = 0,
-          finished = 0, compared = 0;
-  int most_at_once = 0;
+          compared = 0;
 };
 
-// Passes everything on; counts what happens to requests that have emitted something, and what is read between two
-// steps.
+// Passes everything on. Counts the preemptions of sequences that have emitted tokens, and checks how many prompt tokens
+// are prefilled between two steps.
 class Watched final : public StepRunner {
  public:
   Watched(StepRunner& inner, int64_t budget, Counts& counts) : inner_(inner), budget_(budget), counts_(counts) {}
@@ -259,13 +260,14 @@ class Schedule {
     return s;
   }
 
-  // Full now and then, and always beyond a number of tokens. Alone a text finds room, but not for whatever it drafts.
+  // Makes the caches full now and then, and always beyond `room` tokens. Every text fits when it runs alone, but not
+  // together with everything that it may draft.
   void crowd() {
     const int64_t room = steady_ ? 1 << 20 : kLeastRoom + static_cast<int64_t>(random_.below(120));
     engine_.target.before_pass = [this, room](std::span<const Extension> extensions) {
       int64_t tokens = 0;
       for (const Extension& e : extensions) tokens += static_cast<int64_t>(e.tokens.size());
-      // A step of one sequence gives up levels, which changes what a text without a seed is.
+      // When the cache is full, a step of one sequence drafts fewer levels, which changes a text without a seed.
       const bool step_of_one = engine_.watched.in_a_step() && extensions.size() == 1;
       const bool may_fail = step_of_one ? !steady_ && tokens > 1 : engine_.target.open_sequences() > 1;
       if (engine_.target.held() + tokens <= room && !(may_fail && random_.below(24) == 0)) return;
@@ -290,7 +292,8 @@ class Schedule {
     if (!s.ended()) s.request->channel->cancel();
   }
 
-  // Steady schedules try drafts, which changes nothing that is drafted; the others change to them, too.
+  // Steady schedules only try a draft and drop it, which changes nothing that is drafted; the others may promote it,
+  // too.
   void swap() {
     if (shape_.k == 0) return;
     engine_.order(DraftOrder::Action::kLoad, std::string(1 + random_.below(5), 'd'), 0.5);
@@ -306,7 +309,6 @@ class Schedule {
       collect(*s.request, s.answers);
       count += !s.ended();
     }
-    counts_.most_at_once = std::max(counts_.most_at_once, count);
     return count;
   }
 
@@ -326,7 +328,6 @@ class Schedule {
       const std::string what =
           s.request->id + ", answer " + std::to_string(c) + ", " + shape_.name() + (steady_ ? ", steady" : "");
       if (found.reason == FinishReason::kLength) {
-        ++counts_.finished;
         EXPECT_EQ(static_cast<int64_t>(found.ids.size()), s.request->options.max_tokens) << what;
         counts_.compared += same;
         EXPECT_TRUE(!same || found == expected->at(c))
@@ -358,15 +359,11 @@ TEST(Schedules, EveryTextIsTheOneThatItHasAlone) {
     Schedule(number, counts).run(known);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "schedule " << number;
   }
-  std::printf(
-      "overlapping %ld, at most %d at once; in the middle of a request: %ld cancels, %ld preemptions, %ld drafts "
-      "changed, %ld tried; "
-      "target full %ld times, draft %ld; %ld answers, %ld compared with the text alone, %zu texts\n",
-      counts.overlapping, counts.most_at_once, counts.cancelled, counts.preempted, counts.swapped, counts.tried,
-      counts.target_full, counts.draft_full, counts.finished, counts.compared, known.size());
   EXPECT_EQ(counts.overlapping, kSchedules) << "at least four requests at once, each of at least 32 tokens";
   for (const int64_t count : {counts.cancelled, counts.preempted, counts.swapped, counts.draft_full})
     EXPECT_GE(count, 1000);
+  EXPECT_GT(counts.tried, 0);
+  EXPECT_GT(counts.target_full, 0);
   EXPECT_GE(counts.compared, 4 * kSchedules);
 }
 

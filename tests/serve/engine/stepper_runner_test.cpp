@@ -1,5 +1,5 @@
-// The runner over decode::Stepper with models that are tables: who fails, who goes on, and that nobody notices the
-// neighbours.
+// Tests of the runner over decode::Stepper with models that are tables: which sequences fail, that the others continue,
+// and that no text depends on its neighbours.
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int64_t kTokens = 12, kLength = 200;
-constexpr int32_t kPoison = 11;  // never drawn; a prompt that holds it makes a model fail when told to
+constexpr int32_t kPoison = 11;  // never drawn; makes a model fail on a prompt that contains it, when told to
 
 using decode::toy::Model;
 
-// Mostly the same for target and draft: `noise` is how much of its own a model adds.
+// Makes a model whose logits are mostly the same for target and draft; `noise` scales the part that is its own.
 Model table(double noise = 0) {
   return Model(
       kTokens,
@@ -38,7 +38,7 @@ Model table(double noise = 0) {
       kLength);
 }
 
-// Every pass that asks for logits of a sequence with the poisoned token throws.
+// Makes every pass throw that asks for logits of a sequence with the poisoned token.
 void fail_on_poison(Model& model, ErrorKind kind = ErrorKind::kDevice) {
   model.before_pass = [&model, kind](std::span<const decode::Extension> extensions) {
     for (const decode::Extension& e : extensions) {
@@ -67,7 +67,7 @@ struct Bench {
     left[key] = spec.request.options.max_tokens;
     return key;
   }
-  // Steps until every sequence has its tokens or failed.
+  // Steps until every sequence has all its tokens or has failed.
   void run() {
     while (!left.empty()) {
       std::vector<SequenceKey> batch;
@@ -114,8 +114,8 @@ TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
   EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
 }
 
-// Started together, and when the other is on its way already: the prompt is run once, and every text is what it is
-// alone.
+// An answer shares the prompt of another one, whether they start together or the other has already emitted tokens: the
+// prompt is prefilled once, and every text is the one that the answer has alone.
 TEST(StepperRunner, AnswersToOnePromptShareIt) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
   const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
@@ -147,7 +147,7 @@ TEST(StepperRunner, AnswersToOnePromptShareIt) {
   shared.draft.before_pass = watch(longest_draft);
   start(shared, 3, first);
   EXPECT_LE(longest_target, 9u);
-  start(shared, 4, 12345);  // no such sequence (any more): the prompt is run
+  start(shared, 4, 12345);  // no such sequence (any more), so the prompt is prefilled
   EXPECT_EQ(longest_target, prompt.size() - 1);
   longest_target = 0;
   shared.run();
@@ -175,7 +175,8 @@ TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
   EXPECT_EQ(b.target.open_sequences() + b.draft.open_sequences(), 0u);
 }
 
-// What the device or the library under it fails at is told from what one sequence holds, alone in its pass or not.
+// A failure of the device or of the library under it is told apart from one that a single sequence causes, whether or
+// not that sequence is alone in its pass.
 TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   for (const ErrorKind kind : {ErrorKind::kDevice, ErrorKind::kInternal, ErrorKind::kModel})
     for (const bool alone : {true, false}) {
@@ -194,7 +195,8 @@ TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   foreign.start({1, 2}, 1);
   foreign.run();
   EXPECT_EQ(foreign.device_failures, 1);
-  // A target whose arithmetic gives NaN for one text is not the device either: any text may be sent.
+  // Arithmetic of the target that gives NaN for one text is no failure of the device either: a client may send any
+  // text.
   Bench nan;
   nan.target = Model(
       kTokens,

@@ -1,5 +1,5 @@
-// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Everything but the models is what
-// serves.
+// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Only the models differ from those
+// that are served in production.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ inline const text::Tokenizer& toy_tokenizer() {
   return tokenizer;
 }
 
-// Depends on the last two tokens; BOS has no mass, so that every text is one of letters.
+// Makes logits that depend on the last two tokens. BOS has probability 0, so every text consists of letters.
 inline decode::toy::Model::Logits toy_logits(uint64_t seed, double spread = 1.5) {
   return [inner = decode::toy::random_logits(seed, spread)](std::span<const int32_t> context, std::span<float> logits) {
     inner(context.last(std::min<size_t>(2, context.size())), logits);
@@ -40,10 +40,10 @@ struct ToyOptions {
   int k = 2;
   VerifyRule rule = VerifyRule::kToken;
   int64_t max_batch = 32;
-  bool coupled_seeds = false;  // so that seeded requests are under `rule`
+  bool coupled_seeds = false;  // if false, seeded requests are verified by `rule`, too
   std::vector<int> tree = {};
   bool suffix = false;
-  std::string record_dir = {};  // with every reject
+  std::string record_dir = {};  // records go here, including every reject
 };
 
 class ToyServer {
@@ -59,7 +59,7 @@ class ToyServer {
     serve.record_rejects = options.record_dir.empty() ? 0 : 1;
     serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
-    limits.n = static_cast<int64_t>(limits.choices);  // many samples a request
+    limits.n = static_cast<int64_t>(limits.choices);  // many samples per request
     server_.emplace(serve, limits, clock_);
     ServedModel model;
     model.card.name = "toy";
@@ -87,7 +87,7 @@ class ToyServer {
   int port() const { return server_->port(); }
   std::string admin_socket() const { return directory_.root() / "admin.sock"; }
   DraftSwap& drafts() { return runner_.drafts(); }
-  // On the admin socket; a body is posted.
+  // Sends `order` to the admin socket as a POST, or a GET if there is none.
   Response admin(const std::optional<Json>& order = std::nullopt) {
     Client client(admin_socket());
     client.send(order ? post("/admin/draft", order->dump()) : get("/admin/draft"));
@@ -99,7 +99,7 @@ class ToyServer {
     return r.status == 200 ? Json::parse(r.body) : Json();
   }
   Json draft_status() { return Json::parse(admin().body); }
-  // A request that must succeed.
+  // Sends a request that must succeed.
   Json complete(const Json& body) {
     const Response r = ask(body);
     EXPECT_EQ(r.status, 200) << body.dump() << " → " << r.body;
