@@ -1,7 +1,7 @@
 """Writes the files that a version leaves behind, so that later versions can be tested for reading them: python3
-tests/compat/make.py BUILD
+tests/compat/make.py BUILD [NAME]
 
-They go to tests/compat/VERSION, where VERSION is that of BUILD/bin/specdec; a folder that exists is not overwritten.
+They go to tests/compat/NAME (by default the version of BUILD/bin/specdec); a folder that exists is not overwritten.
 That program writes all of them from models of a few thousand parameters. The models themselves are not kept, except
 those in the package: the same seed gives the same bytes."""
 
@@ -182,7 +182,7 @@ def main():
     version = subprocess.run(
         [build / "bin/specdec", "--version"], capture_output=True, text=True, check=True
     ).stdout.split()[-1]
-    out = HERE / version
+    out = HERE / (sys.argv[2] if len(sys.argv) > 2 else version)
     if out.exists():
         sys.exit(f"{out} exists: what a version wrote is not written again")
     with tempfile.TemporaryDirectory(prefix="specdec-compat-") as scratch:
