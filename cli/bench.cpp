@@ -40,7 +40,7 @@ void add_bench(Cli& cli) {
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option_function<std::vector<std::string>>(
          "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); },
-         "Draft tokens a step: comma list of numbers and auto")
+         "Draft tokens per step: comma list of numbers and auto")
       ->delimiter(',')
       ->default_str("2,4,6,auto");
   sub->add_option_function<std::vector<std::string>>(

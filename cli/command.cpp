@@ -68,7 +68,7 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
              throw Error(ErrorKind::kUsage, "--k: expected a number >= 0 or auto, found '" + text + "'");
            options.k = value;
          },
-         "Draft tokens a step: a number, 0 = plain, or auto")
+         "Draft tokens per step: a number, 0 = plain, or auto")
       ->default_str("auto")
       ->group("Speculation");
   add_verify_flags(sub, options);

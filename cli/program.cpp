@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/shell.h"
 #include "cli/log.h"
+#include "cli/mistakes.h"
 #include "cli/settings.h"
 #include "cli/stop_deadline.h"
 
@@ -68,24 +69,11 @@ void declare_globals(CLI::App& app, Global& global) {
   app.add_flag_function(
       "-q,--quiet", [&global](int64_t n) { global.verbosity -= static_cast<int>(n); }, "No progress, errors only");
   app.add_option("--log-format", global.log_format, "text | json")->check(CLI::IsMember({"text", "json"}));
-  app.set_version_flag("--version", std::string("specdec ") + SPECDEC_VERSION);
+  app.set_version_flag("-V,--version", std::string("specdec ") + SPECDEC_VERSION);
   app.footer(kFooter);
   app.require_subcommand(1);
   app.fallthrough();
   app.failure_message(CLI::FailureMessage::simple);
-}
-
-// CLI11 only reports that a command is missing; users want to see the word that they mistyped.
-void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--config" || arguments[i] == "--log-format") {
-      ++i;
-    } else if (arguments[i].rfind('-', 0) != 0) {
-      for (const CLI::App* sub : app.get_subcommands({}))
-        if (sub->get_name() == arguments[i]) return;
-      throw Error(ErrorKind::kUsage, "unknown command '" + arguments[i] + "' (see specdec --help)");
-    }
-  }
 }
 
 // Returns the command as parsed, for example "data regenerate".
@@ -131,8 +119,11 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     add_fetch(cli);
     add_doctor(cli);
     add_completion(cli);
-    if (!global.arguments.empty() && global.arguments.front() == "help") throw CLI::CallForHelp();
-    refuse_unknown_command(app, global.arguments);
+    if (!global.arguments.empty() && global.arguments.front() == "help") {
+      std::fputs(help_of(app, {global.arguments.begin() + 1, global.arguments.end()}).c_str(), stdout);
+      return 0;
+    }
+    refuse_mistakes(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
     if (goes_on(chosen_command(app))) set_stop_resumes();

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/suggestion.h"
 #include "cli/toml_file.h"
 
 namespace specdec::cli {
@@ -22,26 +23,9 @@ std::string env_name(const std::string& text) {
   return "SPECDEC_" + result;
 }
 
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
-
-std::string nearest(const std::string& key, const std::vector<std::string>& known) {
-  const auto best = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(key, a) < edit_distance(key, b);
-  });
-  return best == known.end() ? "" : " (did you mean '" + *best + "'?)";
+std::string suggestion(const std::string& key, const std::vector<std::string>& known) {
+  const std::string meant = nearest(key, known);
+  return meant.empty() ? "" : " (did you mean '" + meant + "'?)";
 }
 
 std::vector<std::string> long_options(const CLI::App& app) {
@@ -91,7 +75,7 @@ void check_keys(const CLI::App& app, const toml::table& root, const std::string&
     const std::string key(key_node.str());
     if (const toml::table* table = node.as_table()) {
       if (std::find(commands.begin(), commands.end(), key) == commands.end())
-        throw Error(ErrorKind::kConfig, file + ": unknown table [" + key + "]" + nearest(key, commands));
+        throw Error(ErrorKind::kConfig, file + ": unknown table [" + key + "]" + suggestion(key, commands));
       std::vector<std::string> known = long_options(*app.get_subcommand(key));
       for (const CLI::App* nested : app.get_subcommand(key)->get_subcommands({})) {
         const auto options = long_options(*nested);
@@ -100,10 +84,11 @@ void check_keys(const CLI::App& app, const toml::table& root, const std::string&
       for (const auto& [name_node, value] : *table) {
         const std::string name(name_node.str());
         if (std::find(known.begin(), known.end(), name) == known.end())
-          throw Error(ErrorKind::kConfig, file + ": [" + key + "] unknown key '" + name + "'" + nearest(name, known));
+          throw Error(ErrorKind::kConfig,
+                      file + ": [" + key + "] unknown key '" + name + "'" + suggestion(name, known));
       }
     } else if (std::find(shared.begin(), shared.end(), key) == shared.end()) {
-      throw Error(ErrorKind::kConfig, file + ": unknown key '" + key + "'" + nearest(key, shared));
+      throw Error(ErrorKind::kConfig, file + ": unknown key '" + key + "'" + suggestion(key, shared));
     }
   }
 }

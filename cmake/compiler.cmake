@@ -1,4 +1,4 @@
-# Sets the flags of every target: warnings, hardening (research: reliability) and sanitizers. Uses ccache and mold where they are installed.
+# Sets the flags of every target: warnings, hardening and sanitizers. Uses ccache and mold where they are installed.
 add_library(specdec_flags INTERFACE)
 target_compile_options(specdec_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-fno-math-errno>)

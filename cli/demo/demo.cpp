@@ -247,9 +247,9 @@ class Demo {
             same == 4);
       const int code = server.stop();
       check(format("SIGTERM drains the server: exit %d", code), code == 0);
-      say(format("%lld answers, %.0f tokens a second, one after the other; greedy text as without the draft %lld of 4",
-                 static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds,
-                 static_cast<long long>(same)));
+      say(format(
+          "%lld answers, %.0f tokens per second, one after the other; greedy text as without the draft %lld of 4",
+          static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds, static_cast<long long>(same)));
     }
     begin("monitor");
     int code = 0;

@@ -1,0 +1,148 @@
+#include "cli/mistakes.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "base/error.h"
+#include "cli/suggestion.h"
+
+namespace specdec::cli {
+
+namespace {
+
+// The commands from the program down to the one that the words have named so far.
+using Levels = std::vector<const CLI::App*>;
+
+std::string name_of(const Levels& levels) {
+  std::string name = "specdec";
+  for (size_t i = 1; i < levels.size(); ++i) name += " " + levels[i]->get_name();
+  return name;
+}
+
+[[noreturn]] void refuse(const Levels& levels, const std::string& what, const std::string& meant) {
+  std::string see = "specdec help";
+  for (size_t i = 1; i < levels.size(); ++i) see += " " + levels[i]->get_name();
+  throw Error(ErrorKind::kUsage, what + (meant.empty() ? ": see " : ": did you mean " + meant + "? See ") + see);
+}
+
+const CLI::App* subcommand(const CLI::App& app, const std::string& word) {
+  for (const CLI::App* sub : app.get_subcommands({}))
+    if (sub->get_name() == word) return sub;
+  return nullptr;
+}
+
+// Groups of flags are commands without a name.
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({}))
+    if (!sub->get_name().empty()) names.push_back(sub->get_name());
+  return names;
+}
+
+// Words that other tools have for these commands.
+const std::map<std::string, std::string>& other_words() {
+  static const std::map<std::string, std::string> kWords = {
+      {"version", "--version"}, {"download", "fetch"},        {"train", "distill"},     {"eval", "validate"},
+      {"evaluate", "validate"}, {"benchmark", "bench"},       {"start", "serve"},       {"server", "serve"},
+      {"watch", "monitor"},     {"run", "loop run"},          {"list", "package list"}, {"check", "monitor check"},
+      {"install", "fetch"},     {"completions", "completion"}};
+  return kWords;
+}
+
+[[noreturn]] void refuse_command(const Levels& levels, const std::string& word) {
+  const CLI::App& level = *levels.back();
+  std::string meant = nearest(word, subcommand_names(level));
+  if (levels.size() == 1) {
+    if (const auto other = other_words().find(word); meant.empty() && other != other_words().end())
+      meant = other->second;
+    for (const CLI::App* sub : level.get_subcommands({}))
+      if (meant.empty() && subcommand(*sub, word)) meant = sub->get_name() + " " + word;
+  }
+  const std::string command = levels.size() == 1 ? word : name_of(levels).substr(8) + " " + word;
+  refuse(levels, "unknown command '" + command + "'", meant.empty() || meant[0] == '-' ? meant : "'" + meant + "'");
+}
+
+const CLI::Option* find_flag(const Levels& levels, const std::string& flag) {
+  for (auto level = levels.rbegin(); level != levels.rend(); ++level)
+    if (const CLI::Option* option = (*level)->get_option_no_throw(flag)) return option;
+  return nullptr;
+}
+
+std::vector<std::string> flag_names(const Levels& levels) {
+  std::vector<std::string> names;
+  for (const CLI::App* level : levels)
+    for (const CLI::Option* option : level->get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back(name);
+  return names;
+}
+
+void add_owners(const CLI::App& app, const std::string& path, const std::string& flag,
+                std::vector<std::string>& owners) {
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    const std::string name = path + " " + sub->get_name();
+    if (sub->get_option_no_throw(flag)) owners.push_back(name);
+    add_owners(*sub, name, flag, owners);
+  }
+}
+
+[[noreturn]] void refuse_flag(const Levels& levels, const std::string& flag) {
+  std::string meant = flag.starts_with("--") ? nearest(flag.substr(2), flag_names(levels)) : "";
+  if (!meant.empty()) meant = "--" + meant;
+  std::string what = flag + ": " + name_of(levels) + " has no such flag";
+  std::vector<std::string> owners;
+  if (flag.starts_with("--")) add_owners(*levels.front(), "specdec", flag, owners);
+  if (!owners.empty())
+    what += " (" + owners.front() + (owners.size() > 1 ? " and " + owners[1] : "") +
+            (owners.size() == 1   ? " has it)"
+             : owners.size() == 2 ? " have it)"
+                                  : " have it, among others)");
+  refuse(levels, what, meant);
+}
+
+bool is_flag(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' && (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])));
+}
+
+}  // namespace
+
+void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments) {
+  Levels levels = {&app};
+  bool answers = false;  // --help and --version need no command
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--") return;
+    if (is_flag(word)) {
+      const bool is_long = word[1] == '-';
+      const std::string flag = is_long ? word.substr(0, word.find('=')) : word.substr(0, 2);
+      const CLI::Option* option = find_flag(levels, flag);
+      if (!option) refuse_flag(levels, flag);
+      answers |= option == app.get_version_ptr() || option == levels.back()->get_help_ptr();
+      const bool value_inside = word.size() > flag.size();
+      if (option->get_items_expected_max() > 0 && !value_inside) ++i;
+    } else if (!subcommand_names(*levels.back()).empty()) {
+      const CLI::App* sub = subcommand(*levels.back(), word);
+      if (!sub) refuse_command(levels, word);
+      levels.push_back(sub);
+    }
+  }
+  if (const auto names = subcommand_names(*levels.back());
+      !answers && !names.empty() && levels.back()->get_require_subcommand_min() > 0) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    refuse(levels, name_of(levels) + ": no command given, expected one of " + list, "");
+  }
+}
+
+std::string help_of(const CLI::App& app, const std::vector<std::string>& words) {
+  Levels levels = {&app};
+  std::string above;
+  for (const std::string& word : words) {
+    const CLI::App* sub = subcommand(*levels.back(), word);
+    if (!sub) refuse_command(levels, word);
+    above = name_of(levels);
+    levels.push_back(sub);
+  }
+  return levels.back()->help(above);
+}
+
+}  // namespace specdec::cli

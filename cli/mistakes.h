@@ -1,0 +1,21 @@
+// Finds mistyped commands and flags before the command line is parsed, so that the answer names the mistake first and
+// says what may have been meant.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace specdec::cli {
+
+// Throws Error(kUsage) for the first word of `arguments` that should be a command or a flag of `app` and is none.
+void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments);
+
+// Returns the help of the command that `words` name, such as {"data", "ingest"}; the general help without words.
+// Throws Error(kUsage) if there is no such command.
+std::string help_of(const CLI::App& app, const std::vector<std::string>& words);
+
+}  // namespace specdec::cli
