@@ -10,6 +10,7 @@
 
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 #include "distill/teacher.h"
 #include "engine/model/weights.h"
 
@@ -59,11 +60,8 @@ struct Measured {
 // Steps from best to worst: by score, the earlier of equals first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
-enum class Verdict { kImproved, kNoSignificantGain, kInconclusive };
-const char* to_string(Verdict verdict);  // "improved", "no_significant_gain", "inconclusive"
-
 struct Judgement {
-  Verdict verdict = Verdict::kInconclusive;
+  Verdict verdict = Verdict::kInconclusive;  // or kImproved, kNoSignificantGain
   Estimate before, after;  // acceptance with bounded_mean over conversations, or cross entropy with a bootstrap
   Estimate difference;     // paired, better is positive; 95 % bootstrap over conversations
 };

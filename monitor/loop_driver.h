@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/verdict.h"
 #include "monitor/actions/actions.h"
 #include "monitor/facts.h"
 #include "monitor/machine.h"
@@ -22,9 +23,10 @@ namespace specdec::monitor {
 
 // The sources led to this verdict.
 struct ObservedVerdict {
-  std::string verdict, reason;  // are as in Judged
-  Json evidence;                // is recorded with a transition
-  int64_t records = 0;          // counts the records that were read
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;   // is as in Judged
+  Json evidence;        // is recorded with a transition
+  int64_t records = 0;  // counts the records that were read
 };
 
 // A driver lives for one check, and is of no use after it has thrown.

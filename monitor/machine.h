@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/verdict.h"
 
 namespace specdec::monitor {
 
@@ -110,7 +111,8 @@ void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 // A check tells the machine its verdict, the digest of the package in the channel and the fingerprint of the target as
 // it is served.
 struct MachineInput {
-  std::string verdict, package, target;
+  Verdict verdict = Verdict::kInconclusive;
+  std::string package, target;
   bool former_fits = false;  // Memory::former is bound to this target
 };
 // Returns nothing where there is too little data or nothing new. A target that the redistillation under way is for is

@@ -3,11 +3,12 @@
 
 #include <string>
 
+#include "base/verdict.h"
 #include "monitor/options.h"
 
 namespace specdec::monitor {
 
 // A line for a shell, which holds no secret: a URL that does is to be given as @FILE.
-std::string next_command(const CheckOptions& options, const std::string& verdict);
+std::string next_command(const CheckOptions& options, Verdict verdict);
 
 }  // namespace specdec::monitor

@@ -20,6 +20,9 @@ struct RunInputs {
 };
 Json to_json(const RunInputs& inputs);
 
+// A run that ended well says this where the results of other commands have a verdict. It judges nothing.
+inline constexpr const char* kPromoted = "promoted";
+
 // state.json of one run (schema "specdec.loop/1"): which stages ended well, and the verdict. Written after each; a
 // stage is skipped only if its output is still there.
 class RunState {
@@ -31,7 +34,7 @@ class RunState {
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::filesystem::path& output) const;
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // The end: "promoted", or the stage that stopped the run with its exit code.
+  // The end: kPromoted, or the stage that stopped the run with its exit code.
   void promoted(int64_t now);
   void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
                const std::string& reason = "", const std::string& change = "");

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 #include "deploy/bench/options.h"
 #include "deploy/report/page.h"
 #include "deploy/validate/cpu_meter.h"
@@ -39,7 +40,7 @@ struct BenchRow {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 struct BenchResult {
-  std::string verdict;  // faster | not_worth_it | inconclusive | not_lossless | stale
+  Verdict verdict = Verdict::kInconclusive;  // or kFaster, kNotWorthIt, kNotLossless, kStale
   std::string reason;
   std::string started;
   double seconds = 0;
@@ -62,7 +63,7 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Cpu
 // speculative row at the smallest batch size gains with its whole interval; not_worth_it when its interval ends at or
 // below 1; inconclusive on a machine that was busy at the smallest batch size.
 void judge_bench(BenchResult& result);
-int bench_exit_code(const BenchResult& result);  // stale 5, not_lossless 3, else 0: an experiment that ran is done
+int bench_exit_code(Verdict verdict);  // stale 5, not_lossless 3, else 0: an experiment that ran is done
 
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);

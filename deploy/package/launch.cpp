@@ -33,11 +33,11 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   return ranges;
 }
 
-bool starts_plain(const LaunchPlan& plan) { return plan.verdict != "pass" && plan.tried_k > 0; }
+bool starts_plain(const LaunchPlan& plan) { return plan.verdict != Verdict::kPass && plan.tried_k > 0; }
 // The same plan as if the gate had passed at the K that it tried.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
-  plan.verdict = "pass";
+  plan.verdict = Verdict::kPass;
   return plan;
 }
 
@@ -315,7 +315,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   for (char& c :
        plan.gate)  // names of segments come from traffic, and some parsers of YAML end a comment at U+0085 or U+2028
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  if (report.verdict == "pass") return plan;
+  if (report.verdict == Verdict::kPass) return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)

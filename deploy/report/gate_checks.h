@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/schema/validation_report.h"
+#include "base/verdict.h"
 
 namespace specdec::deploy {
 
@@ -18,8 +19,8 @@ struct Check {
   std::string segment;  // "" = all requests
   std::string name;     // binding | lossless | acceptance | speed-up | against the serving draft | against the baseline
   State state;
-  std::string verdict;  // of the report, where this one fails: stale, not_lossless, fail, not_worth_it
-  std::string text;     // one line with the figures, and where it is open what to give more of
+  Verdict verdict;   // of the report, where this one fails: kStale, kNotLossless, kFail, kNotWorthIt
+  std::string text;  // one line with the figures, and where it is open what to give more of
   // that it was judged by; none where it was not, or by no interval
   std::optional<ValidationReport::Figure> figure = {};
 };
