@@ -159,8 +159,9 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
 Page distill_page(const Json& result, const std::map<std::string, Curve>& curves) {
   Page page;
   page.title = "Draft training";
-  page.verdict = deploy::readable(result.value("verdict", ""));
-  page.verdict_class = page.verdict == "improved" ? "good" : "open";
+  const std::string verdict = result.value("verdict", "");
+  page.verdict = deploy::readable(verdict);
+  page.verdict_class = deploy::class_of(verdict_named(verdict).value_or(Verdict::kInconclusive));
   page.reason = result.value("reason", "");
   page.data = result;
   add_tiles(result, page);

@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/shell.h"
+#include "base/verdict.h"
 #include "cli/command.h"
 #include "cli/monitor_baseline.h"
 #include "monitor/check.h"
@@ -52,7 +54,7 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
   if (global.json) {
     std::printf("%s\n", result.json.dump().c_str());
   } else {
-    std::printf("%s: %s\n", result.verdict.c_str(), one_line(result.reason).c_str());
+    std::printf("%s: %s\n", to_string(result.verdict), one_line(result.reason).c_str());
     for (const Json& t : result.json["transitions"])
       std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(),
                   t["event"].get<std::string>().c_str(), shown(t["reason"]).c_str());
@@ -81,7 +83,7 @@ int run_check(const Global& global, monitor::CheckOptions options) {
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   options.program = global.program;
   int code = 0, failed_polls = 0;
-  std::string told;
+  std::optional<Verdict> told;
   const auto failed = [&failed_polls](const Error& e) {
     log(LogLevel::kWarn, std::string(e.what()) + " (failed polls in a row: " + std::to_string(++failed_polls) + ")");
   };

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/schema/package_manifest.h"
+#include "base/verdict.h"
 #include "cli/command.h"
 #include "monitor/observation.h"
 
@@ -30,7 +31,7 @@ int run_baseline(const Global& global, const BaselineOptions& options) {
   if (good) write_file_atomic(options.out, canonical_json(to_json(result.baseline)) + "\n");
   if (global.json) {
     std::printf("%s\n", Json({{"schema", "specdec.monitor_baseline/1"},
-                              {"verdict", good ? "written" : "inconclusive"},
+                              {"verdict", good ? "written" : to_string(Verdict::kInconclusive)},
                               {"reason", result.problem},
                               {"requests", result.requests},
                               {"too_short", result.skipped},
@@ -49,7 +50,7 @@ int run_baseline(const Global& global, const BaselineOptions& options) {
                   static_cast<long long>(b.n), b.mean, monitor::tolerance(b, 0));
   }
   std::fflush(stdout);
-  return good ? 0 : 4;
+  return good ? 0 : exit_code(Verdict::kInconclusive);
 }
 
 }  // namespace

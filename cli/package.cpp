@@ -12,6 +12,7 @@
 #include "base/model_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/shell.h"
+#include "base/verdict.h"
 #include "cli/command.h"
 #include "cli/package.h"
 #include "deploy/package/checks.h"
@@ -32,7 +33,7 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
 // If the exit code is not 0 but there was no error, the reason is the last line on stderr, as for errors.
 int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
            const std::string& verdict, const std::string& text) {
-  result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
+  result["verdict"] = outcome.exit_code == exit_code(Verdict::kStale) ? to_string(Verdict::kStale) : verdict;
   result["reason"] = outcome.reason;
   if (global.json)
     result.print();
@@ -102,7 +103,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
     text += "\n  gate  " + outcome.gate_line + "\n  next  " + next;
     result["next"] = next;
   } else {
-    verdict = outcome.verdict;
+    verdict = outcome.verdict ? to_string(*outcome.verdict) : "";
     result["next"] = outcome.next;
   }
   result["gate"] = outcome.gate;
@@ -189,9 +190,9 @@ int run_lint(const Global& global, const PackageFlags& flags) {
           : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA",
                         flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
   ValidationReport unmeasured;
-  unmeasured.verdict = "inconclusive";
+  unmeasured.verdict = Verdict::kInconclusive;
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);
-  if (report && !fatal && report->verdict == "pass" && !flags.package.empty())
+  if (report && !fatal && report->verdict == Verdict::kPass && !flags.package.empty())
     next = shell_words({"specdec", "serve", flags.package});
   result["gate"] = report ? gate_json(*report) : Json();
   result["next"] = next;

@@ -42,7 +42,8 @@ int run_list(const Global& global, const PackageFlags& flags) {
       row["visibility"] = p.manifest.is_public ? "public" : "private";
       row["parent"] = p.manifest.parent;
       char figures[96];
-      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", report.verdict.c_str(), report.alpha.value,
+      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", to_string(report.verdict),
+                    report.alpha.value,
                     report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
       text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
     }

@@ -191,18 +191,6 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured) {
   return steps;
 }
 
-const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kImproved:
-      return "improved";
-    case Verdict::kNoSignificantGain:
-      return "no_significant_gain";
-    case Verdict::kInconclusive:
-      return "inconclusive";
-  }
-  throw Error(ErrorKind::kInternal, "evaluate: unknown verdict");
-}
-
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance) {
   constexpr double kLevel = 0.05;

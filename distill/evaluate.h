@@ -10,6 +10,7 @@
 
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 #include "distill/teacher.h"
 #include "engine/model/weights.h"
 
@@ -61,13 +62,10 @@ struct Measured {
 // Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
-enum class Verdict { kImproved, kNoSignificantGain, kInconclusive };
-const char* to_string(Verdict verdict);  // "improved", "no_significant_gain", "inconclusive"
-
 struct Judgement {
-  Verdict verdict = Verdict::kInconclusive;
-  Estimate before, after;  // acceptance: bounded_mean over conversations; cross entropy: bootstrap
-  Estimate difference;     // paired, positive is better; 95 % bootstrap over conversations
+  Verdict verdict = Verdict::kInconclusive;  // or kImproved, kNoSignificantGain
+  Estimate before, after;                    // acceptance: bounded_mean over conversations; cross entropy: bootstrap
+  Estimate difference;                       // paired, positive is better; 95 % bootstrap over conversations
 };
 inline constexpr int64_t kMinVerdictConversations = 8;
 

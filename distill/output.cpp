@@ -41,20 +41,15 @@ void collect(const Json& a, const Json& b, const std::string& path, std::string&
 std::string reason(const Outcome& o) {
   const char* what = o.by_acceptance ? "acceptance" : "cross entropy";
   char text[256];
-  switch (o.judgement.verdict) {
-    case Verdict::kInconclusive:
-      std::snprintf(text, sizeof text,
-                    "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
-                    static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
-                    static_cast<long long>(2 * kMinVerdictConversations));
-      break;
-    case Verdict::kImproved:
-    case Verdict::kNoSignificantGain:
-      std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
-                    what, o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
-                    o.judgement.difference.ci.low, o.judgement.difference.ci.high);
-      break;
-  }
+  if (o.judgement.verdict == Verdict::kInconclusive)
+    std::snprintf(text, sizeof text,
+                  "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
+                  static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
+                  static_cast<long long>(2 * kMinVerdictConversations));
+  else
+    std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
+                  what, o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
+                  o.judgement.difference.ci.low, o.judgement.difference.ci.high);
   return text;
 }
 
@@ -79,12 +74,12 @@ std::string longer(const DistillOptions& o) {
 
 }  // namespace
 
-NextStep next_step(const std::string& verdict, const DistillOptions& o, bool rising) {
-  if (verdict == "improved")
+NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising) {
+  if (verdict == Verdict::kImproved)
     return {"the gate measures the draft against its floor and its speed",
             shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data,
                          "--out", o.out + "/gate"})};
-  if (verdict == "no_significant_gain")
+  if (verdict == Verdict::kNoSignificantGain)
     return {rising ? "the draft was still getting better when the run ended: train it longer"
                    : "the draft stopped getting better before the run ended: more data or more layers help more than "
                      "this longer run",
@@ -163,7 +158,7 @@ Evaluation evaluation_from_json(const Json& object) {
 
 Json result_json(const Outcome& o, const DistillOptions& options, const std::optional<Fingerprint>& draft) {
   Json out = {{"schema", "specdec.distill/1"},
-              {"verdict", to_string(o.judgement.verdict)},
+              {"verdict", o.judgement.verdict},
               {"reason", reason(o)},
               {"started", o.started},
               {"seconds", o.seconds},
@@ -204,7 +199,7 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"conversations", o.selection_conversations},
                        {"measured", measured}}}};
   const auto& curve = o.training.measured;
-  const NextStep next = next_step(out["verdict"], options, !curve.empty() && o.kept_step == curve.back().step);
+  const NextStep next = next_step(o.judgement.verdict, options, !curve.empty() && o.kept_step == curve.back().step);
   out["next"] = next.command;
   out["next_reason"] = next.reason;
   if (!o.chosen.is_null()) out["training"]["chosen"] = o.chosen;

@@ -7,6 +7,7 @@
 
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/verdict.h"
 #include "distill/draft_init.h"
 #include "distill/evaluate.h"
 #include "distill/options.h"
@@ -41,7 +42,7 @@ struct Outcome {
 struct NextStep {
   std::string reason, command;
 };
-NextStep next_step(const std::string& verdict, const DistillOptions& options, bool rising);
+NextStep next_step(Verdict verdict, const DistillOptions& options, bool rising);
 
 // Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
 // inputs.

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/log.h"
+#include "base/verdict.h"
 #include "data/shard_reader.h"
 #include "distill/draft_vocab.h"
 #include "distill/output.h"
@@ -237,13 +238,17 @@ int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStor
               "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
 }
 
-int exit_code_of(const std::string& verdict) {
-  return verdict == "improved" ? 0 : verdict == "no_significant_gain" ? 3 : 4;
+// The exit code of a run that ended earlier. Its result.json counts as inconclusive where it names no verdict of
+// distill.
+int exit_code_of(const Json& done, const std::string& where) {
+  const auto verdict = verdict_named(json_string(done, "verdict", where, ErrorKind::kData));
+  const bool is_decided = verdict == Verdict::kImproved || verdict == Verdict::kNoSignificantGain;
+  return exit_code(is_decided ? *verdict : Verdict::kInconclusive);
 }
 
 DistillResult no_data(const Setup& s, const std::string& started) {
   Json json = {{"schema", "specdec.distill/1"},
-               {"verdict", "inconclusive"},
+               {"verdict", Verdict::kInconclusive},
                {"reason", "no row has a token to learn: " + s.options.data + " holds too little data"},
                {"started", started},
                {"seconds", 0},
@@ -251,10 +256,10 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"inputs", s.inputs},
                {"options", describe(s.options)},
                {"data", s.data_counts},
-               {"next", next_step("inconclusive", s.options, false).command},
-               {"next_reason", next_step("inconclusive", s.options, false).reason}};
+               {"next", next_step(Verdict::kInconclusive, s.options, false).command},
+               {"next_reason", next_step(Verdict::kInconclusive, s.options, false).reason}};
   write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
-  return {json, 4};
+  return {json, exit_code(Verdict::kInconclusive)};
 }
 
 // The state that training starts from; a resumed run takes it from its checkpoint.
@@ -348,7 +353,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
                 result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
-  return {json, exit_code_of(json["verdict"])};
+  return {json, exit_code(outcome.judgement.verdict)};
 }
 
 }  // namespace
@@ -383,7 +388,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   if (fs::exists(out / "result.json")) {
     const Json done = read_json(out / "result.json");
     require_schema(done, "distill", 1, (out / "result.json").string());
-    return {done, exit_code_of(json_string(done, "verdict", (out / "result.json").string(), ErrorKind::kData))};
+    return {done, exit_code_of(done, (out / "result.json").string())};
   }
   check_memory(s, draft_to_train(s, draft));
   if (s.train.rows.empty()) return no_data(s, started);

@@ -37,13 +37,18 @@ void require_options(const CheckOptions& o) {
 
 }  // namespace
 
-int monitor_exit_code(const std::string& verdict, const std::string& fail_on) {
-  if (verdict == "stale_target") return 5;
-  if (verdict == "inconclusive") return 4;
-  if (verdict == "not_worth_it") return fail_on == "stale" ? 0 : 6;
-  if (verdict == "drift") return fail_on == "stale" ? 0 : 3;
-  if (verdict == "warn") return fail_on == "warn" ? 3 : 0;
-  return 0;
+int monitor_exit_code(Verdict verdict, const std::string& fail_on) {
+  switch (verdict) {
+    // --fail-on names the mildest verdict that fails: warn is milder than these two, stale is graver.
+    case Verdict::kDrift:
+    case Verdict::kNotWorthIt:
+      return fail_on == "stale" ? 0 : exit_code(verdict);
+    case Verdict::kWarn:
+      return fail_on == "warn" ? exit_code(Verdict::kDrift) : exit_code(verdict);
+    // The others fail, or do not, whatever --fail-on says: without data, or for another target, nothing was judged.
+    default:
+      return exit_code(verdict);
+  }
 }
 
 CheckResult check(const CheckOptions& options, const Clock& clock) {

@@ -6,13 +6,15 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/verdict.h"
 #include "monitor/options.h"
 
 namespace specdec::monitor {
 
 struct CheckResult {
   Json json;  // schema "specdec.monitor/1"
-  std::string verdict, reason;
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;
   int exit_code = 0;
 };
 
@@ -25,6 +27,6 @@ CheckResult check(const CheckOptions& options, const Clock& clock);
 
 // Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, changed
 // as --fail-on says.
-int monitor_exit_code(const std::string& verdict, const std::string& fail_on);
+int monitor_exit_code(Verdict verdict, const std::string& fail_on);
 
 }  // namespace specdec::monitor

@@ -139,7 +139,7 @@ void LoopDriver::observed(Transaction& transaction, const Facts& facts, const Ob
                            .former_fits = is_former_fit(context(facts))};
   if (const std::optional<Event> event = event_of(memory_, input, now())) {
     const std::string* alert = firing(memory_.alerts);
-    const bool from_outside = event == Event::kAlarm && observed.verdict != "drift" && alert;
+    const bool from_outside = event == Event::kAlarm && observed.verdict != Verdict::kDrift && alert;
     apply(transaction, facts, {*event, from_outside ? "Alertmanager: " + *alert : observed.reason, observed.evidence});
   }
   write_memory(transaction);

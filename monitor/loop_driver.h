@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/verdict.h"
 #include "monitor/actions/actions.h"
 #include "monitor/facts.h"
 #include "monitor/machine.h"
@@ -22,9 +23,10 @@ namespace specdec::monitor {
 
 // The verdict that the sources led to.
 struct ObservedVerdict {
-  std::string verdict, reason;  // as in Judged
-  Json evidence;                // recorded with a transition
-  int64_t records = 0;          // number of records read
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;   // as in Judged
+  Json evidence;        // recorded with a transition
+  int64_t records = 0;  // number of records read
 };
 
 // A driver lives for one check, and must not be used after it has thrown.

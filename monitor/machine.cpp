@@ -225,19 +225,20 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
   if (!m.expected.empty() && input.package != m.expected) return std::nullopt;  // our own move is still pending
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
-  if (input.verdict == "stale_target")
+  if (input.verdict == Verdict::kStaleTarget)
     return at_work && same_target(m.goal, input.target) ? std::nullopt : std::optional(Event::kStale);
-  if (input.verdict == "drift") {
+  if (input.verdict == Verdict::kDrift) {
     const bool baking = now < m.bake_until && m.promoted == input.package && !m.former.empty() && input.former_fits;
     return baking ? Event::kRelapse : Event::kAlarm;
   }
-  if (input.verdict == "not_worth_it") return Event::kSlow;
+  if (input.verdict == Verdict::kNotWorthIt) return Event::kSlow;
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
     return Event::kAlarm;
-  if (input.verdict == "warn") return Event::kAmber;
+  if (input.verdict == Verdict::kWarn) return Event::kAmber;
   // An inconclusive verdict is no event, except that it ends SUSPECT and STALE_TARGET: neither an alert from outside
   // nor another target is reported any more.
-  if (input.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;
+  if (input.verdict == Verdict::kHealthy || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget)
+    return Event::kQuiet;
   return std::nullopt;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/verdict.h"
 
 namespace specdec::monitor {
 
@@ -111,7 +112,8 @@ void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 // The input of a check: its verdict, the digest of the package in the channel, and the fingerprint of the served
 // target.
 struct MachineInput {
-  std::string verdict, package, target;
+  Verdict verdict = Verdict::kInconclusive;
+  std::string package, target;
   bool former_fits = false;  // Memory::former is bound to this target
 };
 // Returns nothing if there is too little data or nothing new. Another target is not new if the current redistillation

@@ -21,12 +21,29 @@ std::string with_sources(const CheckOptions& o, const std::string& command) {
 
 }  // namespace
 
-std::string next_command(const CheckOptions& o, const std::string& verdict) {
-  if (verdict == "stale_target" || verdict == "drift")
-    return shell_words({"specdec", "loop", "run", o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop});
-  if (verdict == "not_worth_it") return shell_words({"specdec", "serve", o.package, "--k", "0"});
-  if (verdict == "inconclusive") return with_sources(o, o.sources.empty() ? "check" : "watch");
-  return shell_words({"specdec", "monitor", verdict == "warn" ? "report" : "status", "--state", o.state.string()});
+std::string next_command(const CheckOptions& o, Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kStaleTarget:
+    case Verdict::kDrift:
+      return shell_words({"specdec", "loop", "run", o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop});
+    case Verdict::kNotWorthIt:
+      return shell_words({"specdec", "serve", o.package, "--k", "0"});
+    case Verdict::kInconclusive:
+      return with_sources(o, o.sources.empty() ? "check" : "watch");
+    case Verdict::kWarn:
+      return shell_words({"specdec", "monitor", "report", "--state", o.state.string()});
+    case Verdict::kHealthy:
+      break;
+    case Verdict::kPass:
+    case Verdict::kFail:
+    case Verdict::kNotLossless:
+    case Verdict::kStale:
+    case Verdict::kFaster:
+    case Verdict::kImproved:
+    case Verdict::kNoSignificantGain:
+      break;  // judge() comes to none of these
+  }
+  return shell_words({"specdec", "monitor", "status", "--state", o.state.string()});
 }
 
 }  // namespace specdec::monitor

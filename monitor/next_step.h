@@ -3,11 +3,12 @@
 
 #include <string>
 
+#include "base/verdict.h"
 #include "monitor/options.h"
 
 namespace specdec::monitor {
 
 // Returns a line for a shell. It holds no secret: for a URL with a secret it says @FILE.
-std::string next_command(const CheckOptions& options, const std::string& verdict);
+std::string next_command(const CheckOptions& options, Verdict verdict);
 
 }  // namespace specdec::monitor

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
+#include "base/verdict.h"
 #include "monitor/counter_chart.h"
 #include "monitor/detector.h"
 #include "monitor/options.h"
@@ -70,9 +71,10 @@ Observation observe(const ObservationContext& context, Detector& detector);
 void keep(const Observation& observation, State& state);
 
 struct Judged {
-  std::string verdict, reason;  // verdict: one that monitor_exit_code() knows; reason: one line
-  Json figure;                  // the figure that the verdict was judged by: {name, value, limit, …}
-  std::string next = {};        // the command to run next
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;     // one line
+  Json figure;            // the figure that the verdict was judged by: {name, value, limit, …}
+  std::string next = {};  // the command to run next
 };
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
              const Observation& observation);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/verdict.h"
 #include "monitor/actions/actions.h"
 #include "monitor/admin.h"
 #include "monitor/channel.h"
@@ -78,7 +79,7 @@ Untried untried_candidate(const LoopContext& context) {
   if (const std::string tiers = context.facts.misfit(found->manifest.target); !tiers.empty())
     return {.waiting = who + " is bound to another target than the one served (" + tiers + " differ)"};
   const std::string verdict = json_string(found->manifest.report, "verdict", who, ErrorKind::kData);
-  if (verdict != "pass" && !context.options.policy.allow_failed)
+  if (verdict_named(verdict) != Verdict::kPass && !context.options.policy.allow_failed)
     return {.waiting = who + " did not pass its gate (" + verdict + "): --allow-failed tries it nevertheless"};
   return {.package = std::move(found)};
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/verdict.h"
 #include "monitor/detector.h"
 #include "monitor/next_step.h"
 #include "monitor/transaction.h"
@@ -116,7 +117,7 @@ class SourcesCheck {
     SourcesOutcome outcome;
     Judged& judged = outcome.judged;
     if (is_stale)
-      judged = {"stale_target",
+      judged = {Verdict::kStaleTarget,
                 reading.served.stale,
                 {{"name", "target"}, {"value", facts_.target.id.substr(0, 12)}, {"limit", bound().id.substr(0, 12)}}};
     else
@@ -127,10 +128,10 @@ class SourcesCheck {
     if (!facts_.target_check.evidence.is_null()) evidence["target"] = facts_.target_check.evidence;
     outcome.result = result_json(judged, evidence);
     outcome.speedup_now = is_stale ? 1 : speedup_now(facts_.report, reading.detector);
-    const std::string& verdict = judged.verdict;
-    if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
+    const Verdict verdict = judged.verdict;
+    if (verdict == Verdict::kDrift || verdict == Verdict::kStaleTarget || verdict == Verdict::kNotWorthIt)
       outcome.alarm_key =
-          digest() + " " + state_.value("epoch") + " " + verdict + (is_stale ? " " + facts_.target.id : "");
+          digest() + " " + state_.value("epoch") + " " + to_string(verdict) + (is_stale ? " " + facts_.target.id : "");
     return outcome;
   }
 
@@ -153,19 +154,20 @@ class SourcesCheck {
   }
 
   void record(const SourcesOutcome& outcome, const Reading& reading) {
-    const std::string& verdict = outcome.judged.verdict;
+    const Verdict verdict = outcome.judged.verdict;
     state_.set_value("detector", reading.detector.state().dump());
-    if (state_.value("verdict") != verdict) state_.append(HistoryEntry{0, now(), verdict, digest(), outcome.result});
-    state_.set_value("verdict", verdict);
+    if (verdict_named(state_.value("verdict")) != verdict)
+      state_.append(HistoryEntry{0, now(), to_string(verdict), digest(), outcome.result});
+    state_.set_value("verdict", to_string(verdict));
   }
 
   Json alarm_environment(const SourcesOutcome& outcome, const Detector& detector) const {
-    const std::string& verdict = outcome.judged.verdict;
+    const Verdict verdict = outcome.judged.verdict;
     return {{"SPECDEC_ALARM_VERDICT", verdict},
             {"SPECDEC_ALARM_REASON", outcome.judged.reason},
             {"SPECDEC_ALARM_PACKAGE", options_.package},
             {"SPECDEC_ALARM_TARGET", options_.target},
-            {"SPECDEC_ALARM_SEGMENT", verdict == "drift" ? detector.peak().stratum : ""},
+            {"SPECDEC_ALARM_SEGMENT", verdict == Verdict::kDrift ? detector.peak().stratum : ""},
             {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options_)).string()}};
   }
 

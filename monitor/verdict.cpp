@@ -87,7 +87,7 @@ namespace {
 Judged drift(const Peak& peak, double level) {
   const Sums& since = peak.since_change;
   const double observed = mean_of(since.x, since.n), expected = mean_of(since.expected, since.n);
-  return {"drift",
+  return {Verdict::kDrift,
           format("acceptance has dropped%s%s: %.3f in %lld requests since the change, %.3f expected (e-value 1e%.1f, "
                  "alarm at 1e%.1f)",
                  peak.stratum.empty() ? "" : ", most in ", peak.stratum.c_str(), observed,
@@ -116,7 +116,7 @@ const ChartView* furthest(const Observation& observation) {
 // Reports how far each kind of source is from a verdict.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
-    return {"inconclusive",
+    return {Verdict::kInconclusive,
             "no source is given (--source): acceptance is not watched, only the target is compared",
             {{"name", "sources"}, {"value", 0}, {"limit", 1}}};
   const int64_t requests = detector.pooled().total.n;
@@ -133,7 +133,7 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
       text += format("; %.0f of %.0f tested tokens of the next judgement", chart->waiting, CounterChart::kMinTested);
     if (observation.records_sources == 0) figure = figure_of(*chart);
   }
-  return {"inconclusive",
+  return {Verdict::kInconclusive,
           "too little data: " + text + (observation.notes.empty() ? "" : "; " + observation.notes.front()), figure};
 }
 
@@ -141,12 +141,12 @@ Judged healthy(const Detector& detector, const Observation& observation, double 
   const Sums& all = detector.pooled().total;
   if (all.n < kEnoughRequests) {
     const ChartView& chart = *furthest(observation);
-    return {"healthy", std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart),
+    return {Verdict::kHealthy, std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart),
             figure_of(chart)};
   }
   const double observed = mean_of(all.x, all.n), expected = mean_of(all.expected, all.n),
                log_e = detector.log_evidence();
-  return {"healthy",
+  return {Verdict::kHealthy,
           format("%lld requests judged: acceptance %.3f, expected %.3f (%+.3f within strata, %+.3f by mix; e-value "
                  "1e%.1f, alarm at 1e%.1f)",
                  static_cast<long long>(all.n), observed, expected, detector.within_part(false),
@@ -168,28 +168,28 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
   if (detector.peak().log_evidence >= level) return drift(detector.peak(), level);
   const ChartView* chart = furthest(observation);
   if (!observation.chart_alarms.empty())
-    return {"drift", observation.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
+    return {Verdict::kDrift, observation.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
   if (const double s = speedup_now(report, detector); s > 0 && s <= 1.0)
     return {
-        "not_worth_it",
+        Verdict::kNotWorthIt,
         format("at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
                report.speedup.value),
         {{"name", "speedup"}, {"value", s}, {"limit", 1}, {"validated", report.speedup.value}}};
   if (log_e >= std::log(kWarnLevel))
-    return {"warn",
+    return {Verdict::kWarn,
             format("evidence of a drop is growing (e-value %.0f, alarm at 1e%.1f)", std::exp(std::min(log_e, 40.0)),
                    level / std::log(10.0)),
             {{"name", "log10_e"}, {"value", log_e / std::log(10.0)}, {"limit", level / std::log(10.0)}}};
   if (const Amber& amber = detector.amber(); amber.on())
-    return {"warn",
+    return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
   if (!observation.set_aside.empty())
-    return {"warn",
+    return {Verdict::kWarn,
             "a source is set aside: " + observation.set_aside.front(),
             {{"name", "sources_set_aside"}, {"value", observation.set_aside.size()}, {"limit", 0}}};
   if (!observation.chart_notes.empty())
-    return {"warn", observation.chart_notes.front(),
+    return {Verdict::kWarn, observation.chart_notes.front(),
             chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne)
     return inconclusive(options, detector, observation);

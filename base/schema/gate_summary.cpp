@@ -43,7 +43,7 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
 }  // namespace
 
 std::string gate_line(const ValidationReport& r) {
-  std::string verdict = r.verdict;
+  std::string verdict = to_string(r.verdict);
   std::replace(verdict.begin(), verdict.end(), '_', ' ');
   return one_line(verdict + (r.reason.empty() ? "" : ": " + r.reason));
 }
@@ -94,12 +94,28 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
     start.insert(start.end(), more.begin(), more.end());
     return one_line(shell_words(start));
   };
-  if (r.verdict == "pass")
-    return command({"specdec", "package"},
-                   {"--report", c.out + "/report.json", "--store", "store", "--channel", "production"});
-  if (r.verdict == "not_worth_it") return command({"specdec", "bench"}, {"--data", c.data, "--out", c.out + "/bench"});
-  if (r.verdict == "not_lossless") return one_line(validate_again(c, {"--parts", "lossless", "--dtype", "fp32"}));
-  if (r.verdict == "inconclusive") return one_line(next_of_open(r, c));
+  switch (r.verdict) {
+    case Verdict::kPass:
+      return command({"specdec", "package"},
+                     {"--report", c.out + "/report.json", "--store", "store", "--channel", "production"});
+    case Verdict::kNotWorthIt:
+      return command({"specdec", "bench"}, {"--data", c.data, "--out", c.out + "/bench"});
+    case Verdict::kNotLossless:
+      return one_line(validate_again(c, {"--parts", "lossless", "--dtype", "fp32"}));
+    case Verdict::kInconclusive:
+      return one_line(next_of_open(r, c));
+    case Verdict::kFail:
+    case Verdict::kStale:
+      break;
+    case Verdict::kFaster:
+    case Verdict::kHealthy:
+    case Verdict::kWarn:
+    case Verdict::kDrift:
+    case Verdict::kStaleTarget:
+    case Verdict::kImproved:
+    case Verdict::kNoSignificantGain:
+      break;  // is_gate_verdict() keeps these out of reports
+  }
   // fail, stale: train the draft further on this target's answers.
   return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",
                                "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));

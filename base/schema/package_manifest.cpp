@@ -133,7 +133,8 @@ void PackageManifest::validate(const std::string& where) const {
   check(provenance.is_object(), "provenance: expected an object");
   const ValidationReport parsed = validation_report_from_json(report, where + ": report");
   check(parsed.target == target && parsed.draft == draft, "report: was made for another pair of models");
-  check(parsed.verdict == "pass" || allowed_failed, "report: verdict " + parsed.verdict + " without allowed_failed");
+  check(parsed.verdict == Verdict::kPass || allowed_failed,
+        std::string("report: verdict ") + to_string(parsed.verdict) + " without allowed_failed");
   for (size_t i = 0; i < variants.size(); ++i) {
     const DraftVariant& v = variants[i];
     const std::string at = "variants[" + std::to_string(i) + "]: ";
@@ -147,7 +148,8 @@ void PackageManifest::validate(const std::string& where) const {
     if (v.report.is_null()) continue;
     const ValidationReport own = validation_report_from_json(v.report, where + ": " + at + "report");
     check(own.target == target && own.draft == v.fingerprint, at + "report: was made for another pair of models");
-    check(own.verdict == "pass" || allowed_failed, at + "report: verdict " + own.verdict + " without allowed_failed");
+    check(own.verdict == Verdict::kPass || allowed_failed,
+          at + "report: verdict " + to_string(own.verdict) + " without allowed_failed");
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <set>
 
 namespace specdec {
 
@@ -343,25 +342,23 @@ void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
   r.goal = json_double(o, "goal", 0, 1, where, kReport);
 }
 
-}  // namespace
-
-int verdict_exit_code(const std::string& verdict) {
-  static const std::map<std::string, int> kCodes = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
-                                                    {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
-  const auto it = kCodes.find(verdict);
-  if (it == kCodes.end()) throw Error(ErrorKind::kInternal, "'" + verdict + "' is no verdict of validate");
-  return it->second;
+Verdict gate_verdict(const std::string& name, const std::string& where) {
+  const std::optional<Verdict> verdict = verdict_named(name);
+  if (!verdict || !is_gate_verdict(*verdict))
+    throw Error(kReport, where +
+                             ": verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, "
+                             "found '" +
+                             name.substr(0, 40) + "'");
+  return *verdict;
 }
+
+}  // namespace
 
 void ValidationReport::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
     if (!ok) throw Error(kReport, where + ": " + text);
   };
-  static const std::set<std::string> kVerdicts = {"pass",         "fail",         "not_lossless",
-                                                  "not_worth_it", "inconclusive", "stale"};
-  check(kVerdicts.count(verdict) != 0,
-        "verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, found '" +
-            verdict.substr(0, 40) + "'");
+  gate_verdict(to_string(verdict), where);
   check(is_sha256_hex(target.id) && is_sha256_hex(draft.id), "inputs: fingerprints missing");
   check(alpha.value >= 0 && alpha.value <= 1 && alpha.ci.low >= 0 && alpha.ci.high <= 1,
         "acceptance: alpha: expected numbers in [0, 1]");
@@ -372,7 +369,7 @@ void ValidationReport::validate(const std::string& where) const {
   for (size_t i = 0; i < schedule.size(); ++i)
     check(schedule[i].low <= schedule[i].high && (i == 0 || schedule[i].low > schedule[i - 1].high),
           "speed: schedule: batch ranges must ascend without overlap");
-  if (verdict == "pass")
+  if (verdict == Verdict::kPass)
     check(alpha.n > 0 && has_speed && has_lossless, "a pass needs acceptance, speed and lossless figures");
 }
 
@@ -448,7 +445,7 @@ Json to_json(const ValidationReport& r) {
 ValidationReport validation_report_from_json(const Json& object, const std::string& where) {
   require_schema(object, "validate", ValidationReport::kVersion, where);
   ValidationReport r;
-  r.verdict = json_string(object, "verdict", where, kReport);
+  r.verdict = gate_verdict(json_string(object, "verdict", where, kReport), where);
   r.reason = json_string(object, "reason", "", where, kReport);
   r.judged_by = read_figures(object, where);
   r.next = json_string(object, "next", "", where, kReport);

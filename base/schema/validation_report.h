@@ -16,6 +16,7 @@
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 
 namespace specdec {
 
@@ -71,10 +72,10 @@ ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule);
 
 struct ValidationReport {
   static constexpr int kVersion = 1;
-  std::string verdict;           // pass | fail | not_lossless | not_worth_it | inconclusive | stale
-  std::string reason;            // one line
-  struct Figure {                // a figure that the verdict was judged by
-    std::string check, segment;  // as in deploy/report/gate_checks.h
+  Verdict verdict = Verdict::kInconclusive;  // is one that is_gate_verdict() knows
+  std::string reason;                        // one line
+  struct Figure {                            // a figure that the verdict was judged by
+    std::string check, segment;              // as in deploy/report/gate_checks.h
     double value = 0;
     Interval ci = {};
     double limit = 0;  // the limit that the interval was compared with
@@ -153,9 +154,5 @@ struct ValidationReport {
 };
 Json to_json(const ValidationReport& report);
 ValidationReport validation_report_from_json(const Json& object, const std::string& where);
-
-// Returns the exit code for a verdict (docs/contract.md): pass 0, fail and not_lossless 3, inconclusive 4, stale 5,
-// not_worth_it 6.
-int verdict_exit_code(const std::string& verdict);
 
 }  // namespace specdec

@@ -12,12 +12,14 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/schema/validation_report.h"
+#include "base/verdict.h"
 #include "cli/child_process.h"
 #include "cli/demo/reference_drafts.h"
 #include "cli/demo/table.h"
 #include "cli/demo/traffic_client.h"
 #include "cli/demo/traffic_generator.h"
 #include "cli/loop/loop.h"
+#include "cli/loop/runs.h"
 #include "cli/stop_deadline.h"
 #include "data/shard_reader.h"
 
@@ -187,10 +189,11 @@ class Demo {
     check_entropy(bigram, "the target");
     check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor),
           bigram.alpha.ci.high < bigram.floor);
-    check(format("an untrained draft fails the gate: verdict %s, exit %d", untrained.verdict.c_str(), untrained_code),
-          untrained_code == 3);
+    check(
+        format("an untrained draft fails the gate: verdict %s, exit %d", to_string(untrained.verdict), untrained_code),
+        untrained_code == 3);
     say("bigram draft " + interval(bigram.alpha) + ", untrained draft " + interval(untrained.alpha) + ": gate says " +
-        bigram.verdict + ", " + untrained.verdict);
+        to_string(bigram.verdict) + ", " + to_string(untrained.verdict));
   }
 
   void distill() {
@@ -207,10 +210,10 @@ class Demo {
     begin("validate");
     first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &first_code_);
     check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d",
-                 first_report_.alpha.value, first_report_.verdict.c_str(), first_code_),
+                 first_report_.alpha.value, to_string(first_report_.verdict), first_code_),
           first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
-    say(first_report_.verdict + ": acceptance " + interval(first_report_.alpha) + ", speed-up " +
-        interval(first_report_.speedup) +
+    say(to_string(first_report_.verdict) + std::string(": acceptance ") + interval(first_report_.alpha) +
+        ", speed-up " + interval(first_report_.speedup) +
         format(", greedy text identical on %lld of %lld prompts",
                static_cast<long long>(first_report_.greedy_identical),
                static_cast<long long>(first_report_.greedy_prompts)));
@@ -235,7 +238,7 @@ class Demo {
     if (first_code_ != 0) arguments.push_back("--allow-failed");
     const Json packaged = run_json(arguments);
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
-        (first_code_ != 0 ? ", although the gate says " + first_report_.verdict : ""));
+        (first_code_ != 0 ? std::string(", although the gate says ") + to_string(first_report_.verdict) : ""));
     begin("serve");
     {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve.log");
@@ -328,13 +331,13 @@ class Demo {
     const auto report = validation_report_from_json(read_json(report_file), report_file.string());
     const std::string verdict = loop.at("verdict");
     check(format("redistilling brings it back: acceptance %.3f > 0.70, %s", report.alpha.value, verdict.c_str()),
-          report.alpha.ci.low > 0.70 && verdict == "promoted");
+          report.alpha.ci.low > 0.70 && verdict == kPromoted);
     updated_report_ = report_file.parent_path() / "report.html";
     say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " +
         interval(report.speedup) +
-        (code != 0 ? "; the gate says " + report.verdict + ", so the old package stays" : ""));
+        (code != 0 ? std::string("; the gate says ") + to_string(report.verdict) + ", so the old package stays" : ""));
     begin("monitor");
-    if (verdict == "promoted") {
+    if (verdict == kPromoted) {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve-updated.log");
       send_traffic(server.wait_for_line("listening on ", 60), options_.seed, 2 * options_.conversations, kServed,
                    DemoEdition::kUpdated, 1.0);
@@ -364,23 +367,24 @@ class Demo {
   int finish() {
     bool all = true;
     for (const auto& [what, holds] : checks_) all = all && holds;
+    const Verdict verdict = all ? Verdict::kPass : Verdict::kFail;
     if (global_.json) {
       Json checks = Json::array();
       for (const auto& [what, holds] : checks_) checks.push_back({{"check", what}, {"holds", holds}});
       const Json result = {{"schema", "specdec.demo/1"},
-                           {"verdict", all ? "pass" : "fail"},
+                           {"verdict", verdict},
                            {"tool_version", SPECDEC_VERSION},
                            {"story", story_},
                            {"checks", checks},
                            {"table", table_to_json(table_)},
                            {"report", (out_ / "gate" / "report.html").string()}};
       std::printf("%s\n", result.dump().c_str());
-      return all ? 0 : 3;
+      return exit_code(verdict);
     }
     std::printf("\n");
     for (const auto& [what, holds] : checks_) std::printf("%s %s\n", holds ? "ok  " : "FAIL", what.c_str());
     std::printf("\n%s\nreport: %s\n", table_to_text(table_).c_str(), (out_ / "gate" / "report.html").c_str());
-    return all ? 0 : 3;
+    return exit_code(verdict);
   }
 
   const Global& global_;

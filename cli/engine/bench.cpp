@@ -18,7 +18,7 @@ int run_bench(const Global& global, const deploy::BenchOptions& options) {
                                : deploy::bench_text(result) + "\nreport: " + options.out + "/bench.html\n";
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
-  return deploy::bench_exit_code(result);
+  return deploy::bench_exit_code(result.verdict);
 }
 
 }  // namespace specdec::cli

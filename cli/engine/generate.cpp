@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/verdict.h"
 #include "cli/engine/runners.h"
 #include "deploy/generate/generate_command.h"
 
@@ -30,7 +31,7 @@ int run_generate(const Global& global, const deploy::GenerateOptions& options) {
   if (output.stale) {
     std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",
                  output.stale_reason.c_str());
-    return 5;
+    return exit_code(Verdict::kStale);
   }
   if (!global.json) put("\n");
   if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", deploy::summary(output).c_str());

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/verdict.h"
 #include "cli/engine/runners.h"
 #include "cli/stop_deadline.h"
 #include "deploy/serve/engine/serve_command.h"
@@ -27,7 +28,7 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
   if (outcome.stale) {
     std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",
                  outcome.stale_reason.c_str());
-    return 5;
+    return exit_code(Verdict::kStale);
   }
   if (global.verbosity >= 0) std::fprintf(stderr, "drained\n");
   return 0;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/verdict.h"
 #include "cli/engine/runners.h"
 #include "deploy/report/gate_ci.h"
 
@@ -54,7 +55,7 @@ int run_validate(const Global& global, const deploy::ValidateOptions& options) {
                   : deploy::report_text(v.report, v.details) + "  report             " + options.out + "/report.html\n";
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
-  return options.exit_zero ? 0 : verdict_exit_code(v.report.verdict);
+  return options.exit_zero ? 0 : exit_code(v.report.verdict);
 }
 
 }  // namespace specdec::cli

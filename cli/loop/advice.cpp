@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <limits>
 
+#include "base/verdict.h"
+
 namespace specdec::cli {
 
 namespace {
@@ -95,7 +97,7 @@ Advice of_gate(const LoopSettings& s, int exit_code, const Json& result, const J
   const int64_t layers = layers_of(s);
   switch (exit_code) {
     case 3:
-      if (words(result, "verdict") == "not_lossless")
+      if (verdict_named(words(result, "verdict")) == Verdict::kNotLossless)
         return {figures,
                 "specdec doctor: the engine's answers differ with the draft, which no setting mends; report it with "
                 "the gate's report"};

@@ -104,7 +104,7 @@ void RunState::record(const std::string& stage, const fs::path& output, double s
 
 void RunState::promoted(int64_t now) {
   state_.erase("stopped");
-  finish("promoted", now);
+  finish(kPromoted, now);
 }
 
 void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
@@ -138,7 +138,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
     if (run.key == key) return key;
   for (const EarlierRun& run : runs) {
     const int code = run.stopped_code;  // errors of the data or the settings do not go away by resuming
-    const bool interrupted = run.verdict != "promoted" && (code == 0 || code == 8 || code >= 74);
+    const bool interrupted = run.verdict != kPromoted && (code == 0 || code == 8 || code >= 74);
     if (interrupted && run.has_data && run.target_id == inputs.target_id &&
         run.settings_sha256 == inputs.settings_sha256)
       return run.key;
@@ -151,7 +151,7 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
   const std::string key = inputs.key();
   bool promoted_since = false;
   for (const EarlierRun& run : runs) {
-    promoted_since |= run.verdict == "promoted" && run.target_id == inputs.target_id;
+    promoted_since |= run.verdict == kPromoted && run.target_id == inputs.target_id;
     if (!run.judged() || run.target_id != inputs.target_id || run.settings_sha256 != inputs.settings_sha256) continue;
     const bool cooling = static_cast<double>(now - run.ended) < cooldown_s;
     std::string said =

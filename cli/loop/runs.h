@@ -20,6 +20,9 @@ struct RunInputs {
 };
 Json to_json(const RunInputs& inputs);
 
+// The word in state.json for a run that ended well. It stands where the results of other commands have a verdict.
+inline constexpr const char* kPromoted = "promoted";
+
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
 // stage; a stage is skipped only if its output still exists.
 class RunState {
@@ -31,7 +34,7 @@ class RunState {
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::filesystem::path& output) const;
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // End the run: "promoted", or with the stage that stopped it and its exit code.
+  // End the run: with kPromoted, or with the stage that stopped it and its exit code.
   void promoted(int64_t now);
   void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
                const std::string& reason = "", const std::string& change = "");

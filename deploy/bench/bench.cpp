@@ -89,7 +89,7 @@ class Run {
       judge_quality();
       judge_bench(result_);
     } else {
-      result_.verdict = "stale";
+      result_.verdict = Verdict::kStale;
     }
     result_.seconds = clock_.seconds() - begun;
     return std::move(result_);

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 #include "deploy/bench/options.h"
 #include "deploy/report/page.h"
 #include "deploy/validate/cpu_meter.h"
@@ -39,7 +40,7 @@ struct BenchRow {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 struct BenchResult {
-  std::string verdict;  // faster | not_worth_it | inconclusive | not_lossless | stale
+  Verdict verdict = Verdict::kInconclusive;  // or kFaster, kNotWorthIt, kNotLossless, kStale
   std::string reason;
   std::string started;
   double seconds = 0;
@@ -65,7 +66,7 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Cpu
 // size is a gain; not_worth_it if the interval ends at or below 1; else inconclusive.
 void judge_bench(BenchResult& result);
 // Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
-int bench_exit_code(const BenchResult& result);
+int bench_exit_code(Verdict verdict);
 
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);

@@ -166,30 +166,37 @@ void judge_bench(BenchResult& result) {
   std::sort(result.ranking.begin(), result.ranking.end(),
             [&](size_t a, size_t b) { return result.rows[a].speedup.value > result.rows[b].speedup.value; });
   if (!lossless) {
-    result.verdict = "not_lossless";
+    result.verdict = Verdict::kNotLossless;
     result.reason = "output with a draft differs from the target's own: see quality";
     return;
   }
   if (result.ranking.empty()) {
-    result.verdict = "inconclusive";
+    result.verdict = Verdict::kInconclusive;
     result.reason = "no speculative run";
     return;
   }
   const BenchRow& first = result.rows[result.ranking.front()];
   if (result.machine.busy) {
-    result.verdict = "inconclusive";
+    result.verdict = Verdict::kInconclusive;
     result.reason = "the machine was busy: " + others_of(result.machine) +
                     " while the runs were timed; run it again on an idle machine";
     return;
   }
   const double low = has_interval(first) ? first.speedup.ci.low : 0,
                high = has_interval(first) ? first.speedup.ci.high : first.speedup.value;
-  result.verdict = low > 1 ? "faster" : high <= 1 ? "not_worth_it" : "inconclusive";
+  result.verdict = low > 1 ? Verdict::kFaster : high <= 1 ? Verdict::kNotWorthIt : Verdict::kInconclusive;
   result.reason = "fastest at batch " + std::to_string(smallest) + ": " + label(first) + ", speed-up " + gain(first);
 }
 
-int bench_exit_code(const BenchResult& result) {
-  return result.verdict == "stale" ? 5 : result.verdict == "not_lossless" ? 3 : 0;
+int bench_exit_code(Verdict verdict) {
+  switch (verdict) {
+    // An experiment that ran is done, whichever side was faster.
+    case Verdict::kNotWorthIt:
+    case Verdict::kInconclusive:
+      return 0;
+    default:
+      return exit_code(verdict);
+  }
 }
 
 Json to_json(const BenchResult& r) {
@@ -222,8 +229,8 @@ Json to_json(const BenchResult& r) {
 Page bench_page(const BenchResult& r) {
   Page page;
   page.title = "Normal against speculative decoding";
-  page.verdict = readable(r.verdict);
-  page.verdict_class = r.verdict == "faster" ? "good" : r.verdict == "inconclusive" ? "open" : "bad";
+  page.verdict = readable(to_string(r.verdict));
+  page.verdict_class = class_of(r.verdict);
   page.reason = r.reason;
   page.data = to_json(r);
   for (const size_t i : r.ranking) {
@@ -264,7 +271,7 @@ std::string row_text(const BenchRow& row) {
 }
 
 std::string bench_text(const BenchResult& r) {
-  std::string out = readable(r.verdict) + ": " + r.reason + "\n\n";
+  std::string out = readable(to_string(r.verdict)) + ": " + r.reason + "\n\n";
   size_t width = 6;
   for (const BenchRow& row : r.rows) width = std::max(width, label(row).size());
   width = std::min<size_t>(width, 60);

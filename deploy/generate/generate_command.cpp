@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/verdict.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/serve/token_rules.h"
 #include "engine/decode/model_runner.h"
@@ -166,7 +167,7 @@ Json to_json(const GenerateOutput& output, const std::string& started) {
   const decode::GenerateResult& r = output.result;
   const AcceptanceCounts& c = r.counts;
   return {{"schema", "specdec.generate/1"},
-          {"verdict", output.stale ? "stale" : "done"},
+          {"verdict", output.stale ? to_string(Verdict::kStale) : "done"},
           {"started", started},
           {"seconds", r.seconds},
           {"prompt_seconds", r.prompt_seconds},

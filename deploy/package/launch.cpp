@@ -33,11 +33,11 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   return ranges;
 }
 
-bool starts_plain(const LaunchPlan& plan) { return plan.verdict != "pass" && plan.tried_k > 0; }
+bool starts_plain(const LaunchPlan& plan) { return plan.verdict != Verdict::kPass && plan.tried_k > 0; }
 // Returns the plan as if the gate had passed with the K that it tried.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
-  plan.verdict = "pass";
+  plan.verdict = Verdict::kPass;
   return plan;
 }
 
@@ -319,7 +319,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   // Segment names come from traffic, and some YAML parsers end a comment at U+0085 or U+2028.
   for (char& c : plan.gate)
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  if (report.verdict == "pass") return plan;
+  if (report.verdict == Verdict::kPass) return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
     // Reports of earlier versions have a schedule without figures.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/schema/validation_report.h"
+#include "base/verdict.h"
 
 namespace specdec::deploy {
 
@@ -25,7 +26,7 @@ struct LaunchPlan {
   bool eagle3 = false;                // the draft is an EAGLE-3 head, else a separate model
   std::vector<std::string> variants;  // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;  // from batch 1, ascending; if the gate did not pass, every k is 0
-  std::string verdict = "pass";       // of the gate
+  Verdict verdict = Verdict::kPass;   // of the gate
   std::string gate;                   // gate_line() of the report, for a comment; "" = none
   int tried_k = 0;                    // if the gate did not pass: the K that it measured
   int max_k() const;

@@ -469,7 +469,7 @@ class Linter {
   }
 
   void gate(const ValidationReport& report) {
-    if (report.verdict != "pass") add(false, "gate", "the gate did not pass: " + gate_line(report));
+    if (report.verdict != Verdict::kPass) add(false, "gate", "the gate did not pass: " + gate_line(report));
     // Earlier versions scheduled what was predicted, whatever was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)

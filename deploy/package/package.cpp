@@ -25,8 +25,6 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kStale = 5;
-
 // Writes the package's files below one directory and collects their manifest entries.
 class Builder {
  public:
@@ -203,26 +201,27 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     if (outcome.reason.empty() && v.report.target != in.target)
       outcome.reason = v.file.string() + ": was made for another target (" +
                        differing_tiers(v.report.target, in.target) + " differ)";
-  outcome.exit_code = outcome.reason.empty() ? 0 : kStale;
+  const bool is_stale = !outcome.reason.empty();
+  outcome.exit_code = is_stale ? exit_code(Verdict::kStale) : 0;
   const auto summarise = [&](const fs::path& file, const ValidationReport& report) {
     outcome.gate = gate_json(report);
     outcome.gate_line = gate_line(report);
     ValidationReport judged = report;
-    if (outcome.exit_code == kStale && own && own->target != in.target) judged.verdict = "stale";
+    if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
     GateCommand command = {options.target.string(), options.draft.string(), report.data_path,
                            file.parent_path().empty() ? "." : file.parent_path().string()};
-    if (outcome.exit_code == kStale && judged.verdict != "stale")
-      judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // next: measure this pair
+    if (is_stale && judged.verdict != Verdict::kStale)
+      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: measure this pair
     outcome.next = next_command(judged, command);
   };
   summarise(options.report, in.report);
   if (outcome.exit_code != 0 || options.allow_failed) return;
   const auto judge = [&](const fs::path& file, const ValidationReport& report) {
-    outcome.exit_code = verdict_exit_code(report.verdict);
+    outcome.exit_code = exit_code(report.verdict);
     if (outcome.exit_code == 0) return true;
     outcome.verdict = report.verdict;
     summarise(file, report);
-    outcome.reason = file.string() + ": verdict " + report.verdict +
+    outcome.reason = file.string() + ": verdict " + to_string(report.verdict) +
                      (report.reason.empty() ? "" : ": " + one_line(report.reason)) +
                      " (--allow-failed packages it nevertheless)";
     return false;
@@ -266,7 +265,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   if (outcome.exit_code != 0) return outcome;
   in.binding =
       own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
-  if (in.report.verdict != "pass")
+  if (in.report.verdict != Verdict::kPass)
     outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line +
                                "; the launch files start without the draft; next: " + outcome.next);
   for (const Finding& finding : check_pair(options.target, options.draft)) {
@@ -285,9 +284,9 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   manifest.tokenizer_digest = in.target.tokenizer;
   manifest.target_reference = options.reference;
   manifest.report = in.report_json;
-  manifest.allowed_failed =
-      in.report.verdict != "pass" || std::any_of(in.variant_reports.begin(), in.variant_reports.end(),
-                                                 [](const auto& v) { return v.report.verdict != "pass"; });
+  manifest.allowed_failed = in.report.verdict != Verdict::kPass ||
+                            std::any_of(in.variant_reports.begin(), in.variant_reports.end(),
+                                        [](const auto& v) { return v.report.verdict != Verdict::kPass; });
   manifest.is_public = options.is_public;
   manifest.provenance = to_json(in.binding);
   manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
@@ -365,7 +364,7 @@ PackageOutcome verify_package(const std::string& argument, const fs::path& keys)
                          .signer;
   }
   outcome.reason = resolve_model(package->root.string()).stale_reason;
-  if (!outcome.reason.empty()) outcome.exit_code = kStale;
+  if (!outcome.reason.empty()) outcome.exit_code = exit_code(Verdict::kStale);
   return outcome;
 }
 

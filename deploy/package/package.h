@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file_lock.h"
 #include "base/progress.h"
 #include "base/schema/package_manifest.h"
+#include "base/verdict.h"
 
 namespace specdec::deploy {
 
@@ -32,9 +34,9 @@ struct PackageOptions {
 // verdict's own code if the report is no pass. These are answers, not errors.
 struct PackageOutcome {
   int exit_code = 0;
-  std::string reason;   // one line if exit_code is not 0
-  std::string verdict;  // of the report that prevents the packaging, else ""
-  std::string digest;   // of the package; "" if none was made
+  std::string reason;              // one line if exit_code is not 0
+  std::optional<Verdict> verdict;  // of the report that prevents the packaging
+  std::string digest;              // of the package; "" if none was made
   std::filesystem::path path;
   std::string signer;     // name of the key, if a signature was made or checked
   bool is_new = false;    // false: the same package existed already

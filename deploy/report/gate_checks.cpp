@@ -29,8 +29,8 @@ std::string more_requests(const Check& check, const ValidationReport& r) {
 }
 
 Check acceptance_check(const ValidationReport& r) {
-  if (r.alpha.n == 0) return {"", "acceptance", State::kNotMeasured, "fail", "acceptance"};
-  Check c{"", "acceptance", side(r.alpha, r.floor), "fail", with_interval("acceptance", r.alpha)};
+  if (r.alpha.n == 0) return {"", "acceptance", State::kNotMeasured, Verdict::kFail, "acceptance"};
+  Check c{"", "acceptance", side(r.alpha, r.floor), Verdict::kFail, with_interval("acceptance", r.alpha)};
   c.text += words(c.state == State::kPass   ? " is above the floor %.2f"
                   : c.state == State::kFail ? " is below the floor %.2f"
                                             : " is not decided: its interval contains the floor %.2f",
@@ -42,7 +42,7 @@ Check acceptance_check(const ValidationReport& r) {
 }
 
 Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
-  Check c{s.name, "acceptance", State::kNotJudged, "fail", with_interval("acceptance of " + s.name, s.alpha)};
+  Check c{s.name, "acceptance", State::kNotJudged, Verdict::kFail, with_interval("acceptance of " + s.name, s.alpha)};
   if (!s.floor) {
     c.text += words(" has no floor (%lld requests)", static_cast<long long>(s.alpha.n));
     return c;
@@ -59,7 +59,7 @@ Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
 
 // If the machine was busy the times decide nothing, because other processes need not slow both sides equally.
 Check speed_check(const ValidationReport& r) {
-  Check c{"", "speed-up", State::kNotMeasured, "not_worth_it", "speed"};
+  Check c{"", "speed-up", State::kNotMeasured, Verdict::kNotWorthIt, "speed"};
   if (!r.has_speed || r.speedup.n == 0) return c;
   c.figure = {"speed-up", "", r.speedup.value, r.speedup.ci, 1};
   c.text = with_interval("speed-up at batch 1", r.speedup);
@@ -85,7 +85,7 @@ Check speed_check(const ValidationReport& r) {
 void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   const ValidationReport::Baseline& b = *r.baseline;
   const std::string other = b.draft_id.empty() ? "the baseline" : "the serving draft";
-  Check all{"", "against " + other, State::kNotJudged, "fail",
+  Check all{"", "against " + other, State::kNotJudged, Verdict::kFail,
             with_interval("acceptance less that of " + other, b.difference, " %+.3f [%+.3f, %+.3f]")};
   if (b.min_gain) {
     all.state = side(b.difference, *b.min_gain);
@@ -98,7 +98,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   }
   out.push_back(all);
   for (const auto& s : b.segments) {
-    Check c{s.name, all.name, State::kNotJudged, "fail",
+    Check c{s.name, all.name, State::kNotJudged, Verdict::kFail,
             with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
     if (b.min_gain && s.judged) {  // fails only if surely worse in the segment; need not be surely better
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
@@ -136,9 +136,9 @@ State side(const Estimate& e, double floor) {
 }
 
 std::vector<Check> checks_of(const ValidationReport& r) {
-  if (r.verdict == "stale") return {{"", "binding", State::kFail, "stale", r.reason}};
+  if (r.verdict == Verdict::kStale) return {{"", "binding", State::kFail, Verdict::kStale, r.reason}};
   std::vector<Check> out;
-  Check lossless{"", "lossless", State::kNotMeasured, "not_lossless", "lossless"};
+  Check lossless{"", "lossless", State::kNotMeasured, Verdict::kNotLossless, "lossless"};
   if (r.has_lossless) {
     const bool greedy = r.differences == 0, sampled = r.sampled_p_value > kSampledLimit;
     lossless.state = greedy && sampled ? State::kPass : State::kFail;

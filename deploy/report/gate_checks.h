@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/schema/validation_report.h"
+#include "base/verdict.h"
 
 namespace specdec::deploy {
 
@@ -19,8 +20,8 @@ struct Check {
   std::string segment;  // "" = all requests
   std::string name;     // binding | lossless | acceptance | speed-up | against the serving draft | against the baseline
   State state;
-  std::string verdict;  // the report's verdict if this check fails: stale, not_lossless, fail, not_worth_it
-  std::string text;     // one line with the figures; if undecided, also what more to provide
+  Verdict verdict;   // the report's verdict if this check fails: kStale, kNotLossless, kFail, kNotWorthIt
+  std::string text;  // one line with the figures; if undecided, also what more to provide
   // the figure that was judged; none if none was, or if it has no interval
   std::optional<ValidationReport::Figure> figure = {};
 };

@@ -45,7 +45,7 @@ std::string test_case(const Check& check) {
     case State::kPass:
       return out + "><system-out>" + text + "</system-out></testcase>\n";
     case State::kFail:
-      return out + "><failure type=\"" + escape_html(check.verdict) + "\" message=\"" + text + "\">" + text +
+      return out + "><failure type=\"" + escape_html(to_string(check.verdict)) + "\" message=\"" + text + "\">" + text +
              "</failure></testcase>\n";
     case State::kOpen:
       return out + "><error type=\"inconclusive\" message=\"" + text + "\">" + text + "</error></testcase>\n";
@@ -95,13 +95,13 @@ std::string github_annotations(const ValidationReport& report) {
     if (check.state == State::kFail && ++errors <= kShown) line("error", title, check.text);
     if (check.state == State::kOpen && ++warnings <= kShown) line("warning", title, check.text);
   }
-  if (report.verdict == "pass") line("notice", "pass", report.reason);
-  if (report.verdict == "inconclusive" && warnings == 0) line("warning", "inconclusive", report.reason);
+  if (report.verdict == Verdict::kPass) line("notice", "pass", report.reason);
+  if (report.verdict == Verdict::kInconclusive && warnings == 0) line("warning", "inconclusive", report.reason);
   return out;
 }
 
 std::string github_outputs(const ValidationReport& report, const std::string& directory) {
-  std::string out = "verdict=" + escape_control(report.verdict) + "\n";
+  std::string out = std::string("verdict=") + to_string(report.verdict) + "\n";
   if (report.alpha.n > 0)
     out += "acceptance=" + figure(report.alpha.value) + "\nacceptance_low=" + figure(report.alpha.ci.low) +
            "\nacceptance_high=" + figure(report.alpha.ci.high) + "\nrequests=" + std::to_string(report.alpha.n) + "\n";

@@ -376,8 +376,8 @@ std::string prediction_summary(const ValidationReport::Prediction& p) {
 Page report_page(const ValidationReport& r, const ReportDetails& d) {
   Page page;
   page.title = "Draft validation";
-  page.verdict = readable(r.verdict);
-  page.verdict_class = r.verdict == "pass" ? "good" : r.verdict == "inconclusive" ? "open" : "bad";
+  page.verdict = readable(to_string(r.verdict));
+  page.verdict_class = class_of(r.verdict);
   page.reason = r.reason;
   page.data = to_json(r);
   if (r.alpha.n > 0) {
@@ -413,7 +413,7 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
 }
 
 std::string report_text(const ValidationReport& r, const ReportDetails& d) {
-  std::string out = readable(r.verdict) + ": " + r.reason + "\n\n";
+  std::string out = readable(to_string(r.verdict)) + ": " + r.reason + "\n\n";
   const auto line = [&](const char* name, const std::string& text) { out += format("  %-18s ", name) + text + "\n"; };
   if (r.alpha.n > 0) {
     line("acceptance",

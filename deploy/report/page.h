@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/verdict.h"
 
 namespace specdec::deploy {
 
@@ -44,8 +45,13 @@ struct Section {
   std::vector<Chart> charts;
   std::vector<Table> tables;
 };
+// The class decides the colour and the mark that a page gives its verdict.
+enum class VerdictClass { kGood, kBad, kOpen };
+VerdictClass class_of(Verdict verdict);
+
 struct Page {
-  std::string title, verdict, verdict_class, reason;  // verdict_class: good | bad | open
+  std::string title, verdict, reason;  // the verdict is as people read it
+  VerdictClass verdict_class = VerdictClass::kOpen;
   std::vector<Tile> tiles;
   std::vector<Section> sections;
   Json data;  // the machine-readable result; all of it is embedded

@@ -94,7 +94,41 @@ std::string section_html(const Section& section, Json& charts) {
   return out + "</section>\n";
 }
 
+const char* css_class(VerdictClass verdict_class) {
+  switch (verdict_class) {
+    case VerdictClass::kGood:
+      return "good";
+    case VerdictClass::kBad:
+      return "bad";
+    case VerdictClass::kOpen:
+      return "open";
+  }
+  return "open";
+}
+
 }  // namespace
+
+VerdictClass class_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+    case Verdict::kFaster:
+    case Verdict::kHealthy:
+    case Verdict::kImproved:
+      return VerdictClass::kGood;
+    case Verdict::kFail:
+    case Verdict::kNotLossless:
+    case Verdict::kNotWorthIt:
+    case Verdict::kStale:
+    case Verdict::kDrift:
+    case Verdict::kStaleTarget:
+      return VerdictClass::kBad;
+    case Verdict::kInconclusive:
+    case Verdict::kWarn:
+    case Verdict::kNoSignificantGain:  // longer training or more data may still help
+      return VerdictClass::kOpen;
+  }
+  return VerdictClass::kOpen;
+}
 
 std::string readable(std::string verdict) {
   std::replace(verdict.begin(), verdict.end(), '_', ' ');
@@ -150,8 +184,6 @@ std::string render_html(const Page& page) {
   for (const Tile& t : page.tiles)
     tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) +
              "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
-  const std::string verdict_class =
-      page.verdict_class == "good" || page.verdict_class == "bad" ? page.verdict_class : "open";
   std::string out =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" "
       "content=\"default-src 'none'; "
@@ -163,8 +195,8 @@ std::string render_html(const Page& page) {
       "dark\">\n<title>" +
       escape_html(page.title) + "</title>\n<style>" + styles[0] + "</style>\n<style>" + styles[1] +
       "</style>\n</head><body><main>\n<header><h1>" + escape_html(page.title) + "</h1><p class=\"verdict " +
-      verdict_class + "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
-      "</p></header>\n<dl class=\"tiles\">" + tiles + "</dl>\n" + body + "</main>\n";
+      css_class(page.verdict_class) + "\"><strong>" + escape_html(page.verdict) + "</strong> " +
+      escape_html(page.reason) + "</p></header>\n<dl class=\"tiles\">" + tiles + "</dl>\n" + body + "</main>\n";
   out += "<script type=\"application/json\" id=\"charts\">" + script_json(charts) + "</script>\n";
   out += "<script type=\"application/json\" id=\"result\">" + script_json(page.data) + "</script>\n";
   out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] +

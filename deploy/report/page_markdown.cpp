@@ -22,6 +22,18 @@ std::string table_markdown(const Table& table) {
   return out + "\n";
 }
 
+const char* mark_of(VerdictClass verdict_class) {
+  switch (verdict_class) {
+    case VerdictClass::kGood:
+      return "✅";
+    case VerdictClass::kBad:
+      return "❌";
+    case VerdictClass::kOpen:
+      return "❔";
+  }
+  return "❔";
+}
+
 }  // namespace
 
 std::string escape_markdown(const std::string& text) {
@@ -42,7 +54,7 @@ std::string escape_markdown(const std::string& text) {
 }
 
 std::string render_markdown(const Page& page) {
-  const char* mark = page.verdict_class == "good" ? "✅" : page.verdict_class == "bad" ? "❌" : "❔";
+  const char* mark = mark_of(page.verdict_class);
   std::string out = "### " + escape_markdown(page.title) + ": " + mark + " " + escape_markdown(page.verdict) + "\n\n" +
                     escape_markdown(page.reason) + "\n\n";
   if (!page.tiles.empty()) {

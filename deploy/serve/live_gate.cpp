@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/verdict.h"
+
 namespace specdec::deploy {
 
 void LiveGate::observe(const FinishedAnswer& answer) {
@@ -52,10 +54,10 @@ LiveGate::Reading LiveGate::read(const std::string& serving, const Json& trial) 
 
 Json gate_json(const LiveGate::Reading& reading, double floor) {
   const Estimate& e = reading.acceptance;
-  const char* verdict = e.n == 0            ? "inconclusive"
-                        : e.ci.high < floor ? "fail"
-                        : e.ci.low > floor  ? "pass"
-                                            : "inconclusive";
+  const Verdict verdict = e.n == 0            ? Verdict::kInconclusive
+                          : e.ci.high < floor ? Verdict::kFail
+                          : e.ci.low > floor  ? Verdict::kPass
+                                              : Verdict::kInconclusive;
   return {{"schema", "specdec.gate/1"},
           {"verdict", verdict},
           {"acceptance", e.n > 0 ? Json(e.value) : Json()},

@@ -22,7 +22,7 @@ std::string usage(const char* pattern, const std::string& flag, double value) {
 }  // namespace
 
 GateVerdict judge(const ValidationReport& report, const std::string& stale) {
-  if (!stale.empty()) return {"stale", stale, {}};
+  if (!stale.empty()) return {Verdict::kStale, stale, {}};
   std::string missing, open, passed;
   std::vector<ValidationReport::Figure> open_figures, figures;
   const auto add = [](std::string& to, const std::string& text, const char* separator) {
@@ -39,10 +39,10 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale) {
     if (check.state == Check::State::kPass && check.segment.empty() && check.name != "lossless")
       add(passed, check.text, ", ");
   }
-  if (missing.empty() && open.empty()) return {"pass", passed, figures};
+  if (missing.empty() && open.empty()) return {Verdict::kPass, passed, figures};
   if (!missing.empty()) missing = "not measured: " + missing;
   if (!open.empty()) add(missing, open, "; ");
-  return {"inconclusive", missing, open_figures};
+  return {Verdict::kInconclusive, missing, open_figures};
 }
 
 void check_floor(const std::string& flag, double floor, bool force) {

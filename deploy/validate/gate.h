@@ -11,13 +11,14 @@
 
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
+#include "base/verdict.h"
 #include "deploy/report/gate_checks.h"
 
 namespace specdec::deploy {
 
 struct GateVerdict {
-  std::string verdict;  // pass | fail | not_lossless | not_worth_it | inconclusive | stale
-  std::string reason;   // one line
+  Verdict verdict;     // is one that is_gate_verdict() knows
+  std::string reason;  // one line
   // figures of the check that failed, or of the undecided ones, or of all that passed
   std::vector<ValidationReport::Figure> judged_by = {};
 };

@@ -24,7 +24,7 @@ inline PackageManifest write_package(const fs::path& root, int bump,
   report.segments.clear();
   change(report);
   m.report = to_json(report);
-  m.allowed_failed = report.verdict != "pass";
+  m.allowed_failed = report.verdict != Verdict::kPass;
   m.draft_kind = "prune:1";
   m.tokenizer_digest = m.target.tokenizer;
   m.provenance = Json::object();

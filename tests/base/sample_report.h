@@ -6,7 +6,7 @@
 namespace specdec::testing {
 
 inline ValidationReport sample_report(const Fingerprint& target, const Fingerprint& draft,
-                                      const std::string& verdict = "pass") {
+                                      Verdict verdict = Verdict::kPass) {
   ValidationReport r;
   r.verdict = verdict;
   r.reason = "acceptance 0.70 above the floor";

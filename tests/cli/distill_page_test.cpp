@@ -58,7 +58,7 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
   const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}},
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const deploy::Page page = distill_page(result, curves);
-  EXPECT_EQ(page.verdict_class, "good");
+  EXPECT_EQ(page.verdict_class, deploy::VerdictClass::kGood);
   ASSERT_EQ(page.sections.size(), 3u);
   ASSERT_EQ(page.sections[0].charts.size(), 1u) << "only curves that are there";
   const deploy::Chart& chart = page.sections[0].charts[0];

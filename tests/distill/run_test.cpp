@@ -203,12 +203,13 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
                                       "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
   DistillOptions o = f.options;
   o.max_steps = 10;
-  EXPECT_NE(next_step("no_significant_gain", o, true).command.find("--max-steps 40"), std::string::npos);
-  EXPECT_NE(next_step("no_significant_gain", o, true).reason, next_step("no_significant_gain", o, false).reason);
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).command.find("--max-steps 40"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).reason,
+            next_step(Verdict::kNoSignificantGain, o, false).reason);
   o.max_steps = 0;
   o.time_limit_seconds = 20;
-  EXPECT_NE(next_step("no_significant_gain", o, true).command.find("--time-limit 80s"), std::string::npos);
-  EXPECT_NE(next_step("inconclusive", o, true).reason.find("16 held-out conversations"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).command.find("--time-limit 80s"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kInconclusive, o, true).reason.find("16 held-out conversations"), std::string::npos);
 }
 
 // A stop at any stage before the first step gives exit code 75, and the same command with --resume then succeeds.

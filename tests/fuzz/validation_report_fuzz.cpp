@@ -28,7 +28,7 @@ std::vector<std::string> fuzz_seeds() {
   parts["id"] = sha256_hex(canonical_json(parts));
   const Fingerprint f = fingerprint_from_json(parts, "seed");
   Json whole = to_json(specdec::testing::sample_report(f, f)),
-       small = to_json(specdec::testing::sample_report(f, f, "inconclusive"));
+       small = to_json(specdec::testing::sample_report(f, f, Verdict::kInconclusive));
   for (const char* key : {"speed", "lossless", "baseline"}) small.erase(key);
   small["segments"] = Json::array();
   return {canonical_json(whole), canonical_json(small)};
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json json = parse_json({reinterpret_cast<const char*>(data), size}, "fuzz");
     const ValidationReport report = validation_report_from_json(json, "fuzz");
-    const int code = verdict_exit_code(report.verdict);
+    const int code = exit_code(report.verdict);
     require(code == 0 || (code >= 3 && code <= 6));
     const Json once = settled(to_json(report)), twice = settled(once);
     require(twice["verdict"] == once["verdict"] && twice["segments"].size() == once["segments"].size() &&

@@ -40,7 +40,7 @@ struct ModelArgument : RealModels {
     m.draft_kind = "model";
     m.target_reference = reference;
     ValidationReport report;
-    report.verdict = "inconclusive";
+    report.verdict = Verdict::kInconclusive;
     m.allowed_failed = true;
     report.target = m.target;
     report.draft = m.draft;

@@ -26,7 +26,7 @@ using testing::Scratch;
 TEST_F(Monitored, HealthyTraffic) {
   write_requests(1000, 0.80, 0.60);
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_EQ(r.json["schema"], "specdec.monitor/1");
   EXPECT_EQ(r.json["started"], "2023-11-14T22:13:20Z");
@@ -44,13 +44,13 @@ TEST_F(Monitored, HealthyTraffic) {
 
 TEST_F(Monitored, TooLittleDataIsInconclusive) {
   write_requests(49, 0.80, 0.60);
-  EXPECT_EQ(look().verdict, "inconclusive");
+  EXPECT_EQ(look().verdict, Verdict::kInconclusive);
   EXPECT_EQ(look().exit_code, 4);
   options.exit_zero = true;
   EXPECT_EQ(look().exit_code, 0);
   options.exit_zero = false;
   write_requests(1, 0.80, 0.60);
-  EXPECT_EQ(look().verdict, "healthy");
+  EXPECT_EQ(look().verdict, Verdict::kHealthy);
 }
 
 TEST_F(Monitored, DriftIsFoundNamedKeptAndEndsWithAnotherPackage) {
@@ -58,7 +58,7 @@ TEST_F(Monitored, DriftIsFoundNamedKeptAndEndsWithAnotherPackage) {
   look();
   write_requests(600, 0.80, 0.48);
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_EQ(r.verdict, Verdict::kDrift);
   EXPECT_EQ(r.exit_code, 3);
   EXPECT_NE(r.reason.find("most in code"), std::string::npos) << r.reason;
   const Json& e = r.json["evidence"];
@@ -67,11 +67,11 @@ TEST_F(Monitored, DriftIsFoundNamedKeptAndEndsWithAnotherPackage) {
   EXPECT_GE(e["log10_e_peak"].get<double>(), e["log10_alarm"].get<double>());
   EXPECT_NEAR(e["strata"][1]["since_change"]["acceptance"].get<double>(), 0.48, 0.03);
   write_requests(2000, 0.95, 0.90);
-  EXPECT_EQ(look().verdict, "drift") << "better requests do not take an alarm back";
+  EXPECT_EQ(look().verdict, Verdict::kDrift) << "better requests do not take an alarm back";
   make_package("p2", 3);
   options.package = dir / "p2";
   write_requests(200, 0.80, 0.60);
-  EXPECT_EQ(look().verdict, "healthy") << "the detector begins again with the new package";
+  EXPECT_EQ(look().verdict, Verdict::kHealthy) << "the detector begins again with the new package";
   EXPECT_EQ(verdicts(), (std::vector<std::string>{"new_package", "healthy", "drift", "new_package", "healthy"}));
 }
 
@@ -100,21 +100,21 @@ TEST_F(Monitored, WorthIsWhatWasMeasuredScaledByThePredictions) {
     return look();
   };
   write_requests(300, 0.77, 0.57);
-  EXPECT_EQ(measured("good", 1.06).verdict, "warn") << "lower, and still worth it";
+  EXPECT_EQ(measured("good", 1.06).verdict, Verdict::kWarn) << "lower, and still worth it";
   const CheckResult r = measured("bare", 1.01);
-  EXPECT_EQ(r.verdict, "not_worth_it") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kNotWorthIt) << r.reason;
   EXPECT_EQ(r.exit_code, 6);
   EXPECT_NE(r.reason.find("1.01 when it was validated"), std::string::npos) << r.reason;
 }
 
 TEST_F(Monitored, AcknowledgingStartsAnew) {
   write_requests(600, 0.70, 0.50);
-  EXPECT_EQ(look().verdict, "drift");
+  EXPECT_EQ(look().verdict, Verdict::kDrift);
   options.acknowledge = true;
-  EXPECT_EQ(look().verdict, "inconclusive");
+  EXPECT_EQ(look().verdict, Verdict::kInconclusive);
   options.acknowledge = false;
   write_requests(600, 0.70, 0.50);
-  EXPECT_EQ(look().verdict, "drift");
+  EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
 // The package refers to its target by name, and the hub's branch moves.
@@ -132,12 +132,12 @@ TEST_F(Monitored, AHubNameIsAskedForEachTime) {
     return now;
   });
   EXPECT_EQ(look().json["inputs"]["target_commit"], now.commit);
-  EXPECT_NE(look().verdict, "stale_target");
+  EXPECT_NE(look().verdict, Verdict::kStaleTarget);
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
   now = {dir / "updated", std::string(40, 'b')};
   for (const char* target : {"", "org/name"}) {
     options.target = target;
-    EXPECT_EQ(look().verdict, "stale_target");
+    EXPECT_EQ(look().verdict, Verdict::kStaleTarget);
     EXPECT_EQ(look().json["inputs"]["target_commit"], now.commit);
   }
   set_hub_resolver({});
@@ -148,12 +148,12 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
   options.target = dir / "updated";
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "stale_target");
+  EXPECT_EQ(r.verdict, Verdict::kStaleTarget);
   EXPECT_EQ(r.exit_code, 5);
   EXPECT_NE(r.reason.find("weights differ"), std::string::npos) << r.reason;
   EXPECT_EQ(r.json["evidence"]["new_records"], 600);
   options.target = dir / "p/target";
-  EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
+  EXPECT_EQ(look().verdict, Verdict::kDrift) << "what the bound target's records said is remembered";
 }
 
 // --target is one of our own servers. Its fingerprint decides before acceptance is judged.
@@ -166,16 +166,16 @@ TEST_F(Monitored, AnEndpointAsTarget) {
   });
   options.target = server.url() + "/v1";
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.json["evidence"]["target"]["watched_by"], "fingerprint");
   updated = true;
   write_requests(600, 0.70, 0.50);
   r = look();
-  EXPECT_EQ(r.verdict, "stale_target");
+  EXPECT_EQ(r.verdict, Verdict::kStaleTarget);
   EXPECT_EQ(r.exit_code, 5);
   EXPECT_EQ(r.json["evidence"]["new_records"], 600);
   updated = false;
-  EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
+  EXPECT_EQ(look().verdict, Verdict::kDrift) << "what the bound target's records said is remembered";
 }
 
 // The engine's backends are being updated. Nothing is judged, and the state remembers the update.
@@ -196,14 +196,14 @@ TEST_F(Monitored, AnEndpointThatIsBeingUpdated) {
   });
   options.target = server.url() + "/v1";
   testing::ManualClock clock;
-  EXPECT_EQ(check(options, clock).verdict, "healthy");
+  EXPECT_EQ(check(options, clock).verdict, Verdict::kHealthy);
   clock.now += 86400;
   share = 0.5;
   expect_error(ErrorKind::kNetwork, {"rolling update"}, [&] { check(options, clock); });
   clock.now += 600;
   share = 1;
   const CheckResult r = check(options, clock);
-  EXPECT_EQ(r.verdict, "stale_target") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kStaleTarget) << r.reason;
   EXPECT_EQ(r.json["evidence"]["new_records"], 0);
 }
 
@@ -211,7 +211,7 @@ TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
   write_requests(100, 0.80, 0.60);
   write_requests(600, 0.10, 0.10, "0123456789ab");
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.json["evidence"]["of_another_draft"], 600);
   EXPECT_NE(r.json["evidence"]["notes"].dump().find("600 of 700 new requests were made with another draft"),
             std::string::npos)
@@ -221,10 +221,10 @@ TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
 // Records that name their target say what is served, although --target was not given.
 TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   write_requests(100, 0.80, 0.60);
-  EXPECT_EQ(look().verdict, "healthy");
+  EXPECT_EQ(look().verdict, Verdict::kHealthy);
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "stale_target") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kStaleTarget) << r.reason;
   EXPECT_EQ(r.exit_code, 5);
   EXPECT_EQ(r.json["inputs"]["served"], "0123456789ab");
   EXPECT_EQ(r.json["figure"],
@@ -241,7 +241,7 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(look().exit_code, 5) << "too few to know that all of them are back";
   write_requests(30, 0.80, 0.60);
   r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.json["evidence"]["new_records"], 30);
   EXPECT_EQ(r.json["evidence"]["requests"], 160) << "those of the bound target are judged, whenever they were read";
   EXPECT_EQ(r.json["state"], "HEALTHY");
@@ -272,11 +272,11 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   write_requests(30, 0.80, 0.60);
   write_requests(20, 0.80, 0.60, "own", "");
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.json["evidence"]["requests"], 160);
   write_requests(600, 0.80, 0.45, "own", "");
   r = look();
-  EXPECT_EQ(r.verdict, "drift") << "from here on they are the bound target's";
+  EXPECT_EQ(r.verdict, Verdict::kDrift) << "from here on they are the bound target's";
   EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
@@ -293,7 +293,7 @@ TEST_F(Monitored, ADamagedCopyLosesNoRecord) {
   fs::remove_all(dir / "p/target");
   fs::rename(dir / "whole", dir / "p/target");
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   EXPECT_EQ(r.json["evidence"]["requests"], 100);
 }
 
@@ -313,7 +313,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   write_requests(100, 0.80, 0.60);
   std::ofstream(dir / "log.jsonl", std::ios::app) << "{\"name\": \"Jane Doe\", jane@example.org\n";
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "healthy");
+  EXPECT_EQ(r.verdict, Verdict::kHealthy);
   EXPECT_EQ(r.json["evidence"]["broken_lines"], 1);
   const std::string problem = r.json["evidence"]["first_broken_line"];
   EXPECT_NE(problem.find("line 101"), std::string::npos) << problem;
@@ -337,23 +337,23 @@ TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   EXPECT_EQ(look().json["evidence"]["broken_lines"], 5);
   write_requests(600, 0.80, 0.45);
   const CheckResult r = look();
-  EXPECT_EQ(r.verdict, "drift") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kDrift) << r.reason;
   EXPECT_EQ(r.json["evidence"]["change_point"]["time"].get<std::string>().substr(0, 4), "2023");
-  EXPECT_EQ(look().verdict, "drift");
+  EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
 TEST_F(Monitored, ABadSourceIsSetAsideAndNamed) {
   write_requests(200, 0.80, 0.60);
   options.sources = {dir / "log.jsonl", dir / "nothing.jsonl"};
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_EQ(r.verdict, Verdict::kWarn);
   EXPECT_NE(r.reason.find("a source is set aside: " + (dir / "nothing.jsonl").string() + ": no such file"),
             std::string::npos)
       << r.reason;
   EXPECT_EQ(r.json["evidence"]["watched"], 200);
   EXPECT_EQ(r.json["evidence"]["sources"]["set_aside"].size(), 1u);
   write_requests(600, 0.80, 0.45);
-  EXPECT_EQ(look().verdict, "drift") << "the others decide";
+  EXPECT_EQ(look().verdict, Verdict::kDrift) << "the others decide";
   options.sources = {dir / "nothing.jsonl"};
   expect_error(ErrorKind::kData, {"no such file"}, [&] { look(); });
   std::string prompts;
@@ -380,7 +380,7 @@ TEST_F(Monitored, TheReasonSaysWhatIsMissing) {
   EXPECT_NE(r.json["next"].get<std::string>().find("specdec monitor watch "), std::string::npos) << r.json["next"];
   write_requests(90, 0.85, 0.66);
   r = look();
-  EXPECT_EQ(r.verdict, "healthy");
+  EXPECT_EQ(r.verdict, Verdict::kHealthy);
   EXPECT_NE(r.reason.find("102 requests judged: acceptance 0."), std::string::npos) << r.reason;
   const Json& s = r.json["evidence"]["strata"][0];
   EXPECT_NEAR(s["difference"].get<double>(), s["acceptance"].get<double>() - s["expected"].get<double>(), 1e-12);
@@ -465,12 +465,20 @@ TEST_F(Monitored, WrongArgumentsAndFiles) {
 TEST(AlarmLevel, FollowsTheVolume) {
   EXPECT_DOUBLE_EQ(alarm_level(0, 365), std::log(1e6));
   EXPECT_DOUBLE_EQ(alarm_level(50000, 365), std::log(50000.0 * 365));
-  EXPECT_EQ(monitor_exit_code("warn", "drift"), 0);
-  EXPECT_EQ(monitor_exit_code("warn", "warn"), 3);
-  EXPECT_EQ(monitor_exit_code("drift", "drift"), 3);
-  EXPECT_EQ(monitor_exit_code("drift", "stale"), 0);
-  EXPECT_EQ(monitor_exit_code("stale_target", "stale"), 5);
-  EXPECT_EQ(monitor_exit_code("not_worth_it", "drift"), 6);
+}
+
+TEST(MonitorExitCode, FollowsFailOn) {
+  struct Row {
+    Verdict verdict;
+    int warn, drift, stale;  // with --fail-on of this name
+  };
+  for (const Row& row : {Row{Verdict::kHealthy, 0, 0, 0}, Row{Verdict::kWarn, 3, 0, 0}, Row{Verdict::kDrift, 3, 3, 0},
+                         Row{Verdict::kNotWorthIt, 6, 6, 0}, Row{Verdict::kInconclusive, 4, 4, 4},
+                         Row{Verdict::kStaleTarget, 5, 5, 5}}) {
+    EXPECT_EQ(monitor_exit_code(row.verdict, "warn"), row.warn) << to_string(row.verdict);
+    EXPECT_EQ(monitor_exit_code(row.verdict, "drift"), row.drift) << to_string(row.verdict);
+    EXPECT_EQ(monitor_exit_code(row.verdict, "stale"), row.stale) << to_string(row.verdict);
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ TEST_F(Looped, AnAlarmIsConfirmedOnTheCanarySet) {
   put(dir / "probe.json", probe(-0.1, -0.12, -0.08));
   drift();
   const CheckResult r = see();
-  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_EQ(r.verdict, Verdict::kDrift);
   EXPECT_EQ(r.exit_code, 3);
   EXPECT_EQ(way(), "HEALTHY -alarm-> SUSPECT -confirmed-> CONFIRMED ");
   EXPECT_EQ(r.json["state"], "CONFIRMED");
@@ -39,7 +39,7 @@ TEST_F(Looped, ARefutedAlarmStartsTheDetectorsAnew) {
   drift();
   EXPECT_EQ(see().json["state"], "HEALTHY");
   EXPECT_EQ(memory().false_alarms, 1);
-  EXPECT_EQ(see().verdict, "inconclusive") << "the evidence so far is used up";
+  EXPECT_EQ(see().verdict, Verdict::kInconclusive) << "the evidence so far is used up";
   EXPECT_EQ(way(), "HEALTHY -alarm-> SUSPECT -refuted-> HEALTHY ");
 }
 
@@ -233,7 +233,7 @@ TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   EXPECT_NE(failed.json["waiting"].dump().find("promote: channel production: exit 74"), std::string::npos)
       << failed.json["waiting"];
   write_requests(600, 0.80, 0.45);
-  EXPECT_EQ(see().verdict, "drift") << "of the package that is still in the channel";
+  EXPECT_EQ(see().verdict, Verdict::kDrift) << "of the package that is still in the channel";
   EXPECT_EQ(stage(), "HEALTHY");
   EXPECT_TRUE(memory().rejected.empty());
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load"}));
@@ -293,7 +293,7 @@ TEST_F(Tried, WhatTheServerSaysDecides) {
 
 TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   write_requests(200, 0.80, 0.60);
-  make_candidate("c", 5, [](ValidationReport& r) { r.verdict = "fail"; });
+  make_candidate("c", 5, [](ValidationReport& r) { r.verdict = Verdict::kFail; });
   CheckResult r = see();
   EXPECT_EQ(r.json["state"], "HEALTHY");
   EXPECT_NE(r.json["waiting"].dump().find("did not pass its gate (fail)"), std::string::npos) << r.json["waiting"];

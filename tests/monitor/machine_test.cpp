@@ -114,42 +114,43 @@ TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
 
 TEST(Machine, EventsOfALook) {
   Memory m;
-  const auto event = [&](const std::string& verdict, const std::string& package = "p", int64_t now = 100) {
+  const auto event = [&](Verdict verdict, const std::string& package = "p", int64_t now = 100) {
     return event_of(m, {verdict, package, "t2", true}, now);
   };
-  EXPECT_EQ(event("healthy"), Event::kQuiet);
-  EXPECT_EQ(event("warn"), Event::kAmber);
-  EXPECT_EQ(event("inconclusive"), std::nullopt);
-  EXPECT_EQ(event("drift"), Event::kAlarm);
-  EXPECT_EQ(event("not_worth_it"), Event::kSlow);
-  EXPECT_EQ(event("stale_target"), Event::kStale);
+  EXPECT_EQ(event(Verdict::kHealthy), Event::kQuiet);
+  EXPECT_EQ(event(Verdict::kWarn), Event::kAmber);
+  EXPECT_EQ(event(Verdict::kInconclusive), std::nullopt);
+  EXPECT_EQ(event(Verdict::kDrift), Event::kAlarm);
+  EXPECT_EQ(event(Verdict::kNotWorthIt), Event::kSlow);
+  EXPECT_EQ(event(Verdict::kStaleTarget), Event::kStale);
   m.stage = Stage::kStaleTarget;
-  EXPECT_EQ(event("inconclusive"), Event::kQuiet) << "the target is the old one again";
+  EXPECT_EQ(event(Verdict::kInconclusive), Event::kQuiet) << "the target is the old one again";
   m.stage = Stage::kHealthy;
   m.goal = "t2";
-  EXPECT_EQ(event("stale_target"), Event::kStale) << "nothing is done about it yet";
+  EXPECT_EQ(event(Verdict::kStaleTarget), Event::kStale) << "nothing is done about it yet";
   for (const Stage stage : {Stage::kRedistilling, Stage::kCandidate, Stage::kCanary}) {
     m.stage = stage;
     m.goal = "t2";
-    EXPECT_EQ(event("stale_target"), std::nullopt) << "what the work is for";
+    EXPECT_EQ(event(Verdict::kStaleTarget), std::nullopt) << "what the work is for";
     m.goal = "t1";
-    EXPECT_EQ(event("stale_target"), Event::kStale) << "it changed once more";
+    EXPECT_EQ(event(Verdict::kStaleTarget), Event::kStale) << "it changed once more";
   }
   m = {};
   m.promoted = "p";
   m.former = "o";
   m.bake_until = 101;
-  EXPECT_EQ(event("drift"), Event::kRelapse);
-  EXPECT_EQ(event("drift", "p", 101), Event::kAlarm) << "baked";
-  EXPECT_EQ(event("drift", "q"), Event::kAlarm) << "another package";
-  EXPECT_EQ(event_of(m, {"drift", "p", "t2", false}, 100), Event::kAlarm) << "the former package is of another target";
+  EXPECT_EQ(event(Verdict::kDrift), Event::kRelapse);
+  EXPECT_EQ(event(Verdict::kDrift, "p", 101), Event::kAlarm) << "baked";
+  EXPECT_EQ(event(Verdict::kDrift, "q"), Event::kAlarm) << "another package";
+  EXPECT_EQ(event_of(m, {Verdict::kDrift, "p", "t2", false}, 100), Event::kAlarm)
+      << "the former package is of another target";
   m.expected = "q";
-  EXPECT_EQ(event("drift"), std::nullopt) << "a move of the channel is under way";
+  EXPECT_EQ(event(Verdict::kDrift), std::nullopt) << "a move of the channel is under way";
   m = {};
   m.alerts = {{"g 1", ""}};
-  EXPECT_EQ(event("healthy"), Event::kQuiet) << "answered";
+  EXPECT_EQ(event(Verdict::kHealthy), Event::kQuiet) << "answered";
   m.alerts["g 2"] = "slow tokens";
-  EXPECT_EQ(event("inconclusive"), Event::kAlarm);
+  EXPECT_EQ(event(Verdict::kInconclusive), Event::kAlarm);
 }
 
 // Returns a memory with which every action of the table has something to do.

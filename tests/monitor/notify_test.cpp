@@ -28,7 +28,7 @@ TEST_F(Looped, AFiringAlertIsEvidenceUntilItIsAnswered) {
   write_requests(200, 0.80, 0.60);
   alert("firing", "2026-11-22T01:00:00Z");
   CheckResult r = see();
-  EXPECT_EQ(r.verdict, "healthy");
+  EXPECT_EQ(r.verdict, Verdict::kHealthy);
   EXPECT_EQ(r.json["state"], "SUSPECT");
   EXPECT_EQ(State(options.state).transitions(1)[0].reason, "Alertmanager: SlowTokens: firing");
   options.policy.alert.clear();

@@ -72,7 +72,7 @@ TEST_F(Observed, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   report.segments.clear();
   write(300, 0.40, [](AcceptanceRecord& r) { r.temperature = 0; });
   const Json e = look();
-  EXPECT_EQ(judged.verdict, "inconclusive");
+  EXPECT_EQ(judged.verdict, Verdict::kInconclusive);
   EXPECT_NE(judged.reason.find("300 of 300 new requests are of conditions that were never measured (such as '- t0')"),
             std::string::npos)
       << judged.reason;
@@ -88,7 +88,7 @@ TEST_F(Observed, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
     r.counts.plain_steps = r.counts.emitted = 40;
   });
   const Json e = look();
-  EXPECT_EQ(judged.verdict, "inconclusive");
+  EXPECT_EQ(judged.verdict, Verdict::kInconclusive);
   EXPECT_NE(judged.reason.find("200 of 200 new requests were decoded without the draft"), std::string::npos)
       << judged.reason;
   EXPECT_EQ(e["not_drafted"], 200);
@@ -104,14 +104,14 @@ TEST_F(Observed, ABaselineOfTheTrafficTakesTheReportsPlace) {
   options.baseline = dir / "baseline.json";
   put(options.baseline, to_json(measured.baseline).dump());
   Json e = look();
-  EXPECT_EQ(judged.verdict, "healthy") << judged.reason;
+  EXPECT_EQ(judged.verdict, Verdict::kHealthy) << judged.reason;
   EXPECT_EQ(e["requests"], 3000);
   EXPECT_EQ(e["strata"][0]["name"], "- t0");
   EXPECT_GT(e["amber"]["limit"].get<double>(), 10) << "3,000 requests say what the spread is";
   EXPECT_EQ(e["mix"]["requests"], 3000);
   write(140, 0.55, [](AcceptanceRecord& r) { r.temperature = 0; });
   e = look();
-  EXPECT_EQ(judged.verdict, "warn") << judged.reason;
+  EXPECT_EQ(judged.verdict, Verdict::kWarn) << judged.reason;
   EXPECT_TRUE(e["amber"]["on"]);
   write(50, 0.10, [](AcceptanceRecord& r) { r.time = kNow + 2 * 86400; });
   EXPECT_EQ(measure_baseline(options.sources, package, kNow).requests, 3140) << "nor is what lies in the future";
@@ -164,11 +164,11 @@ TEST_F(Observed, ReplicasAreOneProcess) {
     return judged.verdict;
   };
   for (int i = 0; i < 30; ++i) scrape(0.70 + 0.02 * traffic.normal(), 0.70 + 0.02 * traffic.normal());
-  EXPECT_EQ(judged.verdict, "healthy") << judged.reason;
+  EXPECT_EQ(judged.verdict, Verdict::kHealthy) << judged.reason;
   drafts[1] = accepted[1] = 0;  // one replica is restarted
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(scrape(0.70, 0.70), "healthy") << judged.reason;
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(scrape(0.70, 0.70), Verdict::kHealthy) << judged.reason;
   for (int i = 0; i < 20; ++i) scrape(0.70, 0.58);
-  EXPECT_EQ(judged.verdict, "drift");
+  EXPECT_EQ(judged.verdict, Verdict::kDrift);
   EXPECT_NE(judged.reason.find(a.url() + ", " + b.url()), std::string::npos) << judged.reason;
   options.model = "n";
   EXPECT_THROW(look(), PageError);

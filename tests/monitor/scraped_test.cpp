@@ -35,7 +35,7 @@ class Scraped : public Monitored {
            line("generation_tokens_total", generated) + info;
   }
   // Returns the verdict after 1000 more steps with K = 1 and one more scrape of vLLM's page.
-  std::string vllm(double overlap) {
+  Verdict vllm(double overlap) {
     drafts += 1000;
     sum += 1000 * overlap;
     const auto line = [](const std::string& name, double value) {
@@ -55,22 +55,23 @@ TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
   scrape(1000, 0.7);  // the scrape that later ones are subtracted from
   for (int i = 0; i < 40; ++i) {
     const CheckResult r = scrape(1000, noisy(0.70));
-    EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? "inconclusive" : "healthy") << i << ": " << r.reason;
+    EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? Verdict::kInconclusive : Verdict::kHealthy)
+        << i << ": " << r.reason;
   }
   int scrapes = 0;
   CheckResult r;
   do r = scrape(1000, noisy(0.64));
-  while (r.verdict == "healthy" && ++scrapes < 30);
-  EXPECT_EQ(r.verdict, "drift");
+  while (r.verdict == Verdict::kHealthy && ++scrapes < 30);
+  EXPECT_EQ(r.verdict, Verdict::kDrift);
   EXPECT_LT(scrapes, 8);
   EXPECT_NE(r.reason.find(server.url()), std::string::npos) << r.reason;
-  EXPECT_EQ(scrape(1000, 0.75).verdict, "drift") << "an alarm is kept";
+  EXPECT_EQ(scrape(1000, 0.75).verdict, Verdict::kDrift) << "an alarm is kept";
 }
 
 TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
   scrape(1000, 0.7);
   const CheckResult r = scrape(1000, 0.01);
-  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_EQ(r.verdict, Verdict::kDrift);
   EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
 }
 
@@ -80,11 +81,11 @@ TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
   options.sources = {dir / "log.jsonl", server.url()};
   scrape(1000, 0.7);
   CheckResult r = scrape(1000, 0.01);
-  EXPECT_EQ(r.verdict, "drift") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kDrift) << r.reason;
   const auto still = [&](const std::string& why, const std::function<void()>& change) {
     change();
     r = look();
-    EXPECT_EQ(r.verdict, "drift") << why << ": " << r.reason;
+    EXPECT_EQ(r.verdict, Verdict::kDrift) << why << ": " << r.reason;
     EXPECT_EQ(r.exit_code, 3) << why;
     EXPECT_EQ(r.json["state"], "SUSPECT") << why;
     EXPECT_NE(r.reason.find("dead"), std::string::npos) << why << ": " << r.reason;
@@ -99,30 +100,30 @@ TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
   still("it is not given any more", [&] { options.sources = {dir / "log.jsonl"}; });
   still("nor anything else", [&] { options.sources.clear(); });
   options.acknowledge = true;
-  EXPECT_EQ(look().verdict, "inconclusive");
+  EXPECT_EQ(look().verdict, Verdict::kInconclusive);
 }
 
 TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
   for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
   drafts = sum = generated = 0;
-  for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, "healthy");
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, Verdict::kHealthy);
 }
 
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
   for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // with 10 steps per scrape, 5 scrapes make a bucket
-  EXPECT_EQ(look().verdict, "drift");
+  EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
 TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
   server.page("specdec:generation_tokens_total 5\n");
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_EQ(r.verdict, Verdict::kWarn);
   EXPECT_NE(r.reason.find("absent is not zero"), std::string::npos) << r.reason;
   scrape(1000, 0.7);
   generated += 5000;
   r = scrape(0, 0);
-  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_EQ(r.verdict, Verdict::kWarn);
   EXPECT_NE(r.reason.find("none drafted"), std::string::npos) << r.reason;
 }
 
@@ -132,11 +133,11 @@ TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
     return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n";
   };
   for (int i = 0; i < 12; ++i) scrape(1000, noisy(0.7), info(target_id));
-  EXPECT_EQ(look().verdict, "healthy");
+  EXPECT_EQ(look().verdict, Verdict::kHealthy);
   const std::string other(64, 'b');
   for (int i = 0; i < 2; ++i) {
     const CheckResult r = scrape(1000, 0.1, info(other));
-    EXPECT_EQ(r.verdict, "stale_target") << r.reason;
+    EXPECT_EQ(r.verdict, Verdict::kStaleTarget) << r.reason;
     EXPECT_EQ(r.exit_code, 5);
     EXPECT_NE(r.reason.find(server.url() + " serves another target"), std::string::npos) << r.reason;
     EXPECT_EQ(r.json["evidence"]["served"]["named"][0]["target"], other.substr(0, 12));
@@ -144,7 +145,7 @@ TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
   server.page("", 503);
   EXPECT_EQ(look().exit_code, 5) << "a server that does not answer has not named the bound target";
   const CheckResult back = scrape(1000, noisy(0.7), info(target_id));
-  EXPECT_EQ(back.exit_code, 0) << back.verdict << ": " << back.reason;
+  EXPECT_EQ(back.exit_code, 0) << to_string(back.verdict) << ": " << back.reason;
   EXPECT_EQ(back.json["state"], "HEALTHY");
 }
 
@@ -152,7 +153,7 @@ TEST_F(Scraped, ItSaysHowManyScrapesWereJudged) {
   CheckResult r = scrape(1000, 0.7);
   EXPECT_NE(r.reason.find("0 of 10 scrapes judged"), std::string::npos) << r.reason;
   for (int i = 0; i < 6; ++i) r = scrape(1000, noisy(0.7));
-  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   EXPECT_NE(r.reason.find("6 of 10 scrapes judged: acceptance 0.7"), std::string::npos) << r.reason;
   EXPECT_EQ(r.reason.find("requests"), std::string::npos) << r.reason;
   EXPECT_EQ(r.json["figure"]["name"], "scrapes");
@@ -174,17 +175,17 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
   drafts = drafts_before + 1e15;  // a counter can hold it, but no server makes as many
   server.page(page(""));
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, "warn") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
   EXPECT_NE(r.reason.find("rose faster than any server can count"), std::string::npos) << r.reason;
   drafts = drafts_before;
   EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
   for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
-  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
   sum += 100000;  // overlap without any steps
   server.page(page(""));
   r = look();
   EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;
-  EXPECT_EQ(scrape(1000, noisy(0.70)).verdict, "healthy");
+  EXPECT_EQ(scrape(1000, noisy(0.70)).verdict, Verdict::kHealthy);
 }
 
 TEST_F(Scraped, AStateThatHoldsAnAbsurdCounterBeginsAnew) {
@@ -206,11 +207,12 @@ TEST_F(Scraped, AnotherPairsCountersAreNotJudged) {
   scrape(1000, 0.7);
   const CheckResult r =
       scrape(1000, 0.01, "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n");
-  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_EQ(r.verdict, Verdict::kWarn);
   EXPECT_NE(r.reason.find("another pair"), std::string::npos) << r.reason;
   const std::string own = "specdec:info{draft=\"" + draft_id + "\",target=\"" + target_id + "\"} 1\n";
-  EXPECT_EQ(scrape(1000, 0.01, own).verdict, "inconclusive") << "what was counted beside another pair is no base";
-  EXPECT_EQ(scrape(1000, 0.01, own).verdict, "drift");
+  EXPECT_EQ(scrape(1000, 0.01, own).verdict, Verdict::kInconclusive)
+      << "what was counted beside another pair is no base";
+  EXPECT_EQ(scrape(1000, 0.01, own).verdict, Verdict::kDrift);
 }
 
 TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
@@ -229,19 +231,19 @@ TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
   for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
   options.target = dir / "updated";
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(vllm(0.1), "stale_target");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(vllm(0.1), Verdict::kStaleTarget);
   options.target = dir / "p/target";
-  EXPECT_EQ(vllm(0.70), "healthy");
-  EXPECT_EQ(vllm(0.01), "drift");
+  EXPECT_EQ(vllm(0.70), Verdict::kHealthy);
+  EXPECT_EQ(vllm(0.01), Verdict::kDrift);
 }
 
 // vLLM only gives accepted counts, so conditional acceptance is compared with the baseline's.
 TEST_F(Scraped, VllmCounters) {
   for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
-  EXPECT_EQ(vllm(0.70), "healthy");
-  std::string verdict;
+  EXPECT_EQ(vllm(0.70), Verdict::kHealthy);
+  Verdict verdict = Verdict::kInconclusive;
   for (int i = 0; i < 12; ++i) verdict = vllm(0.62);
-  EXPECT_EQ(verdict, "drift");
+  EXPECT_EQ(verdict, Verdict::kDrift);
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ TEST(Launch, FilesForTheEnginesParsers) {
   cases["plain"] = plan();
   cases["plain"].schedule = {{1, 256, 0}};
   cases["lost"] = cases["plain"];
-  cases["lost"].verdict = "not_worth_it",
+  cases["lost"].verdict = Verdict::kNotWorthIt,
   cases["lost"].gate = "not worth it: speed-up at batch 1 0.912 [0.873, 0.953]: it's slower", cases["lost"].tried_k = 2;
   cases["fp32"] = plan();
   cases["fp32"].dtype = "fp32";
@@ -279,7 +279,7 @@ TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
 
 // No line of these files drafts, except comments that explain how to.
 TEST(Launch, ADraftThatDidNotPassStartsPlain) {
-  for (const char* verdict : {"not_worth_it", "fail", "inconclusive", "not_lossless"})
+  for (const Verdict verdict : {Verdict::kNotWorthIt, Verdict::kFail, Verdict::kInconclusive, Verdict::kNotLossless})
     for (const bool earlier : {false, true})
       for (const bool eagle3 : {false, true}) {
         ValidationReport report = testing::sample_report({}, {}, verdict);

@@ -353,7 +353,7 @@ TEST_F(LintTest, Measured) {
 
 TEST_F(LintTest, WhatTheGateSaid) {
   ValidationReport report =
-      testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), "not_worth_it");
+      testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), Verdict::kNotWorthIt);
   report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]";
   report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}};
   const auto texts = [&] {
@@ -369,7 +369,7 @@ TEST_F(LintTest, WhatTheGateSaid) {
                          "validate and package the pair again"),
             std::string::npos)
       << texts();
-  report.verdict = "pass";
+  report.verdict = Verdict::kPass;
   report.speedup = {1.4, {1.3, 1.5}, 8};
   EXPECT_EQ(texts(), "");
 }

@@ -137,14 +137,17 @@ TEST(Package, ReportOfAnotherPairIsStale) {
 }
 
 TEST(Package, VerdictsThatAreNoPass) {
-  const std::vector<std::pair<std::string, int>> verdicts = {
-      {"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  const std::vector<std::pair<Verdict, int>> verdicts = {{Verdict::kFail, 3},
+                                                         {Verdict::kNotLossless, 3},
+                                                         {Verdict::kInconclusive, 4},
+                                                         {Verdict::kStale, 5},
+                                                         {Verdict::kNotWorthIt, 6}};
   for (const auto& [verdict, code] : verdicts) {
     Pair pair;
     pair.write_report(verdict);
     const PackageOutcome refused = pair.create();
     EXPECT_EQ(refused.exit_code, code);
-    EXPECT_NE(refused.reason.find(verdict), std::string::npos);
+    EXPECT_NE(refused.reason.find(to_string(verdict)), std::string::npos);
     EXPECT_NE(refused.reason.find("acceptance 0.70 above the floor"), std::string::npos)
         << "with the figure it was judged by";
     EXPECT_EQ(refused.gate["verdict"], verdict);

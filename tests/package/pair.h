@@ -21,7 +21,7 @@ struct Pair {
     put(dir / "draft/specdec.json",
         to_json(DraftBinding{fingerprint_model(dir / "target"), "prune:1", "ce", {{"steps", 5}}}).dump());
   }
-  void write_report(const std::string& verdict = "pass") {
+  void write_report(Verdict verdict = Verdict::kPass) {
     put(dir / "report.json",
         to_json(sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), verdict)).dump());
   }

@@ -263,21 +263,21 @@ TEST(Quantise, PackagesCarryVariantsAndTheirReports) {
   EXPECT_FALSE(create_package(options, 1795262500, {}).is_new);
 
   quantise_draft(pair.dir / "draft", "fp8", pair.dir / "draft-fp8", {});
-  const auto report = [&](const std::string& verdict) {
+  const auto report = [&](Verdict verdict) {
     put(pair.dir / "fp8.json", to_json(testing::sample_report(fingerprint_model(pair.dir / "target"),
                                                               fingerprint_model(pair.dir / "draft-fp8"), verdict))
                                    .dump());
   };
   options.variant_reports = {pair.dir / "fp8.json"};
-  report("pass");
+  report(Verdict::kPass);
   const PackageOutcome measured = create_package(options, 1795262400, {});
   ASSERT_EQ(measured.exit_code, 0) << measured.reason;
   EXPECT_NE(measured.digest, plain.digest);
   EXPECT_EQ(read_manifest(measured.path).variants[0].report, Json::parse(testing::get(pair.dir / "fp8.json")));
-  report("fail");
+  report(Verdict::kFail);
   const PackageOutcome failed = create_package(options, 1795262400, {});
   EXPECT_EQ(failed.exit_code, 3);
-  EXPECT_EQ(failed.verdict, "fail");
+  EXPECT_EQ(failed.verdict, Verdict::kFail);
   options.allow_failed = true;
   EXPECT_TRUE(read_manifest(create_package(options, 1795262400, {}).path).allowed_failed);
   options.quantise = {"int8"};

@@ -48,7 +48,7 @@ void publish(const fs::path& root, const fs::path& store, int publisher, int rou
   const Fingerprint target = fingerprint_model(options.target);
   testing::put(options.draft / "specdec.json", to_json(DraftBinding{target, "prune:1", "ce", Json::object()}).dump());
   testing::put(options.report,
-               to_json(testing::sample_report(target, fingerprint_model(options.draft), "pass")).dump());
+               to_json(testing::sample_report(target, fingerprint_model(options.draft), Verdict::kPass)).dump());
   until_free([&] {
     const PackageOutcome made = create_package(options, 1795262400 + round, {});
     if (made.exit_code != 0) throw Error(ErrorKind::kInternal, made.reason);

@@ -13,7 +13,9 @@ Fingerprint some_fingerprint() {
   f.config = f.tokenizer = f.header = f.weights = f.id = std::string(64, 'a');
   return f;
 }
-ValidationReport report() { return specdec::testing::sample_report(some_fingerprint(), some_fingerprint(), "fail"); }
+ValidationReport report() {
+  return specdec::testing::sample_report(some_fingerprint(), some_fingerprint(), Verdict::kFail);
+}
 size_t count_of(const std::string& text, const std::string& part) {
   size_t n = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
@@ -76,9 +78,9 @@ TEST(GitHub, AnnotationsOfWhatFailedOrIsOpen) {
   EXPECT_EQ(count_of(github_annotations(r), "::error "), 10u);
   r.segments.clear();
   r.baseline.reset();
-  r.verdict = "pass";
+  r.verdict = Verdict::kPass;
   EXPECT_EQ(github_annotations(r), "::notice title=specdec validate%3A pass::acceptance 0.70 above the floor\n");
-  r.verdict = "stale";
+  r.verdict = Verdict::kStale;
   EXPECT_EQ(count_of(github_annotations(r), "::error title=specdec validate%3A binding::"), 1u);
 }
 
@@ -98,7 +100,7 @@ TEST(GitHub, SummaryIsCutAtALine) {
 
 TEST(Checks, AStaleReportHasOne) {
   ValidationReport r = report();
-  r.verdict = "stale";
+  r.verdict = Verdict::kStale;
   r.reason = "made for another target";
   const auto checks = checks_of(r);
   ASSERT_EQ(checks.size(), 1u);

@@ -52,7 +52,6 @@ std::string lower(std::string text) {
 Page page_with(const std::string& text) {
   Page page;
   page.title = page.verdict = page.reason = text;
-  page.verdict_class = text;
   page.tiles = {{text, text, text}};
   Chart chart{
       text, text, text, Chart::Kind::kBars, {0, 1}, {text, text}, {{text, {1, 2}, {0.5, 1.5}, {1.5, 2.5}, false}}, 1.0,
@@ -127,7 +126,7 @@ TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
 
 ValidationReport full_report() {
   ValidationReport r;
-  r.verdict = "pass";
+  r.verdict = Verdict::kPass;
   r.reason = "<b>good</b>";
   r.started = "2026-11-21T12:00:00Z";
   for (Fingerprint* f : {&r.target, &r.draft})
@@ -245,7 +244,7 @@ TEST(Report, TextSaysVerdictAndReasonFirst) {
 
 TEST(Report, StaleReportHasVerdictAndInputsOnly) {
   ValidationReport r;
-  r.verdict = "stale";
+  r.verdict = Verdict::kStale;
   r.reason = "made for another target";
   for (Fingerprint* f : {&r.target, &r.draft})
     f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
@@ -278,7 +277,7 @@ TEST(ReportMarkdown, FiguresAndFoldedTables) {
   Page page;
   page.title = "Draft validation";
   page.verdict = "pass";
-  page.verdict_class = "good";
+  page.verdict_class = VerdictClass::kGood;
   page.reason = "acceptance 0.73 is above the floor";
   page.tiles = {{"Acceptance", "0.730", "[0.700, 0.760]"}};
   page.sections = {{"Speed", "", {}, {{"", {"batch", "K = 1"}, {{"1", "1.50"}}, false}}}, {"Empty", "text", {}, {}}};

@@ -117,40 +117,40 @@ BenchResult result() {
 TEST(BenchResult, RanksDraftsBySpeedupAtTheSmallestBatch) {
   const BenchResult r = result();
   EXPECT_EQ(r.ranking, (std::vector<size_t>{3, 2}));
-  EXPECT_EQ(r.verdict, "faster");
-  EXPECT_EQ(bench_exit_code(r), 0);
+  EXPECT_EQ(r.verdict, Verdict::kFaster);
+  EXPECT_EQ(bench_exit_code(r.verdict), 0);
 }
 
 TEST(BenchResult, Verdicts) {
   BenchResult r = result();
   r.rows = {row("", 0, 1, {1, {1, 1}, 8}), row("A", 2, 1, {0.7, {0.6, 0.8}, 8})};
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "not_worth_it");
-  EXPECT_EQ(bench_exit_code(r), 0);
+  EXPECT_EQ(r.verdict, Verdict::kNotWorthIt);
+  EXPECT_EQ(bench_exit_code(r.verdict), 0);
   r.rows[1].speedup = {1.05, {0.95, 1.15}, 8};
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // two groups are too few for an interval to judge by
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   r.rows[1].speedup = {1.5, {1.4, 1.6}, 8};
   r.rows[1].differences = 1;
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "not_lossless");
-  EXPECT_EQ(bench_exit_code(r), 3);
+  EXPECT_EQ(r.verdict, Verdict::kNotLossless);
+  EXPECT_EQ(bench_exit_code(r.verdict), 3);
   r.rows[1].differences = 0;
   r.rows[1].sampled_p_value = 1e-5;
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "not_lossless");
-  r.verdict = "stale";
-  EXPECT_EQ(bench_exit_code(r), 5);
+  EXPECT_EQ(r.verdict, Verdict::kNotLossless);
+  r.verdict = Verdict::kStale;
+  EXPECT_EQ(bench_exit_code(r.verdict), 5);
 }
 
 TEST(BenchResult, ABusyMachineIsInconclusive) {
   BenchResult r = result();
   r.machine = MachineUse{2, 2, 1.9, 0, 0.95, 40, 40, 0, true};
   judge_bench(r);
-  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   EXPECT_NE(r.reason.find("other processes used 1.9 of 2 CPUs"), std::string::npos) << r.reason;
   EXPECT_EQ(to_json(r)["machine"]["busy"], true);
   EXPECT_NE(bench_text(r).find("machine: other processes used 1.9 of 2 CPUs; 40 timed runs"), std::string::npos)

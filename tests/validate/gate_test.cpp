@@ -21,55 +21,55 @@ ValidationReport good() {
   r.sampled_p_value = 0.4;
   return r;
 }
-std::string verdict(const ValidationReport& r) { return judge(r).verdict; }
+Verdict verdict(const ValidationReport& r) { return judge(r).verdict; }
 
 TEST(Gate, PassNeedsEveryPart) {
-  EXPECT_EQ(verdict(good()), "pass");
+  EXPECT_EQ(verdict(good()), Verdict::kPass);
   auto r = good();
   r.alpha.n = 0;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   EXPECT_NE(judge(r).reason.find("not measured: acceptance"), std::string::npos);
   r = good();
   r.has_speed = false;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r = good();
   r.has_lossless = false;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   EXPECT_NE(judge(r).reason.find("lossless"), std::string::npos);
 }
 
 TEST(Gate, EachBranch) {
   auto r = good();
   r.differences = 1;
-  EXPECT_EQ(verdict(r), "not_lossless");
+  EXPECT_EQ(verdict(r), Verdict::kNotLossless);
   r = good();
   r.sampled_p_value = 1e-4;
-  EXPECT_EQ(verdict(r), "not_lossless");
+  EXPECT_EQ(verdict(r), Verdict::kNotLossless);
   r.sampled_p_value = 1.01e-4;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
   r = good();
   r.near_ties = 4;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
 
   r = good();
   r.alpha = {0.5, {0.45, 0.599}, 100};
-  EXPECT_EQ(verdict(r), "fail");
+  EXPECT_EQ(verdict(r), Verdict::kFail);
   r.alpha.ci.high = 0.6;  // touches the floor
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.alpha = {0.62, {0.6, 0.64}, 100};  // the lower end must be above, not on it
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.alpha.ci.low = 0.601;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
 
   r = good();
   r.speedup = {0.9, {0.8, 1.0}, 8};
-  EXPECT_EQ(verdict(r), "not_worth_it");
+  EXPECT_EQ(verdict(r), Verdict::kNotWorthIt);
   r.speedup.ci.high = 1.01;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.speedup = {1.1, {1.0, 1.2}, 8};
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.speedup.ci.low = 1.001;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
 }
 
 // Everything is wrong at first; then one fault after another is removed.
@@ -78,32 +78,32 @@ TEST(Gate, OrderOfJudgement) {
   r.differences = 2;
   r.alpha = {0.3, {0.28, 0.32}, 100};
   r.speedup = {0.5, {0.45, 0.55}, 8};
-  EXPECT_EQ(judge(r, "made for another target").verdict, "stale");
+  EXPECT_EQ(judge(r, "made for another target").verdict, Verdict::kStale);
   EXPECT_EQ(judge(r, "made for another target").reason, "made for another target");
-  EXPECT_EQ(judge(r).verdict, "not_lossless");
+  EXPECT_EQ(judge(r).verdict, Verdict::kNotLossless);
   r.differences = 0;
-  EXPECT_EQ(judge(r).verdict, "fail");
+  EXPECT_EQ(judge(r).verdict, Verdict::kFail);
   r.alpha = good().alpha;
-  EXPECT_EQ(judge(r).verdict, "not_worth_it");
+  EXPECT_EQ(judge(r).verdict, Verdict::kNotWorthIt);
   r.speedup = good().speedup;
-  EXPECT_EQ(judge(r).verdict, "pass");
+  EXPECT_EQ(judge(r).verdict, Verdict::kPass);
 }
 
 TEST(Gate, FewerPartsStillDecideWhatIsDecided) {
   ValidationReport r;
   r.alpha = {0.3, {0.28, 0.32}, 100};
-  EXPECT_EQ(verdict(r), "fail");
+  EXPECT_EQ(verdict(r), Verdict::kFail);
   r.alpha = good().alpha;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r = {};
   r.has_speed = true;
   r.speedup = {0.5, {0.45, 0.55}, 8};
-  EXPECT_EQ(verdict(r), "not_worth_it");
+  EXPECT_EQ(verdict(r), Verdict::kNotWorthIt);
   r = {};
   r.has_lossless = true;
   r.differences = 1;
-  EXPECT_EQ(verdict(r), "not_lossless");
-  EXPECT_EQ(verdict({}), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kNotLossless);
+  EXPECT_EQ(verdict({}), Verdict::kInconclusive);
 }
 
 // Times of a busy machine decide nothing, whichever way they point, and the reason says so.
@@ -112,20 +112,20 @@ TEST(Gate, ABusyMachineIsInconclusive) {
     auto r = good();
     r.speedup = speedup;
     r.machine = MachineUse{2, 2, 1.94, 0, 0.97, 24, 24, 0, true};
-    EXPECT_EQ(verdict(r), "inconclusive");
+    EXPECT_EQ(verdict(r), Verdict::kInconclusive);
     EXPECT_NE(judge(r).reason.find("the machine was busy: other processes used 1.9 of 2 CPUs while it was timed; run "
                                    "it again on an idle machine"),
               std::string::npos)
         << judge(r).reason;
     r.machine->busy = false;
-    EXPECT_EQ(verdict(r), speedup.value > 1 ? "pass" : "not_worth_it");
+    EXPECT_EQ(verdict(r), speedup.value > 1 ? Verdict::kPass : Verdict::kNotWorthIt);
     EXPECT_EQ(judge(r).reason.find("busy"), std::string::npos);
     EXPECT_EQ(judge(r).reason.find("other processes"), std::string::npos);
   }
   auto r = good();
   r.alpha = {0.5, {0.45, 0.55}, 100};
   r.machine = MachineUse{2, 2, 1.94, 0, 0.97, 24, 24, 0, true};
-  EXPECT_EQ(verdict(r), "fail") << "what no time decides";
+  EXPECT_EQ(verdict(r), Verdict::kFail) << "what no time decides";
 }
 
 TEST(Gate, AnOpenSpeedupNamesTheFlag) {
@@ -135,10 +135,10 @@ TEST(Gate, AnOpenSpeedupNamesTheFlag) {
             "speed-up at batch 1 1.020 [0.980, 1.060] is not decided: its interval contains 1; give more prompts "
             "(--speed-prompts 39)");
   r.speedup = {1.5, {1.4, 1.6}, 3};
-  EXPECT_EQ(verdict(r), "inconclusive") << "three prompts give no interval";
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive) << "three prompts give no interval";
   EXPECT_NE(judge(r).reason.find("--speed-prompts 8"), std::string::npos) << judge(r).reason;
   r.speedup.n = 4;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
 }
 
 TEST(Gate, EveryVerdictComesWithItsFigures) {
@@ -157,17 +157,11 @@ TEST(Gate, EveryVerdictComesWithItsFigures) {
   EXPECT_EQ(judge(r).judged_by[0].check, "speed-up");
 }
 
-TEST(Gate, ExitCodes) {
-  const std::pair<const char*, int> codes[] = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
-                                               {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
-  for (const auto& [name, code] : codes) EXPECT_EQ(verdict_exit_code(name), code);
-}
-
 TEST(Gate, GoalIsReportedOnly) {
   auto r = good();
   EXPECT_NE(judge(r).reason.find("goal 0.70"), std::string::npos);
   r.alpha = {0.68, {0.66, 0.69}, 100};
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
   EXPECT_EQ(judge(r).reason.find("goal"), std::string::npos);
 }
 
@@ -188,34 +182,34 @@ TEST(Gate, LowFloorsNeedForce) {
 TEST(Gate, SegmentsWithAFloorDecide) {
   auto r = good();
   r.segments = {{"chat", {0.8, {0.75, 0.85}, 50}, {}, 0, 0.7}, {"code", {0.4, {0.35, 0.45}, 50}, {}, 0, {}}};
-  EXPECT_EQ(verdict(r), "pass");  // code has no floor
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // code has no floor
   r.segments[1].floor = 0.5;
-  EXPECT_EQ(verdict(r), "fail");
+  EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("acceptance of code 0.400 [0.350, 0.450] is below its floor 0.50"), std::string::npos);
   r.segments[1].alpha.ci.high = 0.55;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   EXPECT_NE(judge(r).reason.find("code"), std::string::npos);
   r.segments[1].alpha = {0.6, {0.51, 0.65}, 50};
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
 }
 
 TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   auto r = good();
   r.baseline = ValidationReport::Baseline{{-0.10, {-0.12, -0.08}, 90}, "old", std::string(64, 'a'), std::nullopt, {}};
-  EXPECT_EQ(verdict(r), "pass");  // reported, but decides nothing
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // reported, but decides nothing
   r.baseline->min_gain = -0.02;
-  EXPECT_EQ(verdict(r), "fail");
+  EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("serving draft -0.100 [-0.120, -0.080] is below -0.020"), std::string::npos);
   r.baseline->difference.ci.high = 0.01;
-  EXPECT_EQ(verdict(r), "inconclusive");
+  EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.baseline->difference.ci.low = -0.01;
-  EXPECT_EQ(verdict(r), "pass");
+  EXPECT_EQ(verdict(r), Verdict::kPass);
   r.baseline->segments = {{"code", {-0.1, {-0.3, -0.03}, 20}, false}};
-  EXPECT_EQ(verdict(r), "pass");  // the segment is too small
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the segment is too small
   r.baseline->segments[0].judged = true;
-  EXPECT_EQ(verdict(r), "fail");
+  EXPECT_EQ(verdict(r), Verdict::kFail);
   r.baseline->segments[0].difference.ci.high = -0.02;
-  EXPECT_EQ(verdict(r), "pass");  // the interval must show a loss
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the interval must show a loss
 }
 
 TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {

@@ -138,7 +138,7 @@ double step_cost(int k, double speedup) {
   return recorded * gains / speedup;
 }
 
-std::string verdict(const World& world, int k, double cost, uint64_t seed, bool* busy = nullptr) {
+Verdict verdict(const World& world, int k, double cost, uint64_t seed, bool* busy = nullptr) {
   Machine machine(world, seed * 1000003 + 17);
   double alphas[kPrompts];
   for (double& alpha : alphas) alpha = overlap(machine.random());
@@ -169,9 +169,9 @@ Counts simulate(const World& world, double speedup, int gates) {
   for (int gate = 0; gate < gates; ++gate) {
     const int k = 1 + gate % 4;
     bool busy = false;
-    const std::string said = verdict(world, k, step_cost(k, speedup), static_cast<uint64_t>(gate), &busy);
-    counts.passed += said == "pass";
-    counts.refused += said == "not_worth_it";
+    const Verdict said = verdict(world, k, step_cost(k, speedup), static_cast<uint64_t>(gate), &busy);
+    counts.passed += said == Verdict::kPass;
+    counts.refused += said == Verdict::kNotWorthIt;
     counts.busy += busy;
   }
   return counts;

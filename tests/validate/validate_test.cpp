@@ -174,7 +174,7 @@ TEST_F(Validate, OnABusyMachineNoTimeDecides) {
   o.parts = "rollout,speed";
   o.speed_prompts = 8;
   const ValidationReport r = run_validate(o, kClock, BusyMeter()).report;
-  EXPECT_EQ(r.verdict, "inconclusive") << r.reason;
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive) << r.reason;
   EXPECT_TRUE(r.machine->busy);
   EXPECT_NEAR(r.machine->others, 2, 0.1);
   EXPECT_NE(r.reason.find("the machine was busy: other processes used 2.0 of 2 CPUs"), std::string::npos) << r.reason;
@@ -195,7 +195,7 @@ TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
   const ValidationReport as_is = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(as_is.tokens, 20 * 24);
   EXPECT_EQ(as_is.rollout.counts.steps, 0);
-  EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? "fail" : "inconclusive");
+  EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? Verdict::kFail : Verdict::kInconclusive);
   o.contexts = "target";
   EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // the target answers anew
   write_data("target");
@@ -213,16 +213,16 @@ TEST_F(Validate, StaleComesFirst) {
   ValidateOptions o = options();
   o.data = folder_ / "nowhere";  // is not even opened
   const Validation v = run_validate(o, kClock, kIdle);
-  EXPECT_EQ(v.report.verdict, "stale");
+  EXPECT_EQ(v.report.verdict, Verdict::kStale);
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
   EXPECT_EQ(v.report.alpha.n, 0);
   write_validation(v, o.out);
-  EXPECT_EQ(validation_report_from_json(read_json(fs::path(o.out) / "report.json"), "report").verdict, "stale");
+  EXPECT_EQ(validation_report_from_json(read_json(fs::path(o.out) / "report.json"), "report").verdict, Verdict::kStale);
 
   o = options();
   o.allow_stale = true;
   o.parts = "acceptance";
-  EXPECT_NE(run_validate(o, kClock, kIdle).report.verdict, "stale");
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.verdict, Verdict::kStale);
 
   binding.target = fingerprint_model(target());
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
@@ -249,7 +249,7 @@ TEST_F(Validate, BaselineIsComparedByRequest) {
   o.min_gain = 0.9;
   const ValidationReport asked = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(*asked.baseline->min_gain, 0.9);
-  EXPECT_EQ(asked.verdict, "fail");
+  EXPECT_EQ(asked.verdict, Verdict::kFail);
 }
 
 TEST_F(Validate, TheServingDraftIsScoredOnTheSameRequests) {
@@ -415,7 +415,7 @@ TEST_F(Validate, BenchOnTheSameData) {
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   const BenchResult stale = run_bench(o, kClock, kIdle);
-  EXPECT_EQ(stale.verdict, "stale");
+  EXPECT_EQ(stale.verdict, Verdict::kStale);
   EXPECT_TRUE(stale.rows.empty());
   o.ks = {0};
   EXPECT_THROW(run_bench(o, kClock, kIdle), Error);

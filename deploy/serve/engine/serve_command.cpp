@@ -86,7 +86,7 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   stepping.schedule = ranges_of(plan.schedule);
   stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not drafts from the text
   // If drafting changes the output, no gain justifies it.
-  const int tried_k = report->verdict == "not_lossless" ? 0 : plan.tried_k;
+  const int tried_k = report->verdict == Verdict::kNotLossless ? 0 : plan.tried_k;
   if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;
@@ -94,9 +94,9 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
 
 // Returns a line for a package whose gate did not pass; "" if it passed.
 std::string gate_warning(const ServeOptions& options, const ValidationReport& report) {
-  if (report.verdict == "pass" || options.speculation.k == 0) return "";
+  if (report.verdict == Verdict::kPass || options.speculation.k == 0) return "";
   const char* const does = options.speculation.k > 0 ? "it drafts because --k says so"
-                           : report.verdict == "not_lossless" && !options.max_k_given
+                           : report.verdict == Verdict::kNotLossless && !options.max_k_given
                                ? "it is served without its draft"
                                : "it starts without drafting and drafts only where it measures a gain";
   return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does +

@@ -9,7 +9,7 @@
 namespace specdec {
 namespace {
 
-ValidationReport report(const std::string& verdict) {
+ValidationReport report(Verdict verdict) {
   Json parts = {{"config", std::string(64, 'a')},
                 {"header", std::string(64, '1')},
                 {"tokenizer", std::string(64, '2')},
@@ -25,23 +25,23 @@ const GateCommand kCommand = {"models/target", "run/draft", "traffic", "gate", {
 
 TEST(GateSummary, TheCommandThatHelpsWithEachVerdict) {
   const auto next = [](const ValidationReport& r) { return next_command(r, kCommand); };
-  EXPECT_EQ(next(report("pass")),
+  EXPECT_EQ(next(report(Verdict::kPass)),
             "specdec package --target models/target --draft run/draft --report gate/report.json --store store "
             "--channel production");
-  EXPECT_EQ(next(report("not_worth_it")),
+  EXPECT_EQ(next(report(Verdict::kNotWorthIt)),
             "specdec bench --target models/target --draft run/draft --data traffic --out gate/bench");
-  EXPECT_EQ(next(report("fail")),
+  EXPECT_EQ(next(report(Verdict::kFail)),
             "specdec distill --target models/target --data traffic --draft model:run/draft --out run-next");
-  EXPECT_EQ(next(report("stale")), next(report("fail")));
+  EXPECT_EQ(next(report(Verdict::kStale)), next(report(Verdict::kFail)));
   const std::string again =
       "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
-  EXPECT_EQ(next(report("not_lossless")), again + " --speed-prompts=16 --parts lossless --dtype fp32");
+  EXPECT_EQ(next(report(Verdict::kNotLossless)), again + " --speed-prompts=16 --parts lossless --dtype fp32");
 }
 
 TEST(GateSummary, WhatIsOpenSaysWhatToGiveMoreOf) {
   const std::string again =
       "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
-  ValidationReport r = report("inconclusive");
+  ValidationReport r = report(Verdict::kInconclusive);
   r.alpha = {0.7, {0.65, 0.75}, 40};
   r.speedup = {1.02, {0.98, 1.06}, 8};
   EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts 39");
@@ -65,7 +65,7 @@ TEST(GateSummary, PromptsThatDecide) {
 
 // Paths and reasons may come from anywhere. The output must be one line that neither a shell nor a terminal obeys.
 TEST(GateSummary, ForeignTextIsHarmless) {
-  ValidationReport r = report("not_worth_it");
+  ValidationReport r = report(Verdict::kNotWorthIt);
   r.reason = "speed-up\n\x1b[2Jof 'x'";
   EXPECT_EQ(gate_line(r), "not worth it: speed-up  [2Jof 'x'");
   r.target_path = "a b'; rm -rf /\n#";
@@ -76,13 +76,13 @@ TEST(GateSummary, ForeignTextIsHarmless) {
 }
 
 TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
-  EXPECT_EQ(schedule_line(report("pass").schedule),
+  EXPECT_EQ(schedule_line(report(Verdict::kPass).schedule),
             "batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), 5-16: K 3 (predicted "
             "1.10), 17-64: plain (K 2 predicted 0.90)");
   EXPECT_EQ(schedule_line({{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}}),
             "batch 1: plain (K 2 measured 0.91 [0.87, 0.95])");
   EXPECT_EQ(schedule_line({{1, 4, 2}, {5, 8, 0}}), "batch 1-4: K 2 (predicted), 5-8: plain") << "of an earlier program";
-  const Json json = gate_json(report("pass"));
+  const Json json = gate_json(report(Verdict::kPass));
   EXPECT_EQ(json["schedule"].size(), json["schedule_figures"].size());
   EXPECT_EQ(json["schedule_figures"][0]["validated"], true);
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
@@ -91,7 +91,7 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
 // Reports of earlier versions lack the figures: the schedule is taken for a prediction, and nothing is known about the
 // machine.
 TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
-  Json json = to_json(report("pass"));
+  Json json = to_json(report(Verdict::kPass));
   for (const char* key : {"schedule_figures", "machine", "prediction_fits"}) json["speed"].erase(key);
   for (const char* key : {"judged_by", "next"}) json.erase(key);
   const ValidationReport r = validation_report_from_json(json, "report.json");

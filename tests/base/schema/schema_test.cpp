@@ -196,7 +196,7 @@ TEST(ValidationReport, EarlierReportsAreRead) {
 }
 
 TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {
-  Json json = to_json(testing::sample_report(made_up('a'), made_up('b'), "inconclusive"));
+  Json json = to_json(testing::sample_report(made_up('a'), made_up('b'), Verdict::kInconclusive));
   for (const char* part : {"speed", "lossless", "baseline"}) json.erase(part);
   const ValidationReport r = validation_report_from_json(json, "r");
   EXPECT_FALSE(r.has_speed || r.has_lossless || r.baseline);
@@ -206,11 +206,23 @@ TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {
   EXPECT_NEAR(r.rollout.counts.overlap_sum_at[0], 1.5, 1e-12);
 }
 
-TEST(ValidationReport, ExitCodes) {
-  const std::vector<std::pair<std::string, int>> codes = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
-                                                          {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
-  for (const auto& [verdict, code] : codes) EXPECT_EQ(verdict_exit_code(verdict), code);
-  expect_error(ErrorKind::kInternal, {"no verdict"}, [] { verdict_exit_code("maybe"); });
+// A name is refused in a report although another command has such a verdict.
+TEST(ValidationReport, HasAVerdictOfTheGate) {
+  Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
+  for (const char* name : {"pass", "fail", "not_lossless", "not_worth_it", "inconclusive", "stale"}) {
+    json["verdict"] = name;
+    EXPECT_EQ(to_json(validation_report_from_json(json, "r"))["verdict"], name);
+  }
+  for (const std::string name :
+       {"", "Pass", "great", "faster", "healthy", "warn", "drift", "stale_target", "improved", "no_significant_gain"}) {
+    json["verdict"] = name;
+    expect_error(
+        ErrorKind::kData,
+        {"r: verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, found '" + name + "'"},
+        [&] { validation_report_from_json(json, "r"); });
+  }
+  const ValidationReport made = testing::sample_report(made_up('a'), made_up('b'), Verdict::kDrift);
+  expect_error(ErrorKind::kData, {"r: verdict: expected", "found 'drift'"}, [&] { made.validate("r"); });
 }
 
 TEST(DraftBinding, RoundTrip) {
