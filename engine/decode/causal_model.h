@@ -72,6 +72,12 @@ class CausalModel {
   virtual CacheCounts cache_counts() const { return {}; }
 };
 
+// A target and the draft that speculates for it.
+struct ModelPair {
+  CausalModel& target;
+  CausalModel& draft;
+};
+
 // Passes everything on to another model: what times or counts passes overrides extend() alone.
 class ForwardingModel : public CausalModel {
  public:
