@@ -131,24 +131,24 @@ const Json& require(const Json& object, const char* key, const std::string& wher
   throw Error(kind, where + ": " + key + ": expected " + expected + ", found " + describe(found));
 }
 
-template <class T>
-std::string range(const char* type, T low, T high) {
+template <class Range>
+std::string described(const char* type, const Range& range) {
   std::ostringstream text;
-  text << type << " in [" << low << ", " << high << "]";
+  text << type << " in [" << range.low << ", " << range.high << "]";
   return text.str();
 }
 
-int64_t as_int(const Json& v, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
+int64_t as_int(const Json& v, const char* key, const JsonInts& allowed, const std::string& where, ErrorKind kind) {
   const bool fits =
       v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high)
-    unexpected(key, range("integer", low, high), v, where, kind);
+  if (!fits || v.get<int64_t>() < allowed.low || v.get<int64_t>() > allowed.high)
+    unexpected(key, described("integer", allowed), v, where, kind);
   return v.get<int64_t>();
 }
 
-double as_double(const Json& v, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
-  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high))
-    unexpected(key, range("number", low, high), v, where, kind);
+double as_double(const Json& v, const char* key, const JsonNumbers& allowed, const std::string& where, ErrorKind kind) {
+  if (!v.is_number() || !(v.get<double>() >= allowed.low && v.get<double>() <= allowed.high))
+    unexpected(key, described("number", allowed), v, where, kind);
   return v.get<double>();
 }
 
@@ -196,26 +196,18 @@ std::string canonical_json(const Json& value) {
   }
 }
 
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where,
+int64_t json_int(const Json& object, const char* key, const JsonInts& allowed, const std::string& where,
                  ErrorKind kind) {
-  return as_int(require(object, key, where, kind), key, low, high, where, kind);
-}
-
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback,
-                 const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
-  return value ? as_int(*value, key, low, high, where, kind) : fallback;
+  if (!value && allowed.fallback) return *allowed.fallback;
+  return as_int(require(object, key, where, kind), key, allowed, where, kind);
 }
 
-double json_double(const Json& object, const char* key, double low, double high, const std::string& where,
+double json_double(const Json& object, const char* key, const JsonNumbers& allowed, const std::string& where,
                    ErrorKind kind) {
-  return as_double(require(object, key, where, kind), key, low, high, where, kind);
-}
-
-double json_double(const Json& object, const char* key, double low, double high, double fallback,
-                   const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
-  return value ? as_double(*value, key, low, high, where, kind) : fallback;
+  if (!value && allowed.fallback) return *allowed.fallback;
+  return as_double(require(object, key, where, kind), key, allowed, where, kind);
 }
 
 bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind) {
@@ -258,7 +250,7 @@ std::map<std::string, int64_t> json_counts(const Json& object, const char* key, 
   std::map<std::string, int64_t> counts;
   if (!find(object, key, where, kind)) return counts;
   for (const auto& [name, count] : json_object(object, key, kMaxNames, where, kind).items())
-    counts[name] = as_int(count, name.c_str(), 0, kMaxCount, where + ": " + key, kind);
+    counts[name] = as_int(count, name.c_str(), {0, kMaxCount}, where + ": " + key, kind);
   return counts;
 }
 

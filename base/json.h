@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -40,16 +41,22 @@ Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kD
 // Writes sorted keys, no spaces, UTF-8, so that equal values give equal bytes. Digests are computed from this form.
 std::string canonical_json(const Json& value);
 
+// The values that a key may have, in [low, high], and the one that a missing key has.
+struct JsonInts {
+  int64_t low, high;
+  std::optional<int64_t> fallback = {};
+};
+struct JsonNumbers {
+  double low, high;
+  std::optional<double> fallback = {};
+};
+
 // Typed access; the error names the key ("config.json: hidden_size: expected integer in [1, 65536], found -3"). `where`
 // is the file (or the path inside it). A missing key or null gives the fallback if there is one, else an error.
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where,
+int64_t json_int(const Json& object, const char* key, const JsonInts& allowed, const std::string& where,
                  ErrorKind kind);
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback,
-                 const std::string& where, ErrorKind kind);
-double json_double(const Json& object, const char* key, double low, double high, const std::string& where,
+double json_double(const Json& object, const char* key, const JsonNumbers& allowed, const std::string& where,
                    ErrorKind kind);
-double json_double(const Json& object, const char* key, double low, double high, double fallback,
-                   const std::string& where, ErrorKind kind);
 bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind);
 std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind);
 std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where,

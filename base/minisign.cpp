@@ -79,17 +79,22 @@ uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
+struct ScryptLimits {
+  uint64_t operations, memory;  // memory: in bytes
+};
+
 // Returns the key stream of crypto_pwhash_scryptsalsa208sha256. libsodium derives N and p from the two limits, with r =
 // 8.
-std::string scrypt_stream(const std::string& passphrase, std::string_view salt, uint64_t operations, uint64_t memory,
-                          size_t size, const std::string& where) {
+std::string scrypt_stream(const std::string& passphrase, std::string_view salt, const ScryptLimits& limits, size_t size,
+                          const std::string& where) {
+  const uint64_t memory = limits.memory;
   if (memory > kMaxScryptBytes)
     throw Error(ErrorKind::kConfig,
                 where + ": its encryption asks for " + std::to_string(memory >> 20) + " MiB of memory");
-  if (operations > kMaxScryptOperations)
-    throw Error(ErrorKind::kConfig,
-                where + ": its encryption asks for too much work (" + std::to_string(operations) + " operations)");
-  operations = std::max<uint64_t>(operations, 32768);
+  if (limits.operations > kMaxScryptOperations)
+    throw Error(ErrorKind::kConfig, where + ": its encryption asks for too much work (" +
+                                        std::to_string(limits.operations) + " operations)");
+  const uint64_t operations = std::max<uint64_t>(limits.operations, 32768);
   const bool cheap = operations < memory / 32;
   const uint64_t most = cheap ? operations / 32 : memory / 1024;
   int log2 = 1;
@@ -124,8 +129,8 @@ Secret read_secret_key(const fs::path& file, const std::string& passphrase) {
     if (passphrase.empty())
       throw Error(ErrorKind::kConfig,
                   file.string() + ": is encrypted: give its passphrase (--passphrase-file, or MINISIGN_PASSPHRASE)");
-    const Secret stream{scrypt_stream(passphrase, b.substr(6, 32), little_endian(b.substr(38, 8)),
-                                      little_endian(b.substr(46, 8)), key.bytes.size(), file.string())};
+    const ScryptLimits limits{.operations = little_endian(b.substr(38, 8)), .memory = little_endian(b.substr(46, 8))};
+    const Secret stream{scrypt_stream(passphrase, b.substr(6, 32), limits, key.bytes.size(), file.string())};
     for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<char>(key.bytes[i] ^ stream.bytes[i]);
   } else if (kdf != std::string_view("\0\0", 2)) {
     throw Error(ErrorKind::kConfig, file.string() + ": encrypted in a way that is not known");

@@ -93,8 +93,8 @@ int run_create(const Global& global, const PackageFlags& flags) {
       deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
     if (!flags.channel.empty()) {
       const auto change =
-          deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why,
-                          result.now(), channel_signer(flags));
+          deploy::promote(flags.store, outcome.digest, flags.channel,
+                          {flags.why.empty() ? "packaged" : flags.why, result.now()}, channel_signer(flags));
       result["channel"] = {
           {"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");

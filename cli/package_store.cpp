@@ -69,8 +69,8 @@ int run_move(const Global& global, const PackageFlags& flags, bool back) {
   PackageResult result(back ? "rollback" : "promote");
   const deploy::ChannelSigner signer = channel_signer(flags);
   const deploy::ChannelChange change =
-      back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now(), digest_of(flags.from), signer)
-           : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now(), signer);
+      back ? deploy::rollback(flags.store, flags.channel, {flags.why, result.now()}, digest_of(flags.from), signer)
+           : deploy::promote(flags.store, flags.package, flags.channel, {flags.why, result.now()}, signer);
   result["verdict"] = change.changed ? "changed" : "unchanged";
   result["channel"] = change.channel;
   result["from"] = change.from;
@@ -116,7 +116,7 @@ int run_gc(const Global& global, const PackageFlags& flags) {
 
 int run_pin(const Global& global, const PackageFlags& flags, bool keep) {
   PackageResult result(keep ? "pin" : "unpin");
-  const bool changed = keep ? deploy::pin(flags.store, flags.package, flags.why, result.now())
+  const bool changed = keep ? deploy::pin(flags.store, flags.package, {flags.why, result.now()})
                             : deploy::unpin(flags.store, flags.package);
   result["verdict"] = changed ? "changed" : "unchanged";
   result["inputs"] = {{"store", flags.store}, {"package", flags.package}};

@@ -25,8 +25,8 @@ Answer answer_from_json(const Json& line, const std::string& where) {
   a.id = json_string(line, "id", where, ErrorKind::kData);
   a.rejected = json_string(line, "rejected", "", where, ErrorKind::kData);
   if (!a.rejected.empty()) return a;
-  a.prompt_tokens = json_int(line, "prompt_tokens", 0, INT32_MAX, where, ErrorKind::kData);
-  const int64_t loss_from = json_int(line, "loss_from", 0, INT32_MAX, where, ErrorKind::kData);
+  a.prompt_tokens = json_int(line, "prompt_tokens", {0, INT32_MAX}, where, ErrorKind::kData);
+  const int64_t loss_from = json_int(line, "loss_from", {0, INT32_MAX}, where, ErrorKind::kData);
   const auto tokens = line.find("tokens");
   if (tokens == line.end() || !tokens->is_array()) throw Error(ErrorKind::kData, where + ": tokens: missing");
   for (const Json& t : *tokens) {

@@ -5,7 +5,7 @@ namespace specdec::data {
 namespace {
 
 int64_t count_of(const Json& object, const char* key, const std::string& where) {
-  return json_int(object, key, 0, kMaxCount, where, ErrorKind::kData);
+  return json_int(object, key, {0, kMaxCount}, where, ErrorKind::kData);
 }
 
 }  // namespace

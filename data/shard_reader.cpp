@@ -47,15 +47,15 @@ void read_metadata(std::string_view line, const std::string& where, TokenRow& ro
   row.id = json_string(meta, "id", where, kind);
   row.conversation = json_string(meta, "conversation", where, kind);
   row.domain = one_line(json_string(meta, "domain", "", where, kind));
-  row.prompt_tokens = json_int(meta, "prompt_tokens", 0, static_cast<int64_t>(row.tokens.size()), where, kind);
+  row.prompt_tokens = json_int(meta, "prompt_tokens", {0, static_cast<int64_t>(row.tokens.size())}, where, kind);
   const auto sampling = meta.find("sampling");
   if (sampling == meta.end() || sampling->is_null()) return;
   const std::string inside = where + ": sampling";
   row.has_sampling = true;
-  row.sampling.temperature = json_double(*sampling, "temperature", 0, 10, 1, inside, kind);
-  row.sampling.top_k = json_int(*sampling, "top_k", 0, INT32_MAX, 0, inside, kind);
-  row.sampling.top_p = json_double(*sampling, "top_p", 0, 1, 1, inside, kind);
-  row.sampling.min_p = json_double(*sampling, "min_p", 0, 1, 0, inside, kind);
+  row.sampling.temperature = json_double(*sampling, "temperature", {.low = 0, .high = 10, .fallback = 1}, inside, kind);
+  row.sampling.top_k = json_int(*sampling, "top_k", {.low = 0, .high = INT32_MAX, .fallback = 0}, inside, kind);
+  row.sampling.top_p = json_double(*sampling, "top_p", {.low = 0, .high = 1, .fallback = 1}, inside, kind);
+  row.sampling.min_p = json_double(*sampling, "min_p", {.low = 0, .high = 1, .fallback = 0}, inside, kind);
 }
 
 void append_rows(const fs::path& directory, const ShardFile& shard, int64_t vocab_size, std::vector<TokenRow>& rows) {

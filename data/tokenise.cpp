@@ -36,8 +36,8 @@ RowTokeniser::RowTokeniser(const std::filesystem::path& target)
     : tokenizer_(target), template_(text::ChatTemplate::load(target)) {
   const std::filesystem::path file = target / "config.json";
   if (std::filesystem::exists(file))
-    vocab_size_ = json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, INT32_MAX, vocab_size_, file.string(),
-                           ErrorKind::kModel);
+    vocab_size_ = json_int(read_json(file, ErrorKind::kModel), "vocab_size",
+                           {.low = 1, .high = INT32_MAX, .fallback = vocab_size_}, file.string(), ErrorKind::kModel);
 }
 
 std::vector<int32_t> RowTokeniser::with_bos(const std::string& text) const {

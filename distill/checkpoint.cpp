@@ -63,7 +63,7 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
       if (sha256_file(directory / name) != all["files"][name])
         return std::string(name) + " does not have the digest state.json names";
     }
-    out.step = json_int(all, "step", 0, INT64_MAX, file.string(), ErrorKind::kData);
+    out.step = json_int(all, "step", {0, INT64_MAX}, file.string(), ErrorKind::kData);
     out.directory = directory;
     out.state = all.at("state");
     return "";

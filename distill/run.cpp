@@ -291,8 +291,8 @@ Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
     if (!kept.contains(key))
       throw Error(ErrorKind::kData, where + ": extra." + key +
                                         " is missing: an earlier version wrote it; start again with another --out");
-  shorten(s.held_out, json_int(kept, "selection_rows", 1, INT64_MAX, where, ErrorKind::kData),
-          json_int(kept, "verdict_rows", 1, INT64_MAX, where, ErrorKind::kData));
+  shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
+          json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
   const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
   return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
 }

@@ -104,10 +104,10 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   restore(checkpoint);
   const Json& s = checkpoint.state;
   const std::string where = (checkpoint.directory / "state.json").string();
-  elapsed_before_ = json_double(s, "elapsed_seconds", 0, 1e12, where, ErrorKind::kData);
-  rate_scale_ = json_double(s, "rate_scale", 0, 1, where, ErrorKind::kData);
-  skipped_ = json_int(s, "skipped_steps", 0, INT64_MAX, where, ErrorKind::kData);
-  faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", 0, kMaxRollbacks, where, ErrorKind::kData)));
+  elapsed_before_ = json_double(s, "elapsed_seconds", {0, 1e12}, where, ErrorKind::kData);
+  rate_scale_ = json_double(s, "rate_scale", {0, 1}, where, ErrorKind::kData);
+  skipped_ = json_int(s, "skipped_steps", {0, INT64_MAX}, where, ErrorKind::kData);
+  faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", {0, kMaxRollbacks}, where, ErrorKind::kData)));
 }
 
 Trainer::StepFigures Trainer::train_step() {

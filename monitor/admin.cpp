@@ -93,7 +93,7 @@ Trial judge_trial(const Json& paired, double margin, double floor) {
       text, sizeof text,
       "candidate less serving draft %+.3f [%+.3f, %+.3f] over %lld conversations, candidate at most %.3f, floor %.2f",
       (difference.low + difference.high) / 2, difference.low, difference.high,
-      static_cast<long long>(json_int(paired, "conversations", 0, kMaxCount, "paired", ErrorKind::kNetwork)),
+      static_cast<long long>(json_int(paired, "conversations", {0, kMaxCount}, "paired", ErrorKind::kNetwork)),
       candidate.high, floor);
   if (candidate.high < floor) return {"worse", text};
   if (difference.low > -margin) return {"better", text};

@@ -123,10 +123,104 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
     baseline.folded.clear();  // too few requests to judge: they are not watched
 }
 
-struct Residual {
-  int64_t time;
-  size_t stratum;
-  double value;
+// Estimates a baseline from two passes over the same records: the first forms the strata, the second compares every
+// request with its stratum.
+class BaselineEstimator {
+ public:
+  explicit BaselineEstimator(const BaselineNeeds& needs)
+      : needs_(needs), min_buckets_(static_cast<size_t>(needs.min_buckets)) {
+    baseline_.open = false;
+  }
+
+  void count(const AcceptanceRecord& r) {
+    if (r.counts.reached() < Detector::kMinReached) {
+      ++result_.skipped;
+      return;
+    }
+    ++result_.requests;
+    first_ = std::min(first_, r.time);
+    last_ = std::max(last_, r.time);
+    strata_[stratum_key(r)].add(r.counts);
+  }
+
+  // Otherwise the result says what is missing.
+  bool has_enough() {
+    result_.days = result_.requests > 0 ? static_cast<double>(last_ - first_) / 86400 : 0;
+    const int64_t needed = BaselineNeeds::kBucket * needs_.min_buckets;
+    if (result_.requests >= needed && result_.days >= needs_.min_days) return true;
+    result_.problem = std::to_string(result_.requests) + " requests over " +
+                      Json(std::round(result_.days * 100) / 100).dump() + " days, expected at least " +
+                      std::to_string(needed) + " over " + Json(needs_.min_days).dump() + ": record more traffic";
+    return false;
+  }
+
+  void form_strata() {
+    fold(strata_, baseline_, needs_.min_stratum);
+    for (const auto& [name, p] : strata_) {
+      index_[name] = names_.size();
+      names_.push_back(name);
+      StratumBaseline& b = baseline_.strata[name];
+      b.overlap = p.means();
+      b.n = p.requests;
+      b.share = static_cast<double>(p.requests) / static_cast<double>(result_.requests);
+    }
+    sums_.resize(names_.size()), shifts_.resize(names_.size()), weights_.resize(names_.size());
+  }
+
+  void compare(const AcceptanceRecord& r) {
+    const auto* found = r.counts.reached() < Detector::kMinReached ? nullptr : baseline_.find(stratum_key(r));
+    if (!found) return;
+    const RequestEvidence o = observe(r.counts, found->second, tolerance(found->second, 0));
+    const size_t s = index_.at(found->first);
+    residuals_.push_back({r.time, s, o.x - o.expected});
+    sums_[s] += o.x;
+    const double weight = 1 / (1 - o.b);
+    shifts_[s] += weight * (o.x - o.expected);
+    weights_[s] += weight;
+  }
+
+  void measure_spread() {
+    std::stable_sort(residuals_.begin(), residuals_.end(),
+                     [](const Residual& a, const Residual& b) { return a.time < b.time; });
+    std::vector<std::vector<double>> values(names_.size());
+    for (const Residual& r : residuals_) values[r.stratum].push_back(r.value);
+    for (size_t s = 0; s < names_.size(); ++s) {
+      StratumBaseline& b = baseline_.strata.at(names_[s]);
+      for (double& overlap : b.overlap) overlap = std::clamp(overlap + shifts_[s] / weights_[s], 0.0, 1.0);
+      b.mean = sums_[s] / static_cast<double>(values[s].size());
+      b.sd = std::sqrt(variance(values[s]));
+      const Spread spread = spread_of(values[s], min_buckets_);
+      b.standard_error = spread.standard_error;
+      b.wander = values[s].size() >= kEnoughForWander ? spread.wander : 0;
+      const double middle = mean(values[s]);
+      for (double& value : values[s]) value -= middle;
+    }
+    std::vector<double> all;
+    std::vector<size_t> next(names_.size());
+    for (const Residual& r : residuals_) all.push_back(values[r.stratum][next[r.stratum]++]);
+    result_.wander = spread_of(all, min_buckets_).wander;
+    for (auto& [name, b] : baseline_.strata) b.wander = std::max(b.wander, result_.wander);
+  }
+
+  EstimatedBaseline take() { return std::move(result_); }
+
+ private:
+  struct Residual {
+    int64_t time;
+    size_t stratum;
+    double value;
+  };
+
+  const BaselineNeeds& needs_;
+  const size_t min_buckets_;
+  EstimatedBaseline result_;
+  Baseline& baseline_ = result_.baseline;
+  std::map<std::string, Positions> strata_;
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
+  std::vector<std::string> names_;                                  // of the strata
+  std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
+  std::vector<double> sums_, shifts_, weights_;
+  std::vector<Residual> residuals_;
 };
 
 }  // namespace
@@ -178,75 +272,13 @@ Baseline baselines(const ValidationReport& report) {
 EstimatedBaseline estimate_baseline(
     const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each,
     const BaselineNeeds& needs) {
-  EstimatedBaseline result;
-  Baseline& baseline = result.baseline;
-  baseline.open = false;
-  std::map<std::string, Positions> strata;
-  int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
-  for_each([&](const AcceptanceRecord& r) {
-    if (r.counts.reached() < Detector::kMinReached) {
-      ++result.skipped;
-      return;
-    }
-    ++result.requests;
-    first = std::min(first, r.time);
-    last = std::max(last, r.time);
-    strata[stratum_key(r)].add(r.counts);
-  });
-  result.days = result.requests > 0 ? static_cast<double>(last - first) / 86400 : 0;
-  const int64_t needed = BaselineNeeds::kBucket * needs.min_buckets;
-  if (result.requests < needed || result.days < needs.min_days) {
-    result.problem = std::to_string(result.requests) + " requests over " +
-                     Json(std::round(result.days * 100) / 100).dump() + " days, expected at least " +
-                     std::to_string(needed) + " over " + Json(needs.min_days).dump() + ": record more traffic";
-    return result;
-  }
-  fold(strata, baseline, needs.min_stratum);
-  std::vector<std::string> names;
-  std::map<std::string, size_t> index;
-  for (const auto& [name, p] : strata) {
-    index[name] = names.size();
-    names.push_back(name);
-    StratumBaseline& b = baseline.strata[name];
-    b.overlap = p.means();
-    b.n = p.requests;
-    b.share = static_cast<double>(p.requests) / static_cast<double>(result.requests);
-  }
-  std::vector<Residual> residuals;
-  std::vector<double> sums(names.size()), shifts(names.size()), weights(names.size());
-  for_each([&](const AcceptanceRecord& r) {
-    const auto* found = r.counts.reached() < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
-    if (!found) return;
-    const RequestEvidence o = observe(r.counts, found->second, tolerance(found->second, 0));
-    const size_t s = index.at(found->first);
-    residuals.push_back({r.time, s, o.x - o.expected});
-    sums[s] += o.x;
-    const double weight = 1 / (1 - o.b);
-    shifts[s] += weight * (o.x - o.expected);
-    weights[s] += weight;
-  });
-  std::stable_sort(residuals.begin(), residuals.end(),
-                   [](const Residual& a, const Residual& b) { return a.time < b.time; });
-  const auto min_buckets = static_cast<size_t>(needs.min_buckets);
-  std::vector<std::vector<double>> of(names.size());
-  for (const Residual& r : residuals) of[r.stratum].push_back(r.value);
-  for (size_t s = 0; s < names.size(); ++s) {
-    StratumBaseline& b = baseline.strata.at(names[s]);
-    for (double& overlap : b.overlap) overlap = std::clamp(overlap + shifts[s] / weights[s], 0.0, 1.0);
-    b.mean = sums[s] / static_cast<double>(of[s].size());
-    b.sd = std::sqrt(variance(of[s]));
-    const Spread spread = spread_of(of[s], min_buckets);
-    b.standard_error = spread.standard_error;
-    b.wander = of[s].size() >= kEnoughForWander ? spread.wander : 0;
-    const double middle = mean(of[s]);
-    for (double& value : of[s]) value -= middle;
-  }
-  std::vector<double> all;
-  std::vector<size_t> next(names.size());
-  for (const Residual& r : residuals) all.push_back(of[r.stratum][next[r.stratum]++]);
-  result.wander = spread_of(all, min_buckets).wander;
-  for (auto& [name, b] : baseline.strata) b.wander = std::max(b.wander, result.wander);
-  return result;
+  BaselineEstimator estimator(needs);
+  for_each([&](const AcceptanceRecord& r) { estimator.count(r); });
+  if (!estimator.has_enough()) return estimator.take();
+  estimator.form_strata();
+  for_each([&](const AcceptanceRecord& r) { estimator.compare(r); });
+  estimator.measure_spread();
+  return estimator.take();
 }
 
 Json to_json(const Baseline& baseline) {
@@ -277,18 +309,18 @@ Baseline baseline_from_json(const Json& object, const std::string& where) {
     const std::string name = json_string(s, "name", where + ": strata", ErrorKind::kData),
                       at = where + ": strata '" + name + "'";
     const auto number = [&](const char* key, double high) {
-      return json_double(s, key, 0, high, at, ErrorKind::kData);
+      return json_double(s, key, {0, high}, at, ErrorKind::kData);
     };
     StratumBaseline b;
     for (const Json& value : json_array(s, "overlap", StratumBaseline::kPositions, at, ErrorKind::kData))
-      b.overlap.push_back(json_double(Json{{"overlap", value}}, "overlap", 0, 1, at, ErrorKind::kData));
+      b.overlap.push_back(json_double(Json{{"overlap", value}}, "overlap", {0, 1}, at, ErrorKind::kData));
     if (b.overlap.empty()) throw Error(ErrorKind::kData, at + ": overlap: expected a number for each position");
     b.mean = number("mean", 1);
     b.standard_error = number("standard_error", 1);
     b.share = number("share", 1);
     b.sd = number("sd", 1);
     b.wander = number("wander", 1);
-    b.n = json_int(s, "requests", 1, int64_t{1} << 53, at, ErrorKind::kData);
+    b.n = json_int(s, "requests", {1, int64_t{1} << 53}, at, ErrorKind::kData);
     if (!baseline.strata.emplace(name, std::move(b)).second) throw Error(ErrorKind::kData, at + ": given twice");
   }
   if (baseline.strata.empty()) throw Error(ErrorKind::kData, where + ": strata: expected at least one");

@@ -386,7 +386,7 @@ Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
   if (!o.is_object() || !o.contains("series")) return c;  // a version that kept sums: the next scrape starts anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
-  c.time = json_int(o, "time", 0, kMaxCount, 0, where, ErrorKind::kData);
+  c.time = json_int(o, "time", {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {
     if (!value.is_number() || !in_range(AcceptanceFigure::kCounter, value.get<double>())) return {};
     c.series[key] = value.get<double>();

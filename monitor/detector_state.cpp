@@ -40,7 +40,7 @@ const Json& member(const Json& o, const char* key, const std::string& where) {
 Sums sums_from_json(const Json& parent, const char* key, const std::string& where) {
   const Json& o = member(parent, key, where);
   const std::string at = where + ": " + key;
-  return {json_int(o, "n", 0, kMaxSeen, at, ErrorKind::kData), unhex(o, "x", at), unhex(o, "expected", at),
+  return {json_int(o, "n", {0, kMaxSeen}, at, ErrorKind::kData), unhex(o, "x", at), unhex(o, "expected", at),
           unhex(o, "mean", at)};
 }
 
@@ -67,7 +67,7 @@ ShiryaevRoberts stream_from_json(const Json& o, const std::string& where) {
     if (s.m[j] < 0) throw Error(ErrorKind::kData, where + ": m: expected a number >= 0");
     s.starts[j] = {unhex(bets[j], "log_sum", where), unhex(bets[j], "lowest", where),
                    sums_from_json(bets[j], "before", where),
-                   json_int(bets[j], "time", -kMaxSeen, kMaxSeen, where, ErrorKind::kData)};
+                   json_int(bets[j], "time", {-kMaxSeen, kMaxSeen}, where, ErrorKind::kData)};
   }
   s.total = sums_from_json(o, "total", where);
   return s;
@@ -86,12 +86,12 @@ Json to_json(const Peak& p) {
 Peak peak_from_json(const Json& o, const std::string& where) {
   Peak p;
   p.log_evidence = unhex(o, "log_evidence", where);
-  p.requests = json_int(o, "requests", 0, kMaxSeen, where, ErrorKind::kData);
-  p.time = json_int(o, "time", -kMaxSeen, kMaxSeen, where, ErrorKind::kData);
+  p.requests = json_int(o, "requests", {0, kMaxSeen}, where, ErrorKind::kData);
+  p.time = json_int(o, "time", {-kMaxSeen, kMaxSeen}, where, ErrorKind::kData);
   p.stratum = json_string(o, "stratum", where, ErrorKind::kData);
   p.since_change = sums_from_json(o, "since_change", where);
-  p.change_time = json_int(o, "change_time", -kMaxSeen, kMaxSeen, where, ErrorKind::kData);
-  p.change_requests = json_int(o, "change_requests", 0, kMaxSeen, where, ErrorKind::kData);
+  p.change_time = json_int(o, "change_time", {-kMaxSeen, kMaxSeen}, where, ErrorKind::kData);
+  p.change_requests = json_int(o, "change_requests", {0, kMaxSeen}, where, ErrorKind::kData);
   return p;
 }
 
@@ -126,8 +126,8 @@ bool Detector::restore(const Json& state, const std::string& where) {
   Mix read;
   read.newest = json_counts(mix, "newest", at, ErrorKind::kData);
   read.block_before = json_counts(mix, "block_before", at, ErrorKind::kData);
-  read.n = json_int(mix, "n", 0, Mix::kBlock, at, ErrorKind::kData);
-  read.n_before = json_int(mix, "n_before", 0, Mix::kBlock, at, ErrorKind::kData);
+  read.n = json_int(mix, "n", {0, Mix::kBlock}, at, ErrorKind::kData);
+  read.n_before = json_int(mix, "n_before", {0, Mix::kBlock}, at, ErrorKind::kData);
   const double peak_evidence = unhex(state, "peak_evidence", where), cusum = unhex(state, "cusum", where);
   pooled_ = pooled;
   strata_ = std::move(strata);

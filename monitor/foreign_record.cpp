@@ -97,8 +97,13 @@ void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const
   r.counts.accepted_at = {accepted};
 }
 
-void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, int64_t steps, int64_t drafted,
-                    int64_t accepted, const std::string& where) {
+struct Totals {
+  int64_t steps, drafted, accepted;
+};
+
+void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, const Totals& totals,
+                    const std::string& where) {
+  const auto [steps, drafted, accepted] = totals;
   int64_t counted = 0, weighted = 0;
   for (size_t j = 0; j < histogram.size(); ++j) {
     counted += histogram[j];
@@ -129,7 +134,7 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
     for (size_t i = 0; i < per_step.size(); ++i) add_steps(r.counts, 1, per_step[i], kept[i]);
   } else {
     from_histogram(r, histogram_of(o["acceptance_histogram"], where + ": acceptance_histogram"),
-                   count(o, "num_spec_steps", where), drafted, accepted, where);
+                   {.steps = count(o, "num_spec_steps", where), .drafted = drafted, .accepted = accepted}, where);
   }
   if (r.counts.accepted != accepted || r.counts.drafted != drafted)
     refuse(where, "the steps and the counts contradict each other");
@@ -141,7 +146,7 @@ void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
   if (o.contains("spec_correct_drafts_histogram") && o["spec_correct_drafts_histogram"].is_array() &&
       !o["spec_correct_drafts_histogram"].empty())
     from_histogram(r, histogram_of(o["spec_correct_drafts_histogram"], where + ": spec_correct_drafts_histogram"),
-                   steps, drafted, accepted, where);
+                   {.steps = steps, .drafted = drafted, .accepted = accepted}, where);
   else
     by_efficiency(r, drafted, accepted, where);
 }

@@ -193,7 +193,9 @@ Json to_json(const Memory& m) {
 
 Memory memory_from_json(const Json& o, const std::string& where) {
   const auto text = [&](const char* key) { return json_string(o, key, "", where, ErrorKind::kData); };
-  const auto count = [&](const char* key) { return json_int(o, key, 0, kMaxCount, 0, where, ErrorKind::kData); };
+  const auto count = [&](const char* key) {
+    return json_int(o, key, {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
+  };
   Memory m;
   m.stage = stage_of(json_string(o, "state", where, ErrorKind::kData), where);
   m.since = count("since");

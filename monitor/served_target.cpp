@@ -240,10 +240,10 @@ ServedMemory served_memory_from_text(const std::string& text, const std::string&
   m.package = get("package");
   m.bound = get("bound");
   m.former = get("former");
-  m.package_since = json_int(o, "package_since", 0, kMaxCount, where, ErrorKind::kData);
-  m.rolling_since = json_int(o, "rolling_since", 0, kMaxCount, where, ErrorKind::kData);
+  m.package_since = json_int(o, "package_since", {0, kMaxCount}, where, ErrorKind::kData);
+  m.rolling_since = json_int(o, "rolling_since", {0, kMaxCount}, where, ErrorKind::kData);
   m.stale = get("stale");
-  m.stale_since = json_int(o, "stale_since", 0, kMaxCount, where, ErrorKind::kData);
+  m.stale_since = json_int(o, "stale_since", {0, kMaxCount}, where, ErrorKind::kData);
   m.reason = get("reason");
   const auto* const by = std::find(kWitnesses.begin(), kWitnesses.end(), get("by"));
   if (by == kWitnesses.end()) throw Error(ErrorKind::kData, where + ": by: expected a witness");

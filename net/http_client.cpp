@@ -35,8 +35,8 @@ void global_init() {
 struct Exchange {
   CURL* curl;
   const HttpRequest& request;
-  HttpReply reply;
-  std::exception_ptr failure;
+  HttpReply reply = {};
+  std::exception_ptr failure = {};
   bool foreign = false;  // a redirect named the host
   bool proxied = false;  // the peer is a proxy
   // An address of the first host was private, so the hosts that it sends us to may be private too.
@@ -259,24 +259,23 @@ void require_kept(const HttpRequest& request) {
             ": a key is not sent over plain http to another machine: use https, or a tunnel that ends on this one");
 }
 
-}  // namespace
-
-HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
-  CURL* curl = impl_->curl;
-  curl_easy_reset(curl);
-  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private, impl_->own_url);
-  Exchange exchange{curl, request, {}, {}, foreign, !proxy.empty(), &impl_->own_is_private, false};
-  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
-  const auto add = [&headers](const std::string& line) {
-    curl_slist* list = curl_slist_append(headers.get(), line.c_str());
+// The header lines of a request.
+class HeaderLines {
+ public:
+  void add(const std::string& line) {
+    curl_slist* list = curl_slist_append(lines_.get(), line.c_str());
     if (!list) throw std::bad_alloc();
-    headers.release();
-    headers.reset(list);
-  };
-  for (const std::string& line : request.headers) add(line);
-  if (!request.bearer.empty() && !foreign) add("Authorization: Bearer " + request.bearer.reveal());
-  char reason[CURL_ERROR_SIZE] = "";
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
+    lines_.release();
+    lines_.reset(list);
+  }
+  curl_slist* list() const { return lines_.get(); }
+
+ private:
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> lines_{nullptr, curl_slist_free_all};
+};
+
+// Sets where to connect to, how, and how long it may take.
+void set_connection(CURL* curl, const HttpRequest& request, const std::string& url, const std::string& proxy) {
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());  // "" = none, whatever the environment says
@@ -291,6 +290,17 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1024L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(request.stall_timeout_s)));
   }
+  // Uses the variables that curl and Python use. So a tree that was moved to another distribution finds its
+  // certificates.
+  for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
+    if (const char* file = std::getenv(name); file && *file) {
+      curl_easy_setopt(curl, CURLOPT_CAINFO, file);
+      break;
+    }
+}
+
+void set_callbacks(Exchange& exchange) {
+  CURL* const curl = exchange.curl;
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
   curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, on_socket);
@@ -299,18 +309,17 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
-  // Uses the variables that curl and Python use. So a tree that was moved to another distribution finds its
-  // certificates.
-  for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
-    if (const char* file = std::getenv(name); file && *file) {
-      curl_easy_setopt(curl, CURLOPT_CAINFO, file);
-      break;
-    }
+}
+
+// Sets the method and the body. Adds the headers that a body needs.
+void set_body(Exchange& exchange, HeaderLines& headers) {
+  CURL* const curl = exchange.curl;
+  const HttpRequest& request = exchange.request;
   if (request.head) curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
   if (request.post || request.upload) {
-    add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
+    headers.add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
     if (!request.method.empty()) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
-    add("Expect:");  // avoids an extra round trip before a large prompt
+    headers.add("Expect:");  // avoids an extra round trip before a large prompt
   }
   if (request.post) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
@@ -323,7 +332,28 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
     curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, on_seek);
     curl_easy_setopt(curl, CURLOPT_SEEKDATA, &exchange);
   }
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+}
+
+}  // namespace
+
+HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
+  CURL* curl = impl_->curl;
+  curl_easy_reset(curl);
+  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private, impl_->own_url);
+  Exchange exchange{.curl = curl,
+                    .request = request,
+                    .foreign = foreign,
+                    .proxied = !proxy.empty(),
+                    .own_is_private = &impl_->own_is_private};
+  HeaderLines headers;
+  for (const std::string& line : request.headers) headers.add(line);
+  if (!request.bearer.empty() && !foreign) headers.add("Authorization: Bearer " + request.bearer.reveal());
+  char reason[CURL_ERROR_SIZE] = "";
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
+  set_connection(curl, request, url, proxy);
+  set_callbacks(exchange);
+  set_body(exchange, headers);
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.list());
   const CURLcode code = curl_easy_perform(curl);
   stop_check();
   if (exchange.failure) std::rethrow_exception(exchange.failure);

@@ -111,9 +111,10 @@ HubTree HubRepository::tree(const std::string& commit) {
     const std::string path = json_string(file, "rfilename", where + ": siblings", kAnswer);
     require_harmless(path, where);
     const bool large = file.contains("lfs") && file["lfs"].is_object();
-    tree[path] = {static_cast<uint64_t>(json_int(file, "size", 0, INT64_MAX, 0, where, kAnswer)),
-                  large ? json_string(file["lfs"], "sha256", "", where, kAnswer)
-                        : json_string(file, "blobId", "", where, kAnswer)};
+    tree[path] = {
+        static_cast<uint64_t>(json_int(file, "size", {.low = 0, .high = INT64_MAX, .fallback = 0}, where, kAnswer)),
+        large ? json_string(file["lfs"], "sha256", "", where, kAnswer)
+              : json_string(file, "blobId", "", where, kAnswer)};
   }
   return tree;
 }
@@ -151,15 +152,15 @@ void HubRepository::read_from(const std::string& commit, const std::string& path
       });
 }
 
-HttpReply HubRepository::write(const std::string& method, const std::string& path, const std::string& body,
-                               const char* type, std::initializer_list<long> tolerated, double timeout_s) {
+HttpReply HubRepository::write(const std::string& method, const std::string& path, const Body& body,
+                               std::initializer_list<long> tolerated, double timeout_s) {
   const HttpReply reply = http_.send(
       [&] {
         HttpRequest r = request(options_.endpoint + path);
         r.method = method;
-        r.post = &body;
-        r.headers.push_back(std::string("Content-Type: ") + type);
-        if (type == kLfs) r.headers.push_back(std::string("Accept: ") + type);
+        r.post = &body.bytes;
+        r.headers.push_back(std::string("Content-Type: ") + body.type);
+        if (body.type == kLfs) r.headers.push_back(std::string("Accept: ") + body.type);
         r.timeout_s = timeout_s;
         return r;
       },
@@ -175,7 +176,7 @@ void HubRepository::create(bool as_private) {
                      {"organization", hub_.organisation},
                      {"type", "model"},
                      {"visibility", as_private ? "private" : "public"}};
-  write("POST", "/api/repos/create", wish.dump(), kJson, {409});
+  write("POST", "/api/repos/create", {wish.dump(), kJson}, {409});
 }
 
 std::set<std::string> HubRepository::large_files(const std::string& branch,
@@ -189,7 +190,7 @@ std::set<std::string> HubRepository::large_files(const std::string& branch,
       asked.push_back({{"path", it->first}, {"sample", base64(it->second.begin)}, {"size", it->second.size}});
       open.insert(it->first);
     }
-    const Json answer = parse_json(write("POST", path, Json{{"files", asked}}.dump(), kJson, {}).body, where, kAnswer,
+    const Json answer = parse_json(write("POST", path, {Json{{"files", asked}}.dump(), kJson}, {}).body, where, kAnswer,
                                    {kMaxAnswer, 32});
     for (const Json& file : json_array(answer, "files", kPreuploadBatch, where, kAnswer)) {
       const std::string name = json_string(file, "path", where, kAnswer),
@@ -222,7 +223,7 @@ std::optional<HubUpload> HubRepository::ask_upload(const std::string& branch, co
                      {"objects", Json::array({Json{{"oid", sha256}, {"size", size}}})},
                      {"hash_algo", "sha256"},
                      {"ref", {{"name", branch}}}};
-  const HttpReply reply = write("POST", path, wish.dump(), kLfs, {});
+  const HttpReply reply = write("POST", path, {wish.dump(), kLfs}, {});
   const Json answer = parse_json(reply.body, where, kAnswer, {kMaxAnswer, 32});
   const Json& objects = json_array(answer, "objects", 1, where, kAnswer);
   if (objects.size() != 1 || !objects[0].is_object() || json_string(objects[0], "oid", where, kAnswer) != sha256)
@@ -230,8 +231,8 @@ std::optional<HubUpload> HubRepository::ask_upload(const std::string& branch, co
   const Json& object = objects[0];
   if (object.contains("error"))
     throw Error(kAnswer, where + ": the hub does not take the file: error " +
-                             std::to_string(json_int(json_object(object, "error", 16, where, kAnswer), "code", 0, 999,
-                                                     0, where, kAnswer)));
+                             std::to_string(json_int(json_object(object, "error", 16, where, kAnswer), "code",
+                                                     {.low = 0, .high = 999, .fallback = 0}, where, kAnswer)));
   if (!object.contains("actions") || object["actions"].is_null()) return std::nullopt;
   const Json &actions = json_object(object, "actions", 16, where, kAnswer),
              &put_it = json_object(actions, "upload", 16, where + ": actions", kAnswer);
@@ -340,7 +341,7 @@ std::optional<std::string> HubRepository::commit(const std::string& branch, cons
     body += line("lfsFile", {{"path", path}, {"algo", "sha256"}, {"oid", file.digest}, {"size", file.size}});
   for (const std::string& path : change.removed) body += line("deletedFile", {{"path", path}});
   const std::string path = api("/commit/" + percent_encoded(branch, false));
-  const HttpReply reply = write("POST", path, body, kNdjson, {404, 409, 412}, kCommitTimeoutS);
+  const HttpReply reply = write("POST", path, {std::move(body), kNdjson}, {404, 409, 412}, kCommitTimeoutS);
   if (!is_ok(reply)) return std::nullopt;
   const std::string where = options_.endpoint + path;
   return require_commit(
@@ -349,18 +350,18 @@ std::optional<std::string> HubRepository::commit(const std::string& branch, cons
 }
 
 bool HubRepository::create_branch(const std::string& branch, const std::string& commit) {
-  return write("POST", api("/branch/" + percent_encoded(branch, false)), Json{{"startingPoint", commit}}.dump(), kJson,
-               {409})
+  return write("POST", api("/branch/" + percent_encoded(branch, false)),
+               {Json{{"startingPoint", commit}}.dump(), kJson}, {409})
              .status != 409;
 }
 bool HubRepository::create_tag(const std::string& tag, const std::string& commit) {
-  return write("POST", api("/tag/" + commit), Json{{"tag", tag}}.dump(), kJson, {409}).status != 409;
+  return write("POST", api("/tag/" + commit), {Json{{"tag", tag}}.dump(), kJson}, {409}).status != 409;
 }
 void HubRepository::remove_branch(const std::string& branch) {
-  write("DELETE", api("/branch/" + percent_encoded(branch, false)), "", kJson, {404});
+  write("DELETE", api("/branch/" + percent_encoded(branch, false)), {"", kJson}, {404});
 }
 void HubRepository::remove_tag(const std::string& tag) {
-  write("DELETE", api("/tag/" + percent_encoded(tag, false)), "", kJson, {404});
+  write("DELETE", api("/tag/" + percent_encoded(tag, false)), {"", kJson}, {404});
 }
 
 }  // namespace specdec::net

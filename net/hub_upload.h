@@ -83,8 +83,12 @@ class HubRepository : public HubSource {
  private:
   std::string api(const std::string& rest) const { return "/api/models/" + hub_.repository() + rest; }
   Json get_json(const std::string& path);
+  struct Body {
+    std::string bytes;
+    const char* type;  // the Content-Type
+  };
   // Sends JSON to the hub itself. A status in `tolerated` is not an error.
-  HttpReply write(const std::string& method, const std::string& path, const std::string& body, const char* type,
+  HttpReply write(const std::string& method, const std::string& path, const Body& body,
                   std::initializer_list<long> tolerated, double timeout_s = 60);
   // Uploads `bytes` bytes of the file from `begin` on to the URL that the hub gave. Returns the reply for its headers.
   HttpReply put(const std::string& url, const InputFile& file, uint64_t begin, uint64_t bytes,

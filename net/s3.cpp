@@ -96,37 +96,34 @@ std::string S3Client::name(const std::string& key) const {
   return "s3://" + location_.bucket + "/" + (location_.prefix.empty() ? "" : location_.prefix + "/") + key;
 }
 
-HttpReply S3Client::ask(const std::string& method, const std::string& key, const std::string& query,
-                        const std::string* body, const std::map<std::string, std::string>& more,
-                        const std::function<void(const HttpReply&, std::string_view)>& on_body, size_t max_bytes,
-                        bool once) {
-  const std::string path = base_path_ + "/" + percent_encoded(key, true),
-                    payload = sha256_hex(body ? *body : std::string());
+HttpReply S3Client::ask(const Request& asked) {
+  const std::string path = base_path_ + "/" + percent_encoded(asked.key, true),
+                    payload = sha256_hex(asked.body ? *asked.body : std::string());
   const std::string empty;
   const auto make = [&] {
-    std::map<std::string, std::string> headers = more;
+    std::map<std::string, std::string> headers = asked.headers;
     headers["host"] = origin_.substr(origin_.find("://") + 3);
     headers["x-amz-date"] = amz_date();
     headers["x-amz-content-sha256"] = payload;
     if (!options_.session_token.empty()) headers["x-amz-security-token"] = options_.session_token.reveal();
     HttpRequest request;
-    request.url = origin_ + path + (query.empty() ? "" : "?" + query);
-    request.head = method == "HEAD";
-    if (method != "GET" && method != "HEAD") {
-      request.method = method;
-      request.post = body ? body : &empty;
+    request.url = origin_ + path + (asked.query.empty() ? "" : "?" + asked.query);
+    request.head = asked.method == "HEAD";
+    if (asked.method != "GET" && asked.method != "HEAD") {
+      request.method = asked.method;
+      request.post = asked.body ? asked.body : &empty;
     }
-    request.headers = {"Authorization: " + sign_s3(options_, method, path, query, headers)};
+    request.headers = {"Authorization: " + sign_s3(options_, asked.method, path, asked.query, headers)};
     for (const auto& [name, value] : headers)
       if (name != "host") request.headers.push_back(name + ": " + value);
     request.timeout_s = 0;
     request.stall_timeout_s = 30;
-    request.max_body_bytes = max_bytes;
-    request.on_body = on_body;
+    request.max_body_bytes = asked.max_bytes;
+    request.on_body = asked.on_body;
     return request;
   };
   Backoff backoff = options_.backoff;
-  if (once) backoff.max_attempts = 1;
+  if (asked.once) backoff.max_attempts = 1;
   return http_.send(make, backoff);
 }
 
@@ -142,14 +139,14 @@ void S3Client::refuse(const std::string& key, const HttpReply& reply) const {
 }
 
 std::optional<uint64_t> S3Client::size(const std::string& key) {
-  const HttpReply reply = ask("HEAD", key, "", nullptr, {});
+  const HttpReply reply = ask({.method = "HEAD", .key = key});
   if (reply.status == 404) return std::nullopt;
   if (reply.status != 200) refuse(key, reply);
   return std::strtoull(reply.header("content-length").c_str(), nullptr, 10);
 }
 
 std::string S3Client::get(const std::string& key, size_t max_bytes) {
-  const HttpReply reply = ask("GET", key, "", nullptr, {}, {}, max_bytes);
+  const HttpReply reply = ask({.method = "GET", .key = key, .max_bytes = max_bytes});
   if (reply.status == 404 && element(reply.body, "Code") != "NoSuchBucket") return "";
   if (reply.status != 200 || !reply.problem.empty()) refuse(key, reply);
   return reply.body;
@@ -163,14 +160,14 @@ void S3Client::read(const std::string& key, uint64_t begin, const std::function<
   };
   std::map<std::string, std::string> range;
   if (begin > 0) range["range"] = "bytes=" + std::to_string(begin) + "-";
-  const HttpReply reply = ask("GET", key, "", nullptr, range, on_body, 1u << 20, /*once=*/true);
+  const HttpReply reply = ask({.method = "GET", .key = key, .headers = range, .on_body = on_body, .once = true});
   if ((reply.status != 200 && reply.status != 206) || !reply.problem.empty()) refuse(key, reply);
 }
 
 bool S3Client::put(const std::string& key, const std::string& body, bool if_absent) {
   std::map<std::string, std::string> more;
   if (if_absent) more["if-none-match"] = "*";
-  const HttpReply reply = ask("PUT", key, "", &body, more);
+  const HttpReply reply = ask({.method = "PUT", .key = key, .body = &body, .headers = more});
   if (if_absent && (reply.status == 412 || reply.status == 409)) return false;
   if (reply.status != 200 || !reply.problem.empty()) refuse(key, reply);
   return true;
@@ -187,7 +184,7 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     put(key, part(0), false);
     return progress(in.size());
   }
-  const HttpReply started = ask("POST", key, "uploads=", nullptr, {});
+  const HttpReply started = ask({.method = "POST", .key = key, .query = "uploads="});
   const std::string upload = element(started.body, "UploadId");
   if (started.status != 200 || upload.empty()) refuse(key, started);
   const std::string of = "uploadId=" + percent_encoded(upload, false);
@@ -196,18 +193,19 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     int number = 1;
     for (uint64_t at = 0; at < in.size(); at += options_.part_bytes, ++number) {
       const std::string bytes = part(at);
-      const HttpReply reply = ask("PUT", key, "partNumber=" + std::to_string(number) + "&" + of, &bytes, {});
+      const HttpReply reply = ask(
+          {.method = "PUT", .key = key, .query = "partNumber=" + std::to_string(number) + "&" + of, .body = &bytes});
       if (reply.status != 200 || reply.header("etag").empty()) refuse(key, reply);
       list += "<Part><PartNumber>" + std::to_string(number) + "</PartNumber><ETag>" + reply.header("etag") +
               "</ETag></Part>";
       progress(bytes.size());
     }
     list += "</CompleteMultipartUpload>";
-    const HttpReply done = ask("POST", key, of, &list, {});
+    const HttpReply done = ask({.method = "POST", .key = key, .query = of, .body = &list});
     // status 200 may still carry an error
     if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);
   } catch (const Error&) {
-    ask("DELETE", key, of, nullptr, {}, {}, 1u << 20, /*once=*/true);  // unfinished parts cost money
+    ask({.method = "DELETE", .key = key, .query = of, .once = true});  // unfinished parts cost money
     throw;
   }
 }

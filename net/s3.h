@@ -59,10 +59,16 @@ class S3Client {
                 const std::function<void(uint64_t bytes)>& progress);
 
  private:
-  HttpReply ask(const std::string& method, const std::string& key, const std::string& query, const std::string* body,
-                const std::map<std::string, std::string>& more,
-                const std::function<void(const HttpReply&, std::string_view)>& on_body = {},
-                size_t max_bytes = 1u << 20, bool once = false);
+  struct Request {
+    std::string method, key;
+    std::string query = {};                           // percent-encoded and sorted
+    const std::string* body = nullptr;                // null: empty
+    std::map<std::string, std::string> headers = {};  // to sign, besides those that every request has
+    std::function<void(const HttpReply&, std::string_view)> on_body = {};
+    size_t max_bytes = 1u << 20;  // of HttpReply::body
+    bool once = false;            // is not repeated
+  };
+  HttpReply ask(const Request& asked);
   [[noreturn]] void refuse(const std::string& key, const HttpReply& reply) const;
   S3Location location_;
   S3Options options_;

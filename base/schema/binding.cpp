@@ -8,7 +8,7 @@ namespace {
 
 int64_t vocab_size(const fs::path& directory) {
   const fs::path file = directory / "config.json";
-  return json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, 1 << 24, file.string(), ErrorKind::kModel);
+  return json_int(read_json(file, ErrorKind::kModel), "vocab_size", {1, 1 << 24}, file.string(), ErrorKind::kModel);
 }
 
 void require_same_vocabulary(const fs::path& target, const fs::path& draft) {

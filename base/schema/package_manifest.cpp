@@ -183,7 +183,7 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
   for (const Json& f : json_array(object, "files", kMaxFiles, where, kManifest)) {
     const std::string at = where + ": files[" + std::to_string(m.files.size()) + "]";
     m.files.push_back({json_string(f, "path", at, kManifest),
-                       static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kManifest)),
+                       static_cast<uint64_t>(json_int(f, "size", {0, INT64_MAX}, at, kManifest)),
                        json_digest(f, "sha256", false, at, kManifest)});
   }
   const Json &target = json_object(object, "target", 16, where, kManifest),
@@ -202,7 +202,7 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
       m.variants.push_back(
           {json_string(v, "format", at, kManifest),
            fingerprint_from_json(json_object(v, "fingerprint", 16, at, kManifest), at + ": fingerprint"),
-           json_double(v, "relative_error", 0, 1e9, at, kManifest), v.value("report", Json())});
+           json_double(v, "relative_error", {0, 1e9}, at, kManifest), v.value("report", Json())});
     }
   }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);

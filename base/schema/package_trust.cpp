@@ -49,7 +49,7 @@ std::optional<Seen> seen_of(const fs::path& file) {
   if (file.empty() || !fs::exists(file)) return std::nullopt;
   const Json seen = read_json(file, kChannel);
   require_schema(seen, "channel_seen", 1, file.string());
-  return Seen{json_int(seen, "number", 1, kMaxNumber, file.string(), kChannel),
+  return Seen{json_int(seen, "number", {1, kMaxNumber}, file.string(), kChannel),
               json_digest(seen, "digest", false, file.string(), kChannel)};
 }
 
@@ -144,7 +144,7 @@ ChannelRecord parse_channel(const std::string& text, const std::string& channel,
   if (second != std::string::npos) record.signature = text.substr(second + 1);
   const Json said = parse_json(record.statement, where);
   require_schema(said, "channel", 1, where);
-  record.number = json_int(said, "number", 1, kMaxNumber, where, kChannel);
+  record.number = json_int(said, "number", {1, kMaxNumber}, where, kChannel);
   if (json_string(said, "channel", where, kChannel) != channel ||
       json_digest(said, "digest", false, where, kChannel) != record.digest)
     throw Error(kChannel, where + ": damaged channel: its second line speaks of another channel or another package");

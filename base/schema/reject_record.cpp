@@ -12,7 +12,7 @@ constexpr double kLowest = -100;  // means "no mass", because JSON has no infini
 int64_t thousandths(double logprob) { return std::llround(std::max(logprob, kLowest) * 1000); }
 
 int64_t number(const Json& list, size_t i, int64_t low, int64_t high, const std::string& where) {
-  return json_int(Json{{"rejects", list.at(i)}}, "rejects", low, high, where, ErrorKind::kData);
+  return json_int(Json{{"rejects", list.at(i)}}, "rejects", {low, high}, where, ErrorKind::kData);
 }
 
 double logprob(const Json& list, size_t i, const std::string& where) {
@@ -50,8 +50,8 @@ RejectRecord reject_record_from_line(const std::string& line, const std::string&
   RejectRecord r;
   r.id = json_string(object, "id", where, ErrorKind::kData);
   r.conversation = json_string(object, "conversation", where, ErrorKind::kData);
-  r.time = json_int(object, "t", 0, kMaxCount, where, ErrorKind::kData);
-  r.temperature = json_double(object, "T", 0, 10, where, ErrorKind::kData);
+  r.time = json_int(object, "t", {0, kMaxCount}, where, ErrorKind::kData);
+  r.temperature = json_double(object, "T", {0, 10}, where, ErrorKind::kData);
   r.draft = json_string(object, "q", where, ErrorKind::kData);
   r.target = json_string(object, "p", where, ErrorKind::kData);
   int64_t least = 0;

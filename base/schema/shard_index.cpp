@@ -24,9 +24,9 @@ ShardFile shard_from_json(const Json& o, const std::string& where) {
   s.tokens_sha256 = json_digest(o, "tokens_sha256", false, where, kIndex);
   s.rows_sha256 = json_digest(o, "rows_sha256", false, where, kIndex);
   s.split = json_string(o, "split", where, kIndex);
-  s.num_rows = json_int(o, "num_rows", 0, kMaxCount, where, kIndex);
-  s.num_tokens = json_int(o, "num_tokens", 0, kMaxCount, where, kIndex);
-  s.num_loss_tokens = json_int(o, "num_loss_tokens", 0, kMaxCount, where, kIndex);
+  s.num_rows = json_int(o, "num_rows", {0, kMaxCount}, where, kIndex);
+  s.num_tokens = json_int(o, "num_tokens", {0, kMaxCount}, where, kIndex);
+  s.num_loss_tokens = json_int(o, "num_loss_tokens", {0, kMaxCount}, where, kIndex);
   return s;
 }
 
@@ -84,14 +84,16 @@ ShardIndex shard_index_from_json(const Json& object, const std::string& where) {
   ShardIndex index;
   index.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kIndex);
   index.target_id = json_digest(object, "target_id", false, where, kIndex);
-  index.vocab_size = json_int(object, "vocab_size", 1, 1 << 24, where, kIndex);
+  index.vocab_size = json_int(object, "vocab_size", {1, 1 << 24}, where, kIndex);
   index.written_by = json_string(object, "written_by", "unknown", where, kIndex);
-  index.max_length = json_int(object, "max_length", 0, kMaxCount, 0, where, kIndex);
-  index.truncated_rows = json_int(object, "truncated_rows", 0, kMaxCount, 0, where, kIndex);
-  index.dropped_tokens = json_int(object, "dropped_tokens", 0, kMaxCount, 0, where, kIndex);
+  index.max_length = json_int(object, "max_length", {.low = 0, .high = kMaxCount, .fallback = 0}, where, kIndex);
+  index.truncated_rows =
+      json_int(object, "truncated_rows", {.low = 0, .high = kMaxCount, .fallback = 0}, where, kIndex);
+  index.dropped_tokens =
+      json_int(object, "dropped_tokens", {.low = 0, .high = kMaxCount, .fallback = 0}, where, kIndex);
   index.rejects = json_counts(object, "rejects", where, kIndex);
   index.redactions = json_counts(object, "redactions", where, kIndex);
-  index.duplicates = json_int(object, "duplicates", 0, kMaxCount, 0, where, kIndex);
+  index.duplicates = json_int(object, "duplicates", {.low = 0, .high = kMaxCount, .fallback = 0}, where, kIndex);
   for (const Json& s : json_array(object, "sources", 1 << 20, where, kIndex))
     index.sources.emplace_back(json_string(s, "file", where + ": sources", kIndex),
                                json_digest(s, "sha256", false, where + ": sources", kIndex));

@@ -15,10 +15,12 @@ Json to_json(const SamplingOptions& s) {
 SamplingOptions sampling_from_json(const Json& object, const std::string& where) {
   const SamplingOptions fallback;
   SamplingOptions s;
-  s.temperature = json_double(object, "temperature", 0, 10, fallback.temperature, where, ErrorKind::kData);
-  s.top_k = json_int(object, "top_k", 0, INT64_MAX, fallback.top_k, where, ErrorKind::kData);
-  s.top_p = json_double(object, "top_p", 0, 1, fallback.top_p, where, ErrorKind::kData);
-  s.min_p = json_double(object, "min_p", 0, 1, fallback.min_p, where, ErrorKind::kData);
+  s.temperature = json_double(object, "temperature", {.low = 0, .high = 10, .fallback = fallback.temperature}, where,
+                              ErrorKind::kData);
+  s.top_k =
+      json_int(object, "top_k", {.low = 0, .high = INT64_MAX, .fallback = fallback.top_k}, where, ErrorKind::kData);
+  s.top_p = json_double(object, "top_p", {.low = 0, .high = 1, .fallback = fallback.top_p}, where, ErrorKind::kData);
+  s.min_p = json_double(object, "min_p", {.low = 0, .high = 1, .fallback = fallback.min_p}, where, ErrorKind::kData);
   return s;
 }
 
@@ -92,7 +94,7 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
   r.id = json_string(object, "id", where, ErrorKind::kData);
   r.conversation = json_string(object, "conversation", r.id, where, ErrorKind::kData);
   if (r.conversation.empty()) r.conversation = r.id;
-  r.time = json_int(object, "time", 0, INT64_MAX, 0, where, ErrorKind::kData);
+  r.time = json_int(object, "time", {.low = 0, .high = INT64_MAX, .fallback = 0}, where, ErrorKind::kData);
   r.domain = json_string(object, "domain", "", where, ErrorKind::kData);
   r.writer = json_string(object, "writer", "", where, ErrorKind::kData);
   r.prompt = json_string(object, "prompt", "", where, ErrorKind::kData);

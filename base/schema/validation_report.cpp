@@ -120,14 +120,14 @@ Interval read_interval(const Json& object, const std::string& where) {
 }
 
 Estimate read_estimate(const Json& object, const char* value, const char* n, const std::string& where) {
-  return {json_double(object, value, -kMaxFigure, kMaxFigure, where, kReport), read_interval(object, where),
-          json_int(object, n, 0, kMaxCount, where, kReport)};
+  return {json_double(object, value, {-kMaxFigure, kMaxFigure}, where, kReport), read_interval(object, where),
+          json_int(object, n, {0, kMaxCount}, where, kReport)};
 }
 
 std::vector<int64_t> read_counts(const Json& object, const char* key, const std::string& where) {
   std::vector<int64_t> out;
   for (const Json& item : json_array(object, key, 1024, where, kReport))
-    out.push_back(json_int(Json{{key, item}}, key, 0, kMaxCount, where, kReport));
+    out.push_back(json_int(Json{{key, item}}, key, {0, kMaxCount}, where, kReport));
   return out;
 }
 
@@ -135,7 +135,7 @@ std::vector<double> read_doubles(const Json& object, const char* key, double low
                                  const std::string& where) {
   std::vector<double> out;
   for (const Json& item : json_array(object, key, kMaxItems, where, kReport))
-    out.push_back(json_double(Json{{key, item}}, key, low, high, where, kReport));
+    out.push_back(json_double(Json{{key, item}}, key, {low, high}, where, kReport));
   return out;
 }
 
@@ -149,21 +149,21 @@ int read_number_key(const std::string& key, const std::string& where) {
 std::map<int, double> read_costs(const Json& object, const std::string& where) {
   std::map<int, double> out;
   for (const auto& [key, cost] : object.items())
-    out[read_number_key(key, where)] = json_double(object, key.c_str(), 0, kMaxFigure, where, kReport);
+    out[read_number_key(key, where)] = json_double(object, key.c_str(), {0, kMaxFigure}, where, kReport);
   return out;
 }
 
 RolloutFigures read_rollout(const Json& o, const std::string& where) {
   RolloutFigures r;
-  r.k = static_cast<int>(json_int(o, "k", -1, 1024, where, kReport));
+  r.k = static_cast<int>(json_int(o, "k", {-1, 1024}, where, kReport));
   r.verify = json_string(o, "verify", where, kReport);
   r.alpha = read_estimate(o, "alpha", "conversations", where);
   AcceptanceCounts& c = r.counts;
-  c.steps = json_int(o, "steps", 0, kMaxCount, where, kReport);
-  c.plain_steps = json_int(o, "plain_steps", 0, kMaxCount, where, kReport);
-  c.drafted = json_int(o, "drafted", 0, kMaxCount, where, kReport);
-  c.accepted = json_int(o, "accepted_total", 0, c.drafted, where, kReport);
-  c.emitted = json_int(o, "emitted", 0, kMaxCount, where, kReport);
+  c.steps = json_int(o, "steps", {0, kMaxCount}, where, kReport);
+  c.plain_steps = json_int(o, "plain_steps", {0, kMaxCount}, where, kReport);
+  c.drafted = json_int(o, "drafted", {0, kMaxCount}, where, kReport);
+  c.accepted = json_int(o, "accepted_total", {0, c.drafted}, where, kReport);
+  c.emitted = json_int(o, "emitted", {0, kMaxCount}, where, kReport);
   c.drafted_at = read_counts(o, "drafted_at", where);
   c.reached_at = read_counts(o, "reached", where);
   c.accepted_at = read_counts(o, "accepted", where);
@@ -181,22 +181,23 @@ RolloutFigures read_rollout(const Json& o, const std::string& where) {
 
 std::optional<double> read_optional(const Json& o, const char* key, double low, double high, const std::string& where) {
   if (!o.contains(key) || o[key].is_null()) return std::nullopt;
-  return json_double(o, key, low, high, where, kReport);
+  return json_double(o, key, {low, high}, where, kReport);
 }
 
 // Reports of earlier versions have neither a sequence nor a serving draft to compare with.
 void read_sequence(const Json& o, const std::string& where, ValidationReport& r) {
-  r.requests_available = json_int(o, "requests_available", 0, kMaxCount, r.alpha.n, where, kReport);
+  r.requests_available =
+      json_int(o, "requests_available", {.low = 0, .high = kMaxCount, .fallback = r.alpha.n}, where, kReport);
   if (o.contains("requests_needed") && !o["requests_needed"].is_null())
-    r.requests_needed = json_int(o, "requests_needed", 0, kMaxCount, where, kReport);
+    r.requests_needed = json_int(o, "requests_needed", {0, kMaxCount}, where, kReport);
   if (!o.contains("sequence")) return;
   const std::string at = where + ": sequence";
   for (const Json& p : json_array(o, "sequence", kMaxItems, where, kReport)) {
     if (!p.is_array() || p.size() != 4) throw Error(kReport, at + ": expected [requests, alpha, low, high]");
     const Json named = {{"requests", p[0]}, {"alpha", p[1]}, {"low", p[2]}, {"high", p[3]}};
-    const auto share = [&](const char* key) { return json_double(named, key, 0, 1, at, kReport); };
+    const auto share = [&](const char* key) { return json_double(named, key, {0, 1}, at, kReport); };
     r.sequence.push_back(
-        {json_int(named, "requests", 0, kMaxCount, at, kReport), share("alpha"), share("low"), share("high")});
+        {json_int(named, "requests", {0, kMaxCount}, at, kReport), share("alpha"), share("low"), share("high")});
   }
 }
 
@@ -220,20 +221,20 @@ ValidationReport::Baseline read_baseline(const Json& o, const std::string& where
 }
 
 ValidationReport::Prediction read_prediction(const Json& o, const std::string& where) {
-  return {static_cast<int>(json_int(o, "batch", 1, 1 << 20, where, kReport)),
-          json_double(o, "draft_cost", 0, kMaxFigure, where, kReport),
-          json_double(o, "verify_cost", 0, kMaxFigure, where, kReport),
-          static_cast<int>(json_int(o, "k", 1, 1024, where, kReport)),
-          json_double(o, "speedup", 0, kMaxFigure, where, kReport),
+  return {static_cast<int>(json_int(o, "batch", {1, 1 << 20}, where, kReport)),
+          json_double(o, "draft_cost", {0, kMaxFigure}, where, kReport),
+          json_double(o, "verify_cost", {0, kMaxFigure}, where, kReport),
+          static_cast<int>(json_int(o, "k", {1, 1024}, where, kReport)),
+          json_double(o, "speedup", {0, kMaxFigure}, where, kReport),
           read_optional(o, "break_even", 0, 1, where)};
 }
 
 void read_acceptance(const Json& o, const std::string& where, ValidationReport& r) {
   r.alpha = read_estimate(o, "alpha", "requests", where);
-  r.alpha_tokens = json_double(o, "alpha_tokens", 0, 1, where, kReport);
-  r.greedy_agreement = json_double(o, "greedy_agreement", 0, 1, where, kReport);
-  r.entropy = json_double(o, "entropy", 0, 64, where, kReport);
-  r.tokens = json_int(o, "tokens", 0, kMaxCount, where, kReport);
+  r.alpha_tokens = json_double(o, "alpha_tokens", {0, 1}, where, kReport);
+  r.greedy_agreement = json_double(o, "greedy_agreement", {0, 1}, where, kReport);
+  r.entropy = json_double(o, "entropy", {0, 64}, where, kReport);
+  r.tokens = json_int(o, "tokens", {0, kMaxCount}, where, kReport);
   read_sequence(o, where, r);
   r.rollout = read_rollout(json_object(o, "rollout", 64, where, kReport), where + ": rollout");
   r.request_alphas = read_doubles(o, "request_alphas", 0, 1 + 1e-6, where);
@@ -248,9 +249,10 @@ std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) 
   for (const Json& row : json_array(o, "schedule", 4096, where, kReport)) {
     if (!row.is_array() || row.size() != 3) throw Error(kReport, at + ": expected [batch_lo, batch_hi, k]");
     const Json named = {{"batch_lo", row[0]}, {"batch_hi", row[1]}, {"k", row[2]}};
-    const int64_t low = json_int(named, "batch_lo", 1, 1 << 20, at, kReport);
-    schedule.push_back({static_cast<int>(low), static_cast<int>(json_int(named, "batch_hi", low, 1 << 20, at, kReport)),
-                        static_cast<int>(json_int(named, "k", 0, 1024, at, kReport))});
+    const int64_t low = json_int(named, "batch_lo", {1, 1 << 20}, at, kReport);
+    schedule.push_back({static_cast<int>(low),
+                        static_cast<int>(json_int(named, "batch_hi", {low, 1 << 20}, at, kReport)),
+                        static_cast<int>(json_int(named, "k", {0, 1024}, at, kReport))});
   }
   if (!o.contains("schedule_figures")) return schedule;
   const Json& figures = json_array(o, "schedule_figures", 4096, where, kReport);
@@ -261,21 +263,21 @@ std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) 
       throw Error(kReport, at + "_figures: basis: expected measured or predicted, found '" + basis.substr(0, 40) + "'");
     schedule[i].measured = basis == "measured";
     if (!figures[i].contains("k") || figures[i]["k"].is_null()) continue;
-    schedule[i].figure_k = static_cast<int>(json_int(figures[i], "k", 1, 1024, at, kReport));
-    schedule[i].speedup = json_double(figures[i], "speedup", 0, kMaxFigure, at, kReport);
+    schedule[i].figure_k = static_cast<int>(json_int(figures[i], "k", {1, 1024}, at, kReport));
+    schedule[i].speedup = json_double(figures[i], "speedup", {0, kMaxFigure}, at, kReport);
     if (schedule[i].measured) schedule[i].ci = read_interval(figures[i], at);
   }
   return schedule;
 }
 
 MachineUse read_machine(const Json& o, const std::string& where) {
-  const auto cpus = [&](const char* key) { return json_double(o, key, 0, 1 << 20, where, kReport); };
-  const auto count = [&](const char* key) { return json_int(o, key, 0, kMaxCount, where, kReport); };
+  const auto cpus = [&](const char* key) { return json_double(o, key, {0, 1 << 20}, where, kReport); };
+  const auto count = [&](const char* key) { return json_int(o, key, {0, kMaxCount}, where, kReport); };
   MachineUse use;
-  use.cpus = static_cast<int>(json_int(o, "cpus", 0, 1 << 20, where, kReport));
-  use.threads = static_cast<int>(json_int(o, "threads", 0, 1 << 20, where, kReport));
+  use.cpus = static_cast<int>(json_int(o, "cpus", {0, 1 << 20}, where, kReport));
+  use.threads = static_cast<int>(json_int(o, "threads", {0, 1 << 20}, where, kReport));
   use.others = cpus("others_cpus"), use.stolen = cpus("stolen_cpus");
-  use.taken = json_double(o, "taken", 0, 1, where, kReport);
+  use.taken = json_double(o, "taken", {0, 1}, where, kReport);
   use.runs = count("runs"), use.disturbed = count("disturbed"), use.disagreeing = count("disagreeing");
   use.busy = json_bool(o, "busy", false, where, kReport);
   return use;
@@ -283,7 +285,7 @@ MachineUse read_machine(const Json& o, const std::string& where) {
 
 void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   r.has_speed = true;
-  r.draft_cost = json_double(o, "draft_cost", 0, kMaxFigure, where, kReport);
+  r.draft_cost = json_double(o, "draft_cost", {0, kMaxFigure}, where, kReport);
   r.verify_cost = read_costs(json_object(o, "verify_cost", 4096, where, kReport), where + ": verify_cost");
   const Json& cost_table = json_object(o, "verify_cost_table", 4096, where, kReport);
   for (const auto& [batch, row] : cost_table.items()) {
@@ -293,13 +295,13 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   }
   const Json& measured = json_object(o, "measured", 64, where, kReport);
   r.speedup = read_estimate(measured, "speedup", "prompts", where + ": measured");
-  r.best_k = static_cast<int>(json_int(measured, "k", -1, 1024, where + ": measured", kReport));
-  r.predicted_speedup = json_double(o, "predicted", 0, kMaxFigure, where, kReport);
+  r.best_k = static_cast<int>(json_int(measured, "k", {-1, 1024}, where + ": measured", kReport));
+  r.predicted_speedup = json_double(o, "predicted", {0, kMaxFigure}, where, kReport);
   for (const Json& row : json_array(o, "table", 65536, where, kReport)) {
     const std::string at = where + ": table";
-    r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kReport)),
-                       static_cast<int>(json_int(row, "k", -1, 1024, at, kReport)),
-                       json_double(row, "speedup", 0, kMaxFigure, at, kReport)});
+    r.table.push_back({static_cast<int>(json_int(row, "batch", {1, 1 << 20}, at, kReport)),
+                       static_cast<int>(json_int(row, "k", {-1, 1024}, at, kReport)),
+                       json_double(row, "speedup", {0, kMaxFigure}, at, kReport)});
   }
   if (o.contains("break_even"))
     r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
@@ -316,8 +318,8 @@ std::vector<ValidationReport::Figure> read_figures(const Json& o, const std::str
   const std::string at = where + ": judged_by";
   for (const Json& f : json_array(o, "judged_by", 4096, where, kReport))
     out.push_back({json_string(f, "check", at, kReport), json_string(f, "segment", "", at, kReport),
-                   json_double(f, "value", -kMaxFigure, kMaxFigure, at, kReport), read_interval(f, at),
-                   json_double(f, "limit", -kMaxFigure, kMaxFigure, at, kReport)});
+                   json_double(f, "value", {-kMaxFigure, kMaxFigure}, at, kReport), read_interval(f, at),
+                   json_double(f, "limit", {-kMaxFigure, kMaxFigure}, at, kReport)});
   return out;
 }
 
@@ -337,9 +339,9 @@ void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
   r.split = json_string(o, "split", where, kReport);
   r.device = json_string(o, "device", where, kReport);
   r.dtype = json_string(o, "dtype", where, kReport);
-  r.temperature = json_double(o, "temperature", 0, 10, where, kReport);
-  r.floor = json_double(o, "floor", 0, 1, where, kReport);
-  r.goal = json_double(o, "goal", 0, 1, where, kReport);
+  r.temperature = json_double(o, "temperature", {0, 10}, where, kReport);
+  r.floor = json_double(o, "floor", {0, 1}, where, kReport);
+  r.goal = json_double(o, "goal", {0, 1}, where, kReport);
 }
 
 Verdict gate_verdict(const std::string& name, const std::string& where) {
@@ -450,7 +452,7 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
   r.judged_by = read_figures(object, where);
   r.next = json_string(object, "next", "", where, kReport);
   r.started = json_string(object, "started", where, kReport);
-  r.seconds = json_double(object, "seconds", 0, kMaxFigure, where, kReport);
+  r.seconds = json_double(object, "seconds", {0, kMaxFigure}, where, kReport);
   r.tool_version = json_string(object, "tool_version", where, kReport);
   read_inputs(json_object(object, "inputs", 64, where, kReport), where + ": inputs", r);
   read_acceptance(json_object(object, "acceptance", 64, where, kReport), where + ": acceptance", r);
@@ -458,7 +460,7 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
     const std::string at = where + ": segments";
     r.segments.push_back({json_string(s, "name", at, kReport), read_estimate(s, "alpha", "requests", at),
                           read_rollout(json_object(s, "rollout", 64, at, kReport), at + ": rollout"),
-                          json_double(s, "entropy", 0, 64, at, kReport), read_optional(s, "floor", 0, 1, at)});
+                          json_double(s, "entropy", {0, 64}, at, kReport), read_optional(s, "floor", 0, 1, at)});
   }
   if (object.contains("baseline"))
     r.baseline = read_baseline(json_object(object, "baseline", 64, where, kReport), where + ": baseline");
@@ -470,11 +472,11 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
     const Json& l = json_object(object, "lossless", 64, where, kReport);
     const std::string at = where + ": lossless";
     r.has_lossless = true;
-    r.greedy_prompts = json_int(l, "greedy_prompts", 0, kMaxCount, at, kReport);
-    r.greedy_identical = json_int(l, "greedy_identical", 0, kMaxCount, at, kReport);
-    r.near_ties = json_int(l, "near_ties", 0, kMaxCount, at, kReport);
-    r.differences = json_int(l, "differences", 0, kMaxCount, at, kReport);
-    r.sampled_p_value = json_double(l, "sampled_p_value", 0, 1, at, kReport);
+    r.greedy_prompts = json_int(l, "greedy_prompts", {0, kMaxCount}, at, kReport);
+    r.greedy_identical = json_int(l, "greedy_identical", {0, kMaxCount}, at, kReport);
+    r.near_ties = json_int(l, "near_ties", {0, kMaxCount}, at, kReport);
+    r.differences = json_int(l, "differences", {0, kMaxCount}, at, kReport);
+    r.sampled_p_value = json_double(l, "sampled_p_value", {0, 1}, at, kReport);
   }
   r.validate(where);
   return r;

@@ -76,7 +76,7 @@ std::vector<double> bigram_counts(const fs::path& data, size_t v) {
 
 void write_bigram_draft(const fs::path& data, const fs::path& target, const fs::path& out) {
   const Json base = read_json(target / "config.json", ErrorKind::kModel);
-  const auto vocab = static_cast<size_t>(json_int(base, "vocab_size", 2, 8192, "config.json", ErrorKind::kModel));
+  const auto vocab = static_cast<size_t>(json_int(base, "vocab_size", {2, 8192}, "config.json", ErrorKind::kModel));
   const std::vector<double> counts = bigram_counts(data, vocab);
   std::vector<double> unigram(vocab, 1e-2);
   double total = 1e-2 * static_cast<double>(vocab);
@@ -93,7 +93,7 @@ void write_bigram_draft(const fs::path& data, const fs::path& target, const fs::
   c["dtype"] = c["torch_dtype"] = "float32";
   // RMSNorm turns a one-hot row into a row with sqrt(V) / sqrt(1 + V·eps) at one place, so the output matrix is divided
   // by that.
-  const double eps = json_double(base, "rms_norm_eps", 0, 1, "config.json", ErrorKind::kModel);
+  const double eps = json_double(base, "rms_norm_eps", {0, 1}, "config.json", ErrorKind::kModel);
   const double scale = std::sqrt(static_cast<double>(vocab) / (1.0 + static_cast<double>(vocab) * eps));
   const auto fill = [&](const std::string& name, size_t n) {
     const bool norm = name.find("norm") != std::string::npos;

@@ -256,7 +256,7 @@ class Run {
             {"bench: batch " + std::to_string(batch), done = std::min(done + 1, total), total, "runs", so_far(c)});
       return run;
     };
-    const TimedPairs runs = time_pairs(count, pairs, timed, clock_, meter_);
+    const TimedPairs runs = time_pairs(count, pairs, timed, {clock_, meter_});
     GroupFigures normal;
     for (size_t at = 0; at < count; ++at) {
       if (!runs.clean[at] && !runs.machine.busy) continue;
@@ -308,7 +308,7 @@ class Run {
     o.seed = options_.device.seed;
     o.seconds_per_batch = kCostSeconds;
     if (o.max_k < 1 || !options_.speculation.tree.empty() || options_.speculation.suffix) return {};
-    return measure_costs(*target_, *contender.model, prompts_, o, clock_);
+    return measure_costs({*target_, *contender.model}, prompts_, o, clock_);
   }
 
   static double predicted(const CostTable& costs, const AcceptanceCounts& counts, int k, int batch) {
@@ -383,7 +383,7 @@ class Run {
       sampled.verify = options_.speculation.verify;
       sampled.seed = options_.device.seed;
       sampled.runs = kSampledRuns;
-      c->sampled_p_value = sampled_test(*target_, *c->model, contexts, sampled, clock_, progress_).p_value;
+      c->sampled_p_value = sampled_test({*target_, *c->model}, contexts, sampled, clock_, progress_).p_value;
     }
     for (BenchRow& row : result_.rows)
       for (const auto& c : contenders_)

@@ -66,6 +66,18 @@ model::DecoderConfig draft_config_for(int64_t vocab_size, const fs::path& draft)
   return config;
 }
 
+// Notes the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
+bool accept_draft(const Draft& draft, bool allow_stale, LoadedPair& pair) {
+  pair.draft_dir = draft.directory;
+  pair.binding = BindingState::kBound;
+  if (draft.directory.empty()) return true;
+  const BindingCheck binding = check(pair.target_dir, draft);
+  pair.binding = binding.state;
+  if (binding.state == BindingState::kStale) pair.warning = binding.reason;
+  if (binding.state == BindingState::kUnbound) pair.warning = unbound(draft.directory);
+  return binding.state != BindingState::kStale || allow_stale;
+}
+
 int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& target) {
   return options.tokens_per_sequence > 0 ? std::min(options.tokens_per_sequence, target.max_position)
                                          : target.max_position;
@@ -86,18 +98,7 @@ LoadedPair load_pair(const PairOptions& options) {
     if (!options.allow_stale) return pair;
   }
   const Draft draft = find_draft(options, target);
-  pair.draft_dir = draft.directory;
-  pair.binding = BindingState::kBound;
-  if (!pair.draft_dir.empty()) {
-    const BindingCheck binding = check(pair.target_dir, draft);
-    pair.binding = binding.state;
-    if (binding.state == BindingState::kStale) {
-      pair.warning = binding.reason;
-      if (!options.allow_stale) return pair;
-    } else if (binding.state == BindingState::kUnbound) {
-      pair.warning = unbound(pair.draft_dir);
-    }
-  }
+  if (!accept_draft(draft, options.allow_stale, pair)) return pair;
 
   pair.device = model::resolve_device(options.device.device);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);

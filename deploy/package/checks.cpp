@@ -102,7 +102,7 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
       nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel)
              : whole;
   const auto number = [](const Json& config, const char* key, const fs::path& directory) {
-    return json_int(config, key, 1, int64_t{1} << 40, (directory / "config.json").string(), ErrorKind::kModel);
+    return json_int(config, key, {1, int64_t{1} << 40}, (directory / "config.json").string(), ErrorKind::kModel);
   };
   const int64_t draft_vocab = number(ours, "vocab_size", draft), target_vocab = number(theirs, "vocab_size", target);
   if (draft_vocab != target_vocab)

@@ -51,12 +51,11 @@ class Linter {
   const Json& layers_config() const {
     return speculators_ && config_.contains("transformer_layer_config") ? config_["transformer_layer_config"] : config_;
   }
-  int64_t number(const char* key, int64_t fallback) const {
-    return json_int(layers_config(), key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel);
+  int64_t number_in(const Json& config, const char* key, int64_t fallback) const {
+    return json_int(config, key, {.low = 1, .high = int64_t{1} << 40, .fallback = fallback}, file_, ErrorKind::kModel);
   }
-  int64_t top_number(const char* key, int64_t fallback) const {
-    return json_int(config_, key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel);
-  }
+  int64_t number(const char* key, int64_t fallback) const { return number_in(layers_config(), key, fallback); }
+  int64_t top_number(const char* key, int64_t fallback) const { return number_in(config_, key, fallback); }
   bool flag(const char* key, bool fallback) const {
     return json_bool(config_, key, fallback, file_, ErrorKind::kModel);
   }
@@ -107,7 +106,7 @@ class Linter {
                                           {"model.norm.weight", {hidden}}};
     for (int64_t i = 0; i < std::min<int64_t>(layers, 4096); ++i) {
       const std::string at = "model.layers." + std::to_string(i) + ".";
-      add_layer(names, at, hidden, hidden, mlp, heads * size, groups * size);
+      add_layer(names, at, {.hidden = hidden, .input = hidden, .mlp = mlp, .q = heads * size, .kv = groups * size});
       names[at + "input_layernorm.weight"] = {hidden};
       if (type == "qwen2")
         for (const auto& [part, rows] : {std::pair("q", heads), std::pair("k", groups), std::pair("v", groups)})
@@ -118,14 +117,17 @@ class Linter {
     return names;
   }
 
-  static void add_layer(std::map<std::string, Shape>& names, const std::string& at, int64_t hidden, int64_t input,
-                        int64_t mlp, int64_t q, int64_t kv) {
-    names[at + "self_attn.q_proj.weight"] = {q, input};
-    names[at + "self_attn.k_proj.weight"] = names[at + "self_attn.v_proj.weight"] = {kv, input};
-    names[at + "self_attn.o_proj.weight"] = {hidden, q};
-    names[at + "mlp.gate_proj.weight"] = names[at + "mlp.up_proj.weight"] = {mlp, hidden};
-    names[at + "mlp.down_proj.weight"] = {hidden, mlp};
-    names[at + "post_attention_layernorm.weight"] = {hidden};
+  // The widths of a decoder layer's vectors; q, kv: of all heads together.
+  struct LayerSizes {
+    int64_t hidden, input, mlp, q, kv;
+  };
+  static void add_layer(std::map<std::string, Shape>& names, const std::string& at, const LayerSizes& layer) {
+    names[at + "self_attn.q_proj.weight"] = {layer.q, layer.input};
+    names[at + "self_attn.k_proj.weight"] = names[at + "self_attn.v_proj.weight"] = {layer.kv, layer.input};
+    names[at + "self_attn.o_proj.weight"] = {layer.hidden, layer.q};
+    names[at + "mlp.gate_proj.weight"] = names[at + "mlp.up_proj.weight"] = {layer.mlp, layer.hidden};
+    names[at + "mlp.down_proj.weight"] = {layer.hidden, layer.mlp};
+    names[at + "post_attention_layernorm.weight"] = {layer.hidden};
   }
 
   bool quantised() const {
@@ -269,7 +271,8 @@ class Linter {
                   mlp = number("intermediate_size", 4 * hidden);
     const std::string at = layer_prefix();
     std::map<std::string, Shape> required = {{"norm.weight", {hidden}}, {"lm_head.weight", {draft_vocab(), hidden}}};
-    add_layer(required, at, hidden, 2 * hidden, mlp, heads * size, groups * size);
+    add_layer(required, at,
+              {.hidden = hidden, .input = 2 * hidden, .mlp = mlp, .q = heads * size, .kv = groups * size});
     required[at + "input_layernorm.weight"] = required[at + "hidden_norm.weight"] = {hidden};
     if (flag("norm_before_fc", false)) required["input_norm.weight"] = {taps() * theirs};
     if (flag("fc_norm", false))
@@ -291,7 +294,7 @@ class Linter {
   }
 
   int64_t target_hidden() const {
-    return json_int(target_, "hidden_size", 1, int64_t{1} << 30, (target_dir_ / "config.json").string(),
+    return json_int(target_, "hidden_size", {1, int64_t{1} << 30}, (target_dir_ / "config.json").string(),
                     ErrorKind::kModel);
   }
 
@@ -405,7 +408,7 @@ class Linter {
   void auxiliary_layers() {
     const Json top = config_.value("eagle_aux_hidden_state_layer_ids", Json()), nested = nested_ids();
     const int64_t layers =
-        json_int(target_, "num_hidden_layers", 1, 1 << 20, (target_dir_ / "config.json").string(), ErrorKind::kModel);
+        json_int(target_, "num_hidden_layers", {1, 1 << 20}, (target_dir_ / "config.json").string(), ErrorKind::kModel);
     const Json standard = {2, layers / 2, layers - 3};
     const auto valid = [&](const Json& ids, const char* name, int64_t shift) {
       if (ids.is_null() || ids == Json::array()) return;

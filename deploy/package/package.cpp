@@ -254,6 +254,26 @@ std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inp
   return variants;
 }
 
+// Returns the manifest, as yet without files and variants.
+PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int64_t now) {
+  PackageManifest manifest;
+  manifest.target = in.target;
+  manifest.draft = in.draft;
+  manifest.draft_kind = in.binding.kind;
+  manifest.tokenizer_digest = in.target.tokenizer;
+  manifest.target_reference = options.reference;
+  manifest.report = in.report_json;
+  manifest.allowed_failed = in.report.verdict != Verdict::kPass ||
+                            std::any_of(in.variant_reports.begin(), in.variant_reports.end(),
+                                        [](const auto& v) { return v.report.verdict != Verdict::kPass; });
+  manifest.is_public = options.is_public;
+  manifest.provenance = to_json(in.binding);
+  manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
+  manifest.created = format_utc(now);
+  manifest.tool_version = SPECDEC_VERSION;
+  return manifest;
+}
+
 }  // namespace
 
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress) {
@@ -277,22 +297,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   plan.variants = options.quantise;
   const auto launch = launch_files(plan, options.engines.empty() ? known_engines() : options.engines);
 
-  PackageManifest manifest;
-  manifest.target = in.target;
-  manifest.draft = in.draft;
-  manifest.draft_kind = in.binding.kind;
-  manifest.tokenizer_digest = in.target.tokenizer;
-  manifest.target_reference = options.reference;
-  manifest.report = in.report_json;
-  manifest.allowed_failed = in.report.verdict != Verdict::kPass ||
-                            std::any_of(in.variant_reports.begin(), in.variant_reports.end(),
-                                        [](const auto& v) { return v.report.verdict != Verdict::kPass; });
-  manifest.is_public = options.is_public;
-  manifest.provenance = to_json(in.binding);
-  manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
-  manifest.created = format_utc(now);
-  manifest.tool_version = SPECDEC_VERSION;
-
+  PackageManifest manifest = manifest_of(options, in, now);
   const PublicFiles in_a_store;
   const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
   make_directories(packages);

@@ -95,14 +95,21 @@ struct SquaredError {
   }
 };
 
-void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns,
-             SquaredError& error) {
-  std::vector<uint8_t> codes(w.size());
+// A weight to quantise, row-major [rows, columns]: outputs by inputs.
+struct Matrix {
+  const std::vector<float>& values;
+  int64_t rows, columns;
+  const float* row(int64_t n) const { return values.data() + n * columns; }
+};
+
+void add_fp8(Shard& shard, const std::string& name, const Matrix& w, SquaredError& error) {
+  const int64_t rows = w.rows, columns = w.columns;
+  std::vector<uint8_t> codes(w.values.size());
   std::vector<float> scales(static_cast<size_t>(rows));
   float values[256];
   for (int code = 0; code < 256; ++code) values[code] = e4m3_to_float(static_cast<uint8_t>(code));
   for (int64_t n = 0; n < rows; ++n) {
-    const float* row = w.data() + n * columns;
+    const float* row = w.row(n);
     float largest = 0;
     for (int64_t k = 0; k < columns; ++k) largest = std::max(largest, std::fabs(row[k]));
     const float scale = scales[static_cast<size_t>(n)] = largest > 0 ? std::max(largest / kLargestE4m3, 0x1p-126f) : 1;
@@ -117,8 +124,8 @@ void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w,
 }
 
 // All zero points are 128; the first version of the checkpoint format stores them less one.
-void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns,
-              int64_t group, SquaredError& error) {
+void add_int8(Shard& shard, const std::string& name, const Matrix& w, int64_t group, SquaredError& error) {
+  const int64_t rows = w.rows, columns = w.columns;
   const int64_t groups = columns / group;
   std::vector<uint32_t> packed(static_cast<size_t>(columns / kPerWord * rows)),
       zeros(static_cast<size_t>(groups * rows / kPerWord), 0x7f7f7f7fu);
@@ -127,7 +134,7 @@ void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w
   for (int64_t k = 0; k < columns; ++k) group_of[static_cast<size_t>(k)] = static_cast<int32_t>(k / group);
   for (int64_t n = 0; n < rows; ++n) {
     for (int64_t g = 0; g < groups; ++g) {
-      const float* part = w.data() + n * columns + g * group;
+      const float* part = w.row(n) + g * group;
       float largest = 0;
       for (int64_t k = 0; k < group; ++k) largest = std::max(largest, std::fabs(part[k]));
       const uint16_t stored = scales[static_cast<size_t>(g * rows + n)] =
@@ -244,11 +251,12 @@ class Quantiser {
       files_.read(name, bytes);
       return shard.add_bytes(name, entry.dtype, entry.shape, std::move(bytes));
     }
-    const std::vector<float> w = read_floats(files_, name);
+    const std::vector<float> values = read_floats(files_, name);
+    const Matrix w{.values = values, .rows = entry.shape[0], .columns = entry.shape[1]};
     if (format_ == "fp8")
-      add_fp8(shard, name, w, entry.shape[0], entry.shape[1], error_);
+      add_fp8(shard, name, w, error_);
     else
-      add_int8(shard, name, w, entry.shape[0], entry.shape[1], group_ > 0 ? group_ : entry.shape[1], error_);
+      add_int8(shard, name, w, group_ > 0 ? group_ : w.columns, error_);
   }
 
   Json quantisation_config() const {

@@ -46,22 +46,30 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
+// A move of a channel, as it was ordered.
+struct ChannelMove {
+  std::string channel, to;  // to: a digest
+  const char* action;       // as in the log
+  LogEntry entry;
+};
+
 // Returns the channel's next record. It is signed if the store requires it, with a higher number than any known here.
-ChannelRecord next_record(const fs::path& store, const std::string& channel, const ChannelRecord& current,
-                          const std::string& to, int64_t now, const ChannelSigner& signer) {
+ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const ChannelRecord& current,
+                          const ChannelSigner& signer) {
+  const std::string& channel = move.channel;
   const fs::path keys = trusted_keys(store);
   ChannelRecord next;
-  next.digest = to;
+  next.digest = move.to;
   if (keys.empty()) return next;
   const int64_t known = std::max(current.number, seen_number(store, channel));
   const std::vector<MinisignPublicKey> trusted = read_minisign_keys(keys);
   if (!signer.key.empty()) {
-    next = sign_channel(channel, to, known + 1, now, signer);
+    next = sign_channel(channel, move.to, known + 1, move.entry.time, signer);
     verify_minisign(next.statement, next.signature, trusted, signer.key.string());
     return next;
   }
   const ChannelRecord& given = signer.record;
-  if (given.number == 0 || given.statement != channel_statement(channel, to, given.number))
+  if (given.number == 0 || given.statement != channel_statement(channel, move.to, given.number))
     throw Error(ErrorKind::kUsage,
                 "--key: " + keys.string() + " demands signed channels: expected the secret key that signs " + channel);
   verify_minisign(given.statement, given.signature, trusted,
@@ -74,18 +82,17 @@ ChannelRecord next_record(const fs::path& store, const std::string& channel, con
 }
 
 // Appends the log line first: then every move is in the log, and a line without a move does no harm.
-ChannelChange move_channel(const fs::path& store, const std::string& channel, const std::string& to,
-                           const std::string& action, const std::string& why, int64_t now,
-                           const ChannelSigner& signer) {
+ChannelChange move_channel(const fs::path& store, const ChannelMove& move, const ChannelSigner& signer) {
+  const auto& [channel, to, action, entry] = move;
   const ChannelRecord current = read_channel_record(store, channel);
   const bool same = current.digest == to;
   const bool signing_only =
       same && !trusted_keys(store).empty() && current.number < std::max<int64_t>(1, seen_number(store, channel));
   if (same && !signing_only) return {channel, to, to, false, current.number};
-  const ChannelRecord next = next_record(store, channel, current, to, now, signer);
+  const ChannelRecord next = next_record(store, move, current, signer);
   if (!same) {
-    Json line = {{"time", format_utc(now)}, {"who", who()}, {"action", action}, {"why", why},
-                 {"from", current.digest},  {"to", to}};
+    Json line = {{"time", format_utc(entry.time)}, {"who", who()}, {"action", action}, {"why", entry.why},
+                 {"from", current.digest},         {"to", to}};
     if (next.number > 0) line["number"] = next.number;
     append_line(store / "refs" / (channel + ".log"), canonical_json(line), /*durable=*/true);
   }
@@ -181,7 +188,7 @@ ChannelRecord sign_channel(const std::string& channel, const std::string& digest
 }
 
 ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel,
-                      const std::string& why, int64_t now, const ChannelSigner& signer) {
+                      const LogEntry& entry, const ChannelSigner& signer) {
   const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
@@ -190,10 +197,10 @@ ChannelChange promote(const fs::path& store, const std::string& package, const s
   verify_files(found.root, found.manifest, true);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
-  return move_channel(store, channel, found.digest, "promote", why, now, signer);
+  return move_channel(store, {.channel = channel, .to = found.digest, .action = "promote", .entry = entry}, signer);
 }
 
-ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now,
+ChannelChange rollback(const fs::path& store, const std::string& channel, const LogEntry& entry,
                        const std::string& from, const ChannelSigner& signer) {
   const PublicFiles in_a_store;
   require_channel_name(channel);
@@ -210,7 +217,7 @@ ChannelChange rollback(const fs::path& store, const std::string& channel, const 
   const ResolvedPackage found = find_package(store, previous);
   require_trusted(found);
   verify_files(found.root, found.manifest, true);
-  return move_channel(store, channel, previous, "rollback", why, now, signer);
+  return move_channel(store, {.channel = channel, .to = previous, .action = "rollback", .entry = entry}, signer);
 }
 
 std::vector<std::string> channel_history(const fs::path& store, const std::string& channel, size_t count) {
@@ -228,14 +235,14 @@ std::vector<std::string> channel_history(const fs::path& store, const std::strin
   return history;
 }
 
-bool pin(const fs::path& store, const std::string& package, const std::string& why, int64_t now) {
+bool pin(const fs::path& store, const std::string& package, const LogEntry& entry) {
   const PublicFiles in_a_store;
   require_store(store);
   const ResolvedPackage found = find_package(store, package);
   if (fs::exists(pin_of(store, found.digest))) return false;
   make_directories(store / "pins");
   write_file_atomic(pin_of(store, found.digest),
-                    canonical_json({{"time", format_utc(now)}, {"who", who()}, {"why", why}}) + "\n");
+                    canonical_json({{"time", format_utc(entry.time)}, {"who", who()}, {"why", entry.why}}) + "\n");
   return true;
 }
 

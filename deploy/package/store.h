@@ -20,6 +20,12 @@ struct ChannelSigner {
   ChannelRecord record = {};
 };
 
+// What the log says of a change beside the digests.
+struct LogEntry {
+  std::string why;
+  int64_t time = 0;  // unix seconds
+};
+
 struct ChannelChange {
   std::string channel, from, to;  // digests; from is "" for a new channel
   bool changed = false;           // false: the channel named that package already
@@ -33,7 +39,7 @@ struct ChannelChange {
 // Error(kData) for a package that is missing, damaged or in another store, or for a record older than the channel's;
 // Error(kNetwork) if another process is changing the channel.
 ChannelChange promote(const std::filesystem::path& store, const std::string& package, const std::string& channel,
-                      const std::string& why, int64_t now, const ChannelSigner& signer = {});
+                      const LogEntry& entry, const ChannelSigner& signer = {});
 
 // Makes the signed record of a store's channel after its `number`-th move. Throws what sign_minisign throws.
 ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now,
@@ -43,8 +49,8 @@ ChannelRecord sign_channel(const std::string& channel, const std::string& digest
 // there is none. `from`: a digest, or "" = any. If the channel names another package than `from`, nothing changes, so
 // that repeating the call after a crash rolls back only once. A signed channel gets a new, higher number, because a
 // rollback is a move like any other.
-ChannelChange rollback(const std::filesystem::path& store, const std::string& channel, const std::string& why,
-                       int64_t now, const std::string& from = "", const ChannelSigner& signer = {});
+ChannelChange rollback(const std::filesystem::path& store, const std::string& channel, const LogEntry& entry,
+                       const std::string& from = "", const ChannelSigner& signer = {});
 
 // Returns, newest first and each once: the package that the channel names and those that its log says it named, at most
 // `count`; and the packages to which up to `count` rollbacks would lead. Skips torn lines of the log.
@@ -52,7 +58,7 @@ std::vector<std::string> channel_history(const std::filesystem::path& store, con
 
 // STORE/pins/sha256-… keeps a package from garbage collection; it holds {"time", "who", "why"}. Returns whether
 // anything changed. Throws what promote throws.
-bool pin(const std::filesystem::path& store, const std::string& package, const std::string& why, int64_t now);
+bool pin(const std::filesystem::path& store, const std::string& package, const LogEntry& entry);
 bool unpin(const std::filesystem::path& store, const std::string& package);
 
 struct ListedPackage {

@@ -99,46 +99,20 @@ void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   for (const fs::path& path : extra) remove_tree(path);
 }
 
-}  // namespace
+// Throws unless a key that the store trusts has signed the manifest. Returns the key's name, "" if the store has none.
+std::string require_signature(const std::string& manifest, const std::string& signature, const fs::path& store,
+                              const std::string& source) {
+  const fs::path keys = store / "trusted.pub";
+  if (!fs::exists(keys)) return "";
+  if (signature.empty()) throw Error(ErrorKind::kData, source + ": not signed, and " + keys.string() + " demands it");
+  return verify_minisign(manifest, signature, read_minisign_keys(keys), source + ": " + kSignatureFile).signer;
+}
 
-PackageOutcome transfer_package(PackageSource& source, const fs::path& store, const std::string& digest,
-                                const ProgressFn& progress) {
-  const std::string text = source.text("manifest.json", kMaxManifestBytes),
-                    signature = source.text(kSignatureFile, 1u << 16);
-  if (text.empty()) throw Error(ErrorKind::kData, source.name() + ": not a package (no manifest.json)");
-  PackageOutcome outcome;
-  outcome.digest = sha256_hex(text);
-  if (!digest.empty() && digest != outcome.digest)
-    throw Error(ErrorKind::kData,
-                source.name() + ": its manifest has the digest " + outcome.digest + ", expected " + digest);
-  const PackageManifest manifest = package_manifest_from_json(parse_json(text, source.name() + ": manifest.json"),
-                                                              source.name() + ": manifest.json");
-  if (fs::exists(store / "trusted.pub")) {
-    if (signature.empty())
-      throw Error(ErrorKind::kData,
-                  source.name() + ": not signed, and " + (store / "trusted.pub").string() + " demands it");
-    outcome.signer = verify_minisign(text, signature, read_minisign_keys(store / "trusted.pub"),
-                                     source.name() + ": " + kSignatureFile)
-                         .signer;
-  }
-  const PublicFiles in_a_store;
-  for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
-  outcome.path = store / "packages" / ("sha256-" + outcome.digest);
-  const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
-  if (const auto there = locate_package(outcome.path.string())) {
-    verify_files(there->root, there->manifest, true);
-    outcome.hold = there->hold;
-    return outcome;
-  }
+// Copies all files of the manifest into `work`, continuing an interrupted copy.
+void fetch_all(PackageSource& source, const PackageManifest& manifest, const fs::path& work,
+               const ProgressFn& progress) {
   uint64_t total = 0, done = 0;
   for (const PackagedFile& f : manifest.files) total += f.size;
-  if (const uint64_t free = free_disk_bytes(store); free < total)
-    throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " +
-                                    std::to_string(free >> 20) + " MiB are free");
-  const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
-  make_directories(work);
-  outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
-  remove_unlisted(work, manifest);
   for (const PackagedFile& file : manifest.files) {
     const auto step = [&](uint64_t bytes) {
       done += bytes;
@@ -156,6 +130,42 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
     if (file.path.ends_with(".sh") && ::chmod((work / file.path).c_str(), 0755) != 0)
       throw Error(ErrorKind::kIo, (work / file.path).string() + ": cannot make it executable");
   }
+}
+
+}  // namespace
+
+PackageOutcome transfer_package(PackageSource& source, const fs::path& store, const std::string& digest,
+                                const ProgressFn& progress) {
+  const std::string text = source.text("manifest.json", kMaxManifestBytes),
+                    signature = source.text(kSignatureFile, 1u << 16);
+  if (text.empty()) throw Error(ErrorKind::kData, source.name() + ": not a package (no manifest.json)");
+  PackageOutcome outcome;
+  outcome.digest = sha256_hex(text);
+  if (!digest.empty() && digest != outcome.digest)
+    throw Error(ErrorKind::kData,
+                source.name() + ": its manifest has the digest " + outcome.digest + ", expected " + digest);
+  const PackageManifest manifest = package_manifest_from_json(parse_json(text, source.name() + ": manifest.json"),
+                                                              source.name() + ": manifest.json");
+  outcome.signer = require_signature(text, signature, store, source.name());
+  const PublicFiles in_a_store;
+  for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
+  outcome.path = store / "packages" / ("sha256-" + outcome.digest);
+  const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
+  if (const auto there = locate_package(outcome.path.string())) {
+    verify_files(there->root, there->manifest, true);
+    outcome.hold = there->hold;
+    return outcome;
+  }
+  uint64_t total = 0;
+  for (const PackagedFile& f : manifest.files) total += f.size;
+  if (const uint64_t free = free_disk_bytes(store); free < total)
+    throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " +
+                                    std::to_string(free >> 20) + " MiB are free");
+  const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
+  make_directories(work);
+  outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
+  remove_unlisted(work, manifest);
+  fetch_all(source, manifest, work, progress);
   if (!signature.empty()) write_file_atomic(work / kSignatureFile, signature);
   write_file_atomic(work / "manifest.json", text);
   fsync_all(work);

@@ -32,7 +32,7 @@ DraftOrder draft_order_from_json(const Json& body) {
   }
   const auto share = [&](const char* key) -> std::optional<double> {
     if (!body.contains(key)) return std::nullopt;
-    return json_double(body, key, 0, 1, where, ErrorKind::kUsage);
+    return json_double(body, key, {0, 1}, where, ErrorKind::kUsage);
   };
   DraftOrder order;
   order.action = known->action;

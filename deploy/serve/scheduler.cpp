@@ -50,15 +50,14 @@ struct Scheduler::Active {
   bool holds() const { return phase != Phase::kPreempted; }
 };
 
-Scheduler::Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue,
-                     const text::Tokenizer& tokenizer, Metrics& metrics, const Clock& clock,
+Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts,
                      std::function<void(const FinishedAnswer&)> on_finished)
     : options_(std::move(options)),
-      runner_(runner),
-      queue_(queue),
-      tokenizer_(tokenizer),
-      metrics_(metrics),
-      clock_(clock),
+      runner_(parts.runner),
+      queue_(parts.queue),
+      tokenizer_(parts.tokenizer),
+      metrics_(parts.metrics),
+      clock_(parts.clock),
       on_finished_(std::move(on_finished)) {}
 
 Scheduler::~Scheduler() = default;

@@ -36,10 +36,19 @@ struct SchedulerOptions {
   double reject_share = 0;             // share of the conversations whose rejected drafts are kept for the records
 };
 
+// The parts of a server that its scheduler works with. They must outlive it.
+struct SchedulerParts {
+  StepRunner& runner;
+  RequestQueue& queue;
+  const text::Tokenizer& tokenizer;
+  Metrics& metrics;
+  const Clock& clock;
+};
+
 class Scheduler {
  public:
-  Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer,
-            Metrics& metrics, const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
+  Scheduler(SchedulerOptions options, const SchedulerParts& parts,
+            std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
   // Runs the engine thread's loop until the queue is closed and everything in it is answered, or until stop_now().

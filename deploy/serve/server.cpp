@@ -152,11 +152,12 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   SchedulerOptions options;
   options.max_batch = static_cast<size_t>(s.options.max_batch);
   options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
-  Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
-                      [&recorder, &s](const FinishedAnswer& answer) {
-                        s.gate.observe(answer);
-                        recorder.record(answer);
-                      });
+  const SchedulerParts parts{
+      .runner = runner, .queue = s.queue, .tokenizer = *model.tokenizer, .metrics = s.metrics, .clock = s.clock};
+  Scheduler scheduler(options, parts, [&recorder, &s](const FinishedAnswer& answer) {
+    s.gate.observe(answer);
+    recorder.record(answer);
+  });
   s.scheduler.store(&scheduler);
   s.drafts.store(drafts);
   s.admin.set_drafts(drafts);

@@ -19,7 +19,7 @@ class DirectoryStore final : public PackageStore {
     if (!t.channel.empty()) {
       ChannelSigner signer = t.signer();
       signer.record = out.package.channel;
-      out.change = promote(t.store, out.package.digest, t.channel, t.why, t.now, signer);
+      out.change = promote(t.store, out.package.digest, t.channel, {t.why, t.now}, signer);
     }
     return out;
   }

@@ -86,15 +86,15 @@ struct Tally {
 
 class ContextTest {
  public:
-  ContextTest(decode::CausalModel& target, decode::CausalModel& draft, std::span<const int32_t> context,
-              const SampledOptions& options, uint64_t number)
-      : stepper_(target, &draft, nullptr, nullptr, options.verify_fn),
+  ContextTest(const decode::ModelPair& models, std::span<const int32_t> context, const SampledOptions& options,
+              uint64_t number)
+      : stepper_(models.target, &models.draft, nullptr, nullptr, options.verify_fn),
         context_(context.begin(), context.end()),
         options_(options),
-        p_(target, context, options.sampling),
-        q_(draft, context, options.sampling),
+        p_(models.target, context, options.sampling),
+        q_(models.draft, context, options.sampling),
         uniforms_(options.seed, kTransformStream + number) {
-    tally_.first.resize(static_cast<size_t>(target.vocab_size()));
+    tally_.first.resize(static_cast<size_t>(models.target.vocab_size()));
   }
 
   void run_batch(uint64_t first_seed, int count) {
@@ -191,15 +191,15 @@ GreedyComparison compare_answers(decode::CausalModel& target, std::span<const To
   return result;
 }
 
-GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows,
-                                RolloutOptions options, double unit, const ProgressFn& progress) {
+GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows, RolloutOptions options,
+                                double unit, const ProgressFn& progress) {
   options.request.sampling = SamplingOptions{.temperature = 0};
   options.stage = "lossless: with the draft";
-  const auto speculative = roll_out(target, &draft, rows, options, progress);
+  const auto speculative = roll_out(models.target, &models.draft, rows, options, progress);
   options.k = 0;
   options.stage = "lossless: without";
-  const auto plain = roll_out(target, nullptr, rows, options, progress);
-  return compare_answers(target, rows, plain, speculative, unit);
+  const auto plain = roll_out(models.target, nullptr, rows, options, progress);
+  return compare_answers(models.target, rows, plain, speculative, unit);
 }
 
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v) {
@@ -242,9 +242,8 @@ ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> proba
   return result;
 }
 
-SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft,
-                         std::span<const std::vector<int32_t>> contexts, const SampledOptions& given,
-                         const Clock& clock, const ProgressFn& progress) {
+SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::vector<int32_t>> contexts,
+                         const SampledOptions& given, const Clock& clock, const ProgressFn& progress) {
   SampledOptions options = given;
   if (options.sampling.greedy()) options.sampling.temperature = 1;
   SampledTest test;
@@ -254,7 +253,7 @@ SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft
   const int64_t share =
       contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
   for (size_t c = 0; c < contexts.size(); ++c) {
-    ContextTest context(target, draft, contexts[c], options, c);
+    ContextTest context(models, contexts[c], options, c);
     // The time limit is split evenly, so that a slow model still tests every context. When to stop depends on the clock
     // only, never on the drawn tokens.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());

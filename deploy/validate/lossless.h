@@ -28,8 +28,8 @@ struct GreedyComparison {
 };
 // Compares plain and speculative roll-outs of the same prompts at temperature 0. Where they diverge, the target's own
 // logits decide whether that is a near-tie between the two tokens or a difference.
-GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows,
-                                RolloutOptions options, double unit_roundoff, const ProgressFn& progress = {});
+GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows, RolloutOptions options,
+                                double unit_roundoff, const ProgressFn& progress = {});
 // Only compares answers that exist already.
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows,
                                  std::span<const Rollout> plain, std::span<const Rollout> speculative,
@@ -57,9 +57,8 @@ struct SampledTest {
 // second uses every token's randomised probability transform U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~
 // p(· | prefix), ratio = q / p. The U are independent and uniform if and only if the output follows p (Rosenblatt
 // 1952), and they are low wherever the draft's choices leak through.
-SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft,
-                         std::span<const std::vector<int32_t>> contexts, const SampledOptions& options,
-                         const Clock& clock, const ProgressFn& progress = {});
+SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::vector<int32_t>> contexts,
+                         const SampledOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 // Returns U of token x as above; v is in (0, 1).
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v);

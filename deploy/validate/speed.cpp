@@ -38,15 +38,25 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
+// Whose costs are measured, and how.
+struct CostMeasurement {
+  Marked& target;
+  decode::CausalModel& draft;
+  std::span<const std::vector<int32_t>> prompts;
+  const CostOptions& options;
+  const Clock& clock;
+};
+
 // The sequences of one batch size. Every timed step sets its own K.
 class Bench {
  public:
-  Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch,
-        int repetition, const CostOptions& options, const Clock& clock)
-      : target_(target), clock_(clock), stepper_(target, &draft) {
+  Bench(const CostMeasurement& measured, int batch, int repetition)
+      : target_(measured.target), clock_(measured.clock), stepper_(measured.target, &measured.draft) {
+    const CostOptions& options = measured.options;
+    const auto prompts = measured.prompts;
     // The warm-up step and the max_k + 1 timed ones emit at most K + 1 tokens each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
-    const int64_t room = std::min(target.max_length(), draft.max_length()) - emitted - options.max_k;
+    const int64_t room = std::min(target_.max_length(), measured.draft.max_length()) - emitted - options.max_k;
     const decode::RequestOptions request{.max_tokens = emitted + options.max_k, .sampling = options.sampling};
     for (int i = 0; i < batch; ++i) {
       const auto number = static_cast<size_t>(repetition * batch + i);
@@ -87,14 +97,15 @@ struct Samples {
   std::vector<double> drafting;             // seconds per drafted token
 };
 
-Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
-                     int batch, const CostOptions& options, const Clock& clock) {
+Samples sample_batch(const CostMeasurement& measured, int batch) {
+  const CostOptions& options = measured.options;
+  const Clock& clock = measured.clock;
   Samples samples;
   const double begun = clock.seconds();
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring costs");
     if (repetition >= 3 && clock.seconds() - begun > options.seconds_per_batch) break;
-    Bench bench(target, draft, prompts, batch, repetition, options, clock);
+    Bench bench(measured, batch, repetition);
     bench.step(1);  // prefills the draft
     // The order of K alternates, with plain decoding last, so that no K is always measured on the longest context.
     std::vector<int> order;
@@ -112,15 +123,16 @@ Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const
 
 }  // namespace
 
-CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
-                        std::span<const std::vector<int32_t>> prompts, const CostOptions& options, const Clock& clock,
-                        const ProgressFn& progress) {
+CostTable measure_costs(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
+                        const CostOptions& options, const Clock& clock, const ProgressFn& progress) {
   if (prompts.empty()) throw Error(ErrorKind::kData, "speed: no prompts to measure on");
   CostTable table;
-  Marked marked(target, clock);
+  Marked marked(models.target, clock);
+  const CostMeasurement measured{
+      .target = marked, .draft = models.draft, .prompts = prompts, .options = options, .clock = clock};
   double done = 0;
   for (const int batch : options.batches) {
-    const Samples samples = sample_batch(marked, draft, prompts, batch, options, clock);
+    const Samples samples = sample_batch(measured, batch);
     const auto plain = samples.rest.find(0);
     const double unit = plain == samples.rest.end() ? 0 : quantile(plain->second, 0.5);
     if (unit > 0 && !samples.drafting.empty()) {
@@ -268,9 +280,10 @@ ValidationReport::Prediction predicted(const EngineCosts& costs, const Acceptanc
   return best;
 }
 
-SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
-                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options,
-                            const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
+SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
+                            const SpeedupOptions& options, const Instruments& instruments, const ProgressFn& progress) {
+  const auto& [target, draft] = models;
+  const Clock& clock = instruments.clock;
   Learnt learnt;
   decode::Stepper plain(target, nullptr), speculative(target, &draft, &learnt.costs, &clock);
   const size_t n = prompts.size(), count = n * static_cast<size_t>(options.rounds);
@@ -298,7 +311,7 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
                 done > total ? "repeating runs that other processes disturbed" : ""});
     return run;
   };
-  return sum_by_prompt(time_pairs(count, pairs, timed, clock, meter), n);
+  return sum_by_prompt(time_pairs(count, pairs, timed, instruments), n);
 }
 
 PairsOptions gate_pairs(int threads, double plain_seconds) {

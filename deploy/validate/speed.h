@@ -40,9 +40,8 @@ struct CostOptions {
 // Measures the costs. `prompts` are used in turn and cut so that the tokens of one repetition (K = 0 to max_k) fit the
 // context. A batch size or K for which no step drafted its full K is left out. Throws Error(kData) without prompts or
 // space.
-CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
-                        std::span<const std::vector<int32_t>> prompts, const CostOptions& options, const Clock& clock,
-                        const ProgressFn& progress = {});
+CostTable measure_costs(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
+                        const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 // Returns tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j from measured overlaps. Positions never reached take the overlap of
 // the last one reached. Exact for token verification, a lower bound for block verification.
@@ -96,9 +95,9 @@ struct SpeedupRuns {
   MachineUse machine;
 };
 // Times both sides at batch 1, step by step in turn. Prompts are cut so that the answer fits.
-SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
-                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options,
-                            const Clock& clock, const CpuMeter& meter, const ProgressFn& progress = {});
+SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
+                            const SpeedupOptions& options, const Instruments& instruments,
+                            const ProgressFn& progress = {});
 // Returns how the gate times its pairs, given the seconds of a plain run.
 PairsOptions gate_pairs(int threads, double plain_seconds);
 // Sums the runs of `rounds` · `prompts` pairs (at index round · prompts + prompt) by prompt. A prompt none of whose

@@ -61,16 +61,16 @@ double step_cost(const PairFigures& run) {
 
 class Timer {
  public:
-  Timer(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair, const Clock& clock,
-        const CpuMeter& meter)
+  Timer(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
+        const Instruments& instruments)
       : options_(options),
         pair_(pair),
-        clock_(clock),
-        machine_(meter, options.threads),
+        clock_(instruments.clock),
+        machine_(instruments.meter, options.threads),
         best_(count),
         clean_(count, false),
         disagreed_(count, false),
-        begun_(clock.seconds()) {}
+        begun_(clock_.seconds()) {}
 
   TimedPairs run() {
     const size_t count = best_.size();
@@ -152,8 +152,8 @@ class Timer {
 }  // namespace
 
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
-                      const Clock& clock, const CpuMeter& meter) {
-  return Timer(count, options, pair, clock, meter).run();
+                      const Instruments& instruments) {
+  return Timer(count, options, pair, instruments).run();
 }
 
 int repeats_of(double plain_seconds) { return plain_seconds < 0.25 ? 3 : 1; }

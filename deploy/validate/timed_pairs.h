@@ -14,6 +14,12 @@
 
 namespace specdec::deploy {
 
+// What a timing reads: the time, and how much CPU others take meanwhile.
+struct Instruments {
+  const Clock& clock;
+  const CpuMeter& meter;
+};
+
 struct PairFigures {
   GroupFigures normal, speculative;
   double seconds() const { return normal.seconds + speculative.seconds; }
@@ -42,7 +48,7 @@ struct TimedPairs {
 // repeated up to `retries` times, and the fastest one counts. What is repeated depends on the meter and on deviations
 // of the step cost in both directions, never on which side wins, so repeating favours neither.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
-                      const Clock& clock, const CpuMeter& meter);
+                      const Instruments& instruments);
 
 // Returns how often a run is made, of which the fastest counts: 3 times if plain decoding takes less than a quarter of
 // a second, since losing a single time slice to another process would distort it, else once.

@@ -416,7 +416,7 @@ class Run {
     costs.sampling = options_.sampling;
     costs.verify = options_.speculation.verify;
     costs.seed = options_.device.seed;
-    const CostTable measured = measure_costs(*target_, *draft_, prompts, costs, clock_, progress_);
+    const CostTable measured = measure_costs({*target_, *draft_}, prompts, costs, clock_, progress_);
     ValidationReport& r = out_.report;
     r.table = speed_table(measured, r.rollout.counts);
     r.break_even = break_even(measured);
@@ -435,7 +435,7 @@ class Run {
     runs.tokens = options_.speed_tokens;
     runs.seed = options_.device.seed;
     runs.threads = pair_.timed_threads();
-    const SpeedupRuns times = measure_speedup(*target_, *draft_, prompts, runs, clock_, meter_, progress_);
+    const SpeedupRuns times = measure_speedup({*target_, *draft_}, prompts, runs, {clock_, meter_}, progress_);
     r.speedup = speedup(times.normal, times.speculative);
     r.machine = times.machine;
     r.schedule = speed_schedule(r.table, MeasuredSpeed{r.best_k, r.speedup, r.predicted_speedup, times.machine.busy});
@@ -446,7 +446,7 @@ class Run {
     ValidationReport& r = out_.report;
     RolloutOptions greedy = rollout_options();
     const auto rows = pick(rows_, kGreedyPrompts);
-    const GreedyComparison c = compare_greedy(*target_, *draft_, rows, greedy, unit_roundoff(r.dtype), progress_);
+    const GreedyComparison c = compare_greedy({*target_, *draft_}, rows, greedy, unit_roundoff(r.dtype), progress_);
     r.greedy_prompts = c.prompts;
     r.greedy_identical = c.identical;
     r.near_ties = c.near_ties;
@@ -461,7 +461,7 @@ class Run {
     sampled.verify = options_.speculation.verify;
     sampled.k = std::min(greedy.k, 3);
     sampled.seed = options_.device.seed;
-    r.sampled_p_value = sampled_test(*target_, *draft_, contexts, sampled, clock_, progress_).p_value;
+    r.sampled_p_value = sampled_test({*target_, *draft_}, contexts, sampled, clock_, progress_).p_value;
     r.has_lossless = true;
   }
 

@@ -74,6 +74,12 @@ class CausalModel {
   virtual CacheCounts cache_counts() const { return {}; }
 };
 
+// A target and the draft that speculates for it.
+struct ModelPair {
+  CausalModel& target;
+  CausalModel& draft;
+};
+
 // Forwards every call to another model. A class that times or counts passes overrides only extend().
 class ForwardingModel : public CausalModel {
  public:

@@ -39,7 +39,7 @@ void add_token_ids(const Json& config, const char* key, int64_t vocab_size, std:
   const Json list = value.is_array() ? value : Json::array({value});
   if (list.size() > 1024) fail(where, std::string(key) + ": more than 1024 ids");
   for (const Json& item : list) {
-    const auto id = static_cast<int32_t>(json_int(Json{{key, item}}, key, 0, vocab_size - 1, where, kKind));
+    const auto id = static_cast<int32_t>(json_int(Json{{key, item}}, key, {0, vocab_size - 1}, where, kKind));
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
 }
@@ -48,23 +48,26 @@ constexpr std::pair<const char*, Activation> kActivations[] = {
     {"silu", Activation::kSilu}, {"gelu_pytorch_tanh", Activation::kGeluTanh}, {"gelu_new", Activation::kGeluTanh}};
 
 void parse_shape(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
-  const auto integer = [&](const char* key, int64_t high) { return json_int(config, key, 1, high, where, kKind); };
+  const auto integer = [&](const char* key, int64_t high) { return json_int(config, key, {1, high}, where, kKind); };
   out.vocab_size = integer("vocab_size", 1 << 24);
   out.hidden_size = integer("hidden_size", 1 << 16);
   out.intermediate_size = integer("intermediate_size", 1 << 20);
   out.num_layers = integer("num_hidden_layers", 1024);
   out.num_heads = integer("num_attention_heads", 1024);
-  out.num_kv_heads = json_int(config, "num_key_value_heads", 1, out.num_heads, out.num_heads, where, kKind);
+  out.num_kv_heads = json_int(config, "num_key_value_heads",
+                              {.low = 1, .high = out.num_heads, .fallback = out.num_heads}, where, kKind);
   if (out.num_heads % out.num_kv_heads != 0)
     fail(where, "num_attention_heads must be a multiple of num_key_value_heads");
   const int64_t usual = family.head_dim != 0                   ? family.head_dim
                         : out.hidden_size % out.num_heads == 0 ? out.hidden_size / out.num_heads
                                                                : 0;
-  out.head_dim = json_int(config, "head_dim", 2, 1024, usual, where, kKind);
+  out.head_dim = json_int(config, "head_dim", {.low = 2, .high = 1024, .fallback = usual}, where, kKind);
   if (out.head_dim == 0) fail(where, "hidden_size is no multiple of num_attention_heads, and head_dim is missing");
   if (out.head_dim % 2 != 0) fail(where, "head_dim: expected an even number, found " + std::to_string(out.head_dim));
-  out.max_position = json_int(config, "max_position_embeddings", 1, 1 << 30, family.max_position, where, kKind);
-  out.rms_norm_eps = json_double(config, "rms_norm_eps", 0, 1, family.rms_norm_eps, where, kKind);
+  out.max_position = json_int(config, "max_position_embeddings",
+                              {.low = 1, .high = 1 << 30, .fallback = family.max_position}, where, kKind);
+  out.rms_norm_eps =
+      json_double(config, "rms_norm_eps", {.low = 0, .high = 1, .fallback = family.rms_norm_eps}, where, kKind);
 }
 
 void parse_arithmetic(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
@@ -84,10 +87,12 @@ void parse_arithmetic(const Json& config, const Family& family, const std::strin
     fail(where, "use_bidirectional_attention: only causal decoders are supported");
   // A null soft cap means none; an absent one means the family's default.
   const auto soft_cap = [&](const char* key, double usual) {
-    return json_double(config, key, 1e-3, 1e6, config.contains(key) ? 0.0 : usual, where, kKind);
+    return json_double(config, key, {.low = 1e-3, .high = 1e6, .fallback = config.contains(key) ? 0.0 : usual}, where,
+                       kKind);
   };
   out.embedding_scale = std::sqrt(static_cast<double>(out.hidden_size));
-  out.attention_scalar = json_double(config, "query_pre_attn_scalar", 1e-6, 1e6, 256, where, kKind);
+  out.attention_scalar =
+      json_double(config, "query_pre_attn_scalar", {.low = 1e-6, .high = 1e6, .fallback = 256}, where, kKind);
   out.attention_soft_cap = soft_cap("attn_logit_softcapping", family.attention_soft_cap);
   out.final_soft_cap = soft_cap("final_logit_softcapping", family.final_soft_cap);
 }
@@ -113,13 +118,17 @@ void parse_windows(const Json& config, const Family& family, const std::string& 
   const std::vector<bool> types = parse_layer_types(config, out.num_layers, where);
   const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper ||
                          family.windows == Windows::kUnrotated;
-  int64_t window = json_int(config, "sliding_window", 1, 1 << 30,
-                            config.contains("sliding_window") ? 0 : family.sliding_window, where, kKind);
+  int64_t window =
+      json_int(config, "sliding_window",
+               {.low = 1, .high = 1 << 30, .fallback = config.contains("sliding_window") ? 0 : family.sliding_window},
+               where, kKind);
   if (family.windows == Windows::kNone || (by_switch && !json_bool(config, "use_sliding_window", false, where, kKind)))
     window = 0;
-  const int64_t upper = json_int(config, "max_window_layers", 0, 1 << 20, 28, where, kKind);
+  const int64_t upper =
+      json_int(config, "max_window_layers", {.low = 0, .high = 1 << 20, .fallback = 28}, where, kKind);
   const int64_t full_every =
-      json_int(config, "sliding_window_pattern", 1, 1 << 20, std::max<int64_t>(family.full_every, 1), where, kKind);
+      json_int(config, "sliding_window_pattern",
+               {.low = 1, .high = 1 << 20, .fallback = std::max<int64_t>(family.full_every, 1)}, where, kKind);
   const bool by_layer = family.windows == Windows::kUpper || family.windows == Windows::kUnrotated ||
                         family.windows == Windows::kAlternating;
   for (size_t l = 0; l < out.layers.size(); ++l) {
@@ -141,19 +150,20 @@ void parse_windows(const Json& config, const Family& family, const std::string& 
 void parse_experts(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   if (!family.experts.router) return;
   const bool local = config.contains("num_local_experts");
-  out.num_experts = json_int(config, local ? "num_local_experts" : "num_experts", 1, 4096, where, kKind);
+  out.num_experts = json_int(config, local ? "num_local_experts" : "num_experts", {1, 4096}, where, kKind);
   if (out.num_experts * out.num_layers > 65536)
     fail(where, "num_experts: more than 65536 experts in all layers together");
-  out.experts_per_token = json_int(config, "num_experts_per_tok", 1, out.num_experts, where, kKind);
+  out.experts_per_token = json_int(config, "num_experts_per_tok", {1, out.num_experts}, where, kKind);
   const char* width = family.experts.width;
-  out.expert_intermediate_size = width ? json_int(config, width, 1, 1 << 20, where, kKind) : out.intermediate_size;
+  out.expert_intermediate_size = width ? json_int(config, width, {1, 1 << 20}, where, kKind) : out.intermediate_size;
   out.normalise_experts = width ? json_bool(config, "norm_topk_prob", false, where, kKind) : true;
-  const int64_t step = width ? json_int(config, "decoder_sparse_step", 1, 1 << 20, 1, where, kKind) : 1;
+  const int64_t step =
+      width ? json_int(config, "decoder_sparse_step", {.low = 1, .high = 1 << 20, .fallback = 1}, where, kKind) : 1;
   for (size_t l = 0; l < out.layers.size(); ++l) out.layers[l].experts = (static_cast<int64_t>(l) + 1) % step == 0;
   if (!width || !config.contains("mlp_only_layers") || config["mlp_only_layers"].is_null()) return;
   for (const Json& item : json_array(config, "mlp_only_layers", 1024, where, kKind)) {
     const int64_t layer =
-        json_int(Json{{"mlp_only_layers", item}}, "mlp_only_layers", 0, out.num_layers - 1, where, kKind);
+        json_int(Json{{"mlp_only_layers", item}}, "mlp_only_layers", {0, out.num_layers - 1}, where, kKind);
     out.layers[static_cast<size_t>(layer)].experts = false;
   }
 }
@@ -166,13 +176,14 @@ void parse_layers(const Json& config, const Family& family, const std::string& w
   layer.attention_out_norm = layer.mlp_out_norm = family.norms != Norms::kBefore;
   out.layers.assign(static_cast<size_t>(out.num_layers), layer);
   if (family.unrotated_layers) {
-    const int64_t interval = json_int(config, "no_rope_layer_interval", 1, 1 << 20, 4, where, kKind);
+    const int64_t interval =
+        json_int(config, "no_rope_layer_interval", {.low = 1, .high = 1 << 20, .fallback = 4}, where, kKind);
     const bool listed = config.contains("no_rope_layers") && !config["no_rope_layers"].is_null();
     if (listed && json_array(config, "no_rope_layers", 4096, where, kKind).size() < out.layers.size())
       fail(where, "no_rope_layers: expected an entry for each of the " + std::to_string(out.num_layers) + " layers");
     for (size_t l = 0; l < out.layers.size(); ++l) {
-      const bool turned = listed ? json_int(Json{{"no_rope_layers", config["no_rope_layers"][l]}}, "no_rope_layers", 0,
-                                            1, where, kKind) != 0
+      const bool turned = listed ? json_int(Json{{"no_rope_layers", config["no_rope_layers"][l]}}, "no_rope_layers",
+                                            {0, 1}, where, kKind) != 0
                                  : (static_cast<int64_t>(l) + 1) % interval != 0;
       if (!turned) out.layers[l].rope = LayerRope::kNone;
     }
@@ -264,10 +275,13 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   out.dtype = parse_dtype(config, where);
   out.quantisation = parse_quantisation(config, where);
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
-  out.bos_id = static_cast<int32_t>(json_int(config, "bos_token_id", 0, out.vocab_size - 1, -1, where, kKind));
+  out.bos_id = static_cast<int32_t>(
+      json_int(config, "bos_token_id", {.low = 0, .high = out.vocab_size - 1, .fallback = -1}, where, kKind));
   // It is often −1 or beyond the vocabulary, and nothing here needs it.
-  const int64_t pad = json_int(config, "pad_token_id", std::numeric_limits<int32_t>::min(),
-                               std::numeric_limits<int32_t>::max(), -1, where, kKind);
+  const int64_t pad = json_int(
+      config, "pad_token_id",
+      {.low = std::numeric_limits<int32_t>::min(), .high = std::numeric_limits<int32_t>::max(), .fallback = -1}, where,
+      kKind);
   if (pad >= 0 && pad < out.vocab_size) out.pad_id = static_cast<int32_t>(pad);
   return out;
 }

@@ -19,8 +19,8 @@ void parse_blocks(const Json& object, const char* key, const std::string& where,
   if (!object.contains(key) || object.at(key).is_null()) return;
   const Json& sizes = json_array(object, key, 2, where, kQuantError);
   if (sizes.size() != 2) throw Error(kQuantError, where + ": " + key + ": expected two sizes");
-  out.block_rows = json_int(Json{{key, sizes[0]}}, key, 1, 1 << 20, where, kQuantError);
-  out.block_columns = json_int(Json{{key, sizes[1]}}, key, 1, 1 << 20, where, kQuantError);
+  out.block_rows = json_int(Json{{key, sizes[0]}}, key, {1, 1 << 20}, where, kQuantError);
+  out.block_columns = json_int(Json{{key, sizes[1]}}, key, {1, 1 << 20}, where, kQuantError);
 }
 
 void parse_compressed(const Json& object, const std::string& where, Quantisation& out) {
@@ -32,7 +32,7 @@ void parse_compressed(const Json& object, const std::string& where, Quantisation
     const std::string at = where + ": config_groups: " + name;
     if (!group.is_object()) throw Error(kQuantError, at + ": expected an object");
     const Json& weights = json_object(group, "weights", 64, at, kQuantError);
-    const int64_t bits = json_int(weights, "num_bits", 1, 64, at, kQuantError);
+    const int64_t bits = json_int(weights, "num_bits", {1, 64}, at, kQuantError);
     const std::string type = json_string(weights, "type", "", at, kQuantError);
     if (bits != 8 || type != "float")
       refuse_quantisation(at, "weights of " + std::to_string(bits) + " bits, type '" + type + "',");
@@ -58,10 +58,11 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
   } else if (method == "gptq" || method == "awq") {
     const bool gptq = method == "gptq";
     out.method = gptq ? Quantisation::Method::kGptq : Quantisation::Method::kAwq;
-    out.bits = json_int(object, "bits", 1, 64, 4, at, kQuantError);
+    out.bits = json_int(object, "bits", {.low = 1, .high = 64, .fallback = 4}, at, kQuantError);
     if (out.bits != 4 && !(gptq && out.bits == 8))
       refuse_quantisation(at, method + " of " + std::to_string(out.bits) + " bits");
-    const int64_t group = json_int(object, "group_size", -1, 1 << 20, 128, at, kQuantError);
+    const int64_t group =
+        json_int(object, "group_size", {.low = -1, .high = 1 << 20, .fallback = 128}, at, kQuantError);
     out.group_size = group > 0 ? group : 0;
     const std::string format =
         json_string(object, gptq ? "checkpoint_format" : "version", gptq ? "gptq" : "gemm", at, kQuantError);

@@ -45,15 +45,18 @@ RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::s
 int64_t original_max_position(const Json& rope, const RopeScope& scope, const std::string& where) {
   constexpr const char* kKey = "original_max_position_embeddings";
   const int64_t outside =
-      json_int(scope.config, kKey, 1, 1 << 30, scope.family.original_max_position, where, kRopeError);
-  return outside != 0 ? outside : json_int(rope, kKey, 1, 1 << 30, scope.max_position, where, kRopeError);
+      json_int(scope.config, kKey, {.low = 1, .high = 1 << 30, .fallback = scope.family.original_max_position}, where,
+               kRopeError);
+  return outside != 0
+             ? outside
+             : json_int(rope, kKey, {.low = 1, .high = 1 << 30, .fallback = scope.max_position}, where, kRopeError);
 }
 
 double magnitude(double factor, double strength) { return factor <= 1 ? 1.0 : 0.1 * strength * std::log(factor) + 1.0; }
 
 void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
   const auto number = [&](const char* key, double fallback) {  // 0 means the same as absent
-    const double found = json_double(rope, key, 0, 1000, fallback, where, kRopeError);
+    const double found = json_double(rope, key, {.low = 0, .high = 1000, .fallback = fallback}, where, kRopeError);
     return found == 0 ? fallback : found;
   };
   out.beta_fast = number("beta_fast", 32);
@@ -62,7 +65,8 @@ void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
   const double some = number("mscale", 0), all = number("mscale_all_dim", 0);
   const double usual =
       some > 0 && all > 0 ? magnitude(out.factor, some) / magnitude(out.factor, all) : magnitude(out.factor, 1);
-  out.attention_factor = json_double(rope, "attention_factor", 0, 1e6, usual, where, kRopeError);
+  out.attention_factor =
+      json_double(rope, "attention_factor", {.low = 0, .high = 1e6, .fallback = usual}, where, kRopeError);
   if (out.theta <= 1) fail_rope(where, "yarn needs rope_theta above 1");
 }
 
@@ -72,7 +76,7 @@ std::vector<double> parse_factors(const Json& rope, const char* key, int64_t cou
     fail_rope(where, std::string(key) + ": expected " + std::to_string(count) +
                          " numbers (one for each turned pair of a head), found " + std::to_string(list.size()));
   std::vector<double> out;
-  for (const Json& item : list) out.push_back(json_double(Json{{key, item}}, key, 1e-6, 1e6, where, kRopeError));
+  for (const Json& item : list) out.push_back(json_double(Json{{key, item}}, key, {1e-6, 1e6}, where, kRopeError));
   return out;
 }
 
@@ -85,8 +89,9 @@ RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std
                            std::string(scope.family.model_type));
   }
   RopeConfig out;
-  out.theta = json_double(rope, "rope_theta", 1, 1e12, scope.theta, where, kRopeError);
-  out.rotary_fraction = json_double(rope, "partial_rotary_factor", 0, 1, scope.rotary_fraction, where, kRopeError);
+  out.theta = json_double(rope, "rope_theta", {.low = 1, .high = 1e12, .fallback = scope.theta}, where, kRopeError);
+  out.rotary_fraction = json_double(rope, "partial_rotary_factor",
+                                    {.low = 0, .high = 1, .fallback = scope.rotary_fraction}, where, kRopeError);
   const auto rotary = static_cast<int64_t>(static_cast<double>(scope.head_dim) * out.rotary_fraction);
   if (rotary < 2 || rotary % 2 != 0)
     fail_rope(where, "partial_rotary_factor: turns " + std::to_string(rotary) + " of the " +
@@ -95,17 +100,21 @@ RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std
   if (out.kind == RopeConfig::Kind::kDefault) return out;
   if (out.kind == RopeConfig::Kind::kLongRope) {
     out.original_max_position = original_max_position(rope, scope, where);
-    out.factor = json_double(rope, "factor", 1e-6, 1e6,
-                             static_cast<double>(scope.max_position) / static_cast<double>(out.original_max_position),
-                             where, kRopeError);
+    out.factor = json_double(
+        rope, "factor",
+        {.low = 1e-6,
+         .high = 1e6,
+         .fallback = static_cast<double>(scope.max_position) / static_cast<double>(out.original_max_position)},
+        where, kRopeError);
     out.short_factor = parse_factors(rope, "short_factor", rotary / 2, where);
     out.long_factor = parse_factors(rope, "long_factor", rotary / 2, where);
     const double original = std::log(static_cast<double>(out.original_max_position));
     const double usual = out.factor <= 1 || original <= 0 ? 1.0 : std::sqrt(1 + std::log(out.factor) / original);
-    out.attention_factor = json_double(rope, "attention_factor", 0, 1e6, usual, where, kRopeError);
+    out.attention_factor =
+        json_double(rope, "attention_factor", {.low = 0, .high = 1e6, .fallback = usual}, where, kRopeError);
     return out;
   }
-  out.factor = json_double(rope, "factor", 1, 1e6, where, kRopeError);
+  out.factor = json_double(rope, "factor", {1, 1e6}, where, kRopeError);
   if (out.kind == RopeConfig::Kind::kDynamic) {
     out.original_max_position = scope.max_position;
     if (rotary < 4) fail_rope(where, "dynamic: expected at least 4 turned values of a head");
@@ -117,8 +126,8 @@ RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std
     parse_yarn(rope, where, out);
     return out;
   }
-  out.low_freq_factor = json_double(rope, "low_freq_factor", 1e-6, 1e6, where, kRopeError);
-  out.high_freq_factor = json_double(rope, "high_freq_factor", 1e-6, 1e6, where, kRopeError);
+  out.low_freq_factor = json_double(rope, "low_freq_factor", {1e-6, 1e6}, where, kRopeError);
+  out.high_freq_factor = json_double(rope, "high_freq_factor", {1e-6, 1e6}, where, kRopeError);
   if (out.high_freq_factor <= out.low_freq_factor)
     fail_rope(where, "high_freq_factor must be larger than low_freq_factor");
   return out;
@@ -149,18 +158,20 @@ Json rope_object(const RopeConfig& rope) {
 // Both forms may be present, because engines read one or the other. If they disagree, one engine would run a different
 // model, so that is an error.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
-  const RopeScope scope{config,
-                        family,
-                        json_double(config, "rope_theta", 1, 1e12, family.theta, where, kRopeError),
-                        json_double(config, "partial_rotary_factor", 0, 1, 1.0, where, kRopeError),
-                        out.max_position,
-                        out.head_dim};
-  const RopeScope local_scope{config,
-                              family,
-                              json_double(config, "rope_local_base_freq", 1, 1e12, 10000.0, where, kRopeError),
-                              scope.rotary_fraction,
-                              out.max_position,
-                              out.head_dim};
+  const RopeScope scope{
+      config,
+      family,
+      json_double(config, "rope_theta", {.low = 1, .high = 1e12, .fallback = family.theta}, where, kRopeError),
+      json_double(config, "partial_rotary_factor", {.low = 0, .high = 1, .fallback = 1.0}, where, kRopeError),
+      out.max_position,
+      out.head_dim};
+  const RopeScope local_scope{
+      config,
+      family,
+      json_double(config, "rope_local_base_freq", {.low = 1, .high = 1e12, .fallback = 10000.0}, where, kRopeError),
+      scope.rotary_fraction,
+      out.max_position,
+      out.head_dim};
   const Json plain = Json::object();
   out.rope =
       parse_rope_object(has(config, "rope_scaling") ? config["rope_scaling"] : plain, scope, where + ": rope_scaling");

@@ -66,8 +66,8 @@ void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);
   const double low = ci.at(0).get<double>(), high = ci.at(1).get<double>();
-  const int64_t n = json_int(paired, "paired_requests", 0, kMaxCount, kWhere, ErrorKind::kData);
-  const double difference = json_double(paired, "alpha_difference", -1, 1, kWhere, ErrorKind::kData);
+  const int64_t n = json_int(paired, "paired_requests", {0, kMaxCount}, kWhere, ErrorKind::kData);
+  const double difference = json_double(paired, "alpha_difference", {-1, 1}, kWhere, ErrorKind::kData);
   char text[200];
   std::snprintf(text, sizeof text,
                 "acceptance on the canary set changed by %+.3f [%+.3f, %+.3f] over %lld paired requests", difference,

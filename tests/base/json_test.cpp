@@ -112,23 +112,24 @@ TEST(Json, CanonicalFormIsTheSameForEqualValues) {
 
 TEST(Json, TypedAccessNamesKeyRangeAndFinding) {
   const Json o = parse(R"({"i":5,"f":2.5,"big":18446744073709551615,"s":"x","b":true,"n":null,"neg":-3})");
-  const auto integer = [&](const char* key) { return json_int(o, key, 0, 10, "c.json", ErrorKind::kConfig); };
+  const auto integer = [&](const char* key) { return json_int(o, key, {0, 10}, "c.json", ErrorKind::kConfig); };
   EXPECT_EQ(integer("i"), 5);
   expect_error(ErrorKind::kConfig, {"c.json: neg: expected integer in [0, 10], found -3"}, [&] { integer("neg"); });
   for (const char* key : {"f", "big", "s", "b"})
     expect_error(ErrorKind::kConfig, {key, "expected integer"}, [&] { integer(key); });
   for (const char* key : {"n", "absent"}) {
     expect_error(ErrorKind::kConfig, {key, "missing"}, [&] { integer(key); });
-    EXPECT_EQ(json_int(o, key, 0, 10, 7, "c.json", ErrorKind::kConfig), 7);
-    EXPECT_EQ(json_double(o, key, 0, 1, 0.5, "c.json", ErrorKind::kConfig), 0.5);
+    EXPECT_EQ(json_int(o, key, {.low = 0, .high = 10, .fallback = 7}, "c.json", ErrorKind::kConfig), 7);
+    EXPECT_EQ(json_double(o, key, {.low = 0, .high = 1, .fallback = 0.5}, "c.json", ErrorKind::kConfig), 0.5);
     EXPECT_TRUE(json_bool(o, key, true, "c.json", ErrorKind::kConfig));
     EXPECT_EQ(json_string(o, key, "d", "c.json", ErrorKind::kConfig), "d");
   }
-  EXPECT_EQ(json_double(o, "i", 0, 10, "c", ErrorKind::kData), 5.0);
-  expect_error(ErrorKind::kData, {"number in [0, 1]"}, [&] { json_double(o, "f", 0, 1, "c", ErrorKind::kData); });
+  EXPECT_EQ(json_double(o, "i", {0, 10}, "c", ErrorKind::kData), 5.0);
+  expect_error(ErrorKind::kData, {"number in [0, 1]"}, [&] { json_double(o, "f", {0, 1}, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"true or false"}, [&] { json_bool(o, "i", false, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"a string"}, [&] { json_string(o, "i", "c", ErrorKind::kData); });
-  expect_error(ErrorKind::kData, {"a JSON object"}, [&] { json_int(Json::array(), "i", 0, 1, "c", ErrorKind::kData); });
+  expect_error(ErrorKind::kData, {"a JSON object"},
+               [&] { json_int(Json::array(), "i", {0, 1}, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"array of at most 1"},
                [] { json_array(parse(R"({"a":[1,2]})"), "a", 1, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"object of at most"}, [&] { json_object(o, "i", 9, "c", ErrorKind::kData); });

@@ -252,7 +252,7 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   expect_error(ErrorKind::kData, {"not signed"}, [&] { verify_package(made.path.string(), keys / "plain.pub"); });
   put(store / "trusted.pub", get(keys / "plain.pub"));
   expect_error(ErrorKind::kData, {"not signed", "trusted.pub demands it"},
-               [&] { promote(store, made.digest, "prod", "", 0); });
+               [&] { promote(store, made.digest, "prod", {"", 0}); });
   expect_error(ErrorKind::kData, {"not signed"}, [&] { resolve_package(made.path.string(), false); });
   EXPECT_EQ(sign_package(made.path.string(), keys / "cheap.key", "correct horse", 1795262400).digest, made.digest);
   EXPECT_EQ(verify_package(made.path.string()).exit_code, 0) << "its signature is no file too many";
@@ -261,12 +261,12 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   EXPECT_NE(get(signature).find("\tpackage:sha256-" + made.digest), std::string::npos);
   ::setenv("XDG_STATE_HOME", (pair.dir / "state").c_str(), 1);
   const ChannelSigner signer{keys / "plain.key", ""};
-  EXPECT_TRUE(promote(store, made.digest, "prod", "", 0, signer).changed);
+  EXPECT_TRUE(promote(store, made.digest, "prod", {"", 0}, signer).changed);
   expect_error(ErrorKind::kData, {"not among the trusted ones"},
                [&] { verify_package(made.path.string(), keys / "locked.pub"); });
   put(store / "trusted.pub", get(keys / "locked.pub"));
   expect_error(ErrorKind::kData, {"not among the trusted ones"},
-               [&] { promote(store, made.digest, "canary", "", 0, signer); });
+               [&] { promote(store, made.digest, "canary", {"", 0}, signer); });
   expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { resolve_model(store.string() + ":prod"); });
   put(store / "trusted.pub", get(keys / "plain.pub"));
   std::string text = get(signature);
@@ -285,7 +285,7 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   Pair pair(/*in_memory=*/true);
   const fs::path store = pair.dir / "store";
   const PackageOutcome old = pair.create();
-  promote(store, old.digest, "prod", "first", 0);
+  promote(store, old.digest, "prod", {"first", 0});
   testing::write_tiny_model(pair.dir / "draft", {.bump = 3, .vocab = 64, .hidden = 8});
   pair.bind();
   pair.write_report();
@@ -296,7 +296,7 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
     remove_tree(store);
     fs::copy(clean, store, fs::copy_options::recursive);
   };
-  const auto run = [&] { promote(store, pair.create(1795262500).digest, "prod", "second", 1795262500); };
+  const auto run = [&] { promote(store, pair.create(1795262500).digest, "prod", {"second", 1795262500}); };
   const auto check = [&](int n) {
     for (const auto& entry : fs::directory_iterator(store / "packages"))
       EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << n;
@@ -307,7 +307,7 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
     if (n % 8 != 0) return;
     EXPECT_NO_THROW(run()) << "running it again after kill point " << n;
     EXPECT_NE(read_channel(store, "prod"), old.digest);
-    EXPECT_EQ(rollback(store, "prod", "", 0).to, old.digest) << n;
+    EXPECT_EQ(rollback(store, "prod", {"", 0}).to, old.digest) << n;
   };
   const int points = testing::for_each_kill_point(restore, run, check);
   EXPECT_GE(points, 50);

@@ -52,9 +52,10 @@ void publish(const fs::path& root, const fs::path& store, int publisher, int rou
   until_free([&] {
     const PackageOutcome made = create_package(options, 1795262400 + round, {});
     if (made.exit_code != 0) throw Error(ErrorKind::kInternal, made.reason);
-    until_free([&] { promote(store, made.digest, "prod", "", 1795262400 + round); });
+    until_free([&] { promote(store, made.digest, "prod", {"", 1795262400 + round}); });
     if (round % 3 == 2)
-      until_free([&] { promote(store, made.digest, "channel-" + std::to_string(publisher), "", 1795262400 + round); });
+      until_free(
+          [&] { promote(store, made.digest, "channel-" + std::to_string(publisher), {"", 1795262400 + round}); });
   });
 }
 
@@ -62,7 +63,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
   constexpr int kPublishers = 4, kRounds = 6;
   Pair pair(/*in_memory=*/true);
   const fs::path store = pair.dir / "store", done = pair.dir / "done";
-  promote(store, pair.create().digest, "prod", "first", 0);
+  promote(store, pair.create().digest, "prod", {"first", 0});
   std::vector<pid_t> publishers, others;
   for (int p = 0; p < kPublishers; ++p)
     publishers.push_back(spawn([&] {
@@ -83,7 +84,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
     }));
   others.push_back(spawn([&] {
     while (!fs::exists(done)) try {
-        until_free([&] { rollback(store, "prod", "race", 1); });
+        until_free([&] { rollback(store, "prod", {"race", 1}); });
       } catch (const Error& e) {  // there is no earlier package, or --keep 1 removed it
         if (std::string(e.what()).find("no package") == std::string::npos) throw;
       }

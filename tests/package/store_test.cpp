@@ -33,18 +33,18 @@ class StoreTest : public ::testing::Test {
 };
 
 TEST_F(StoreTest, PromoteAndRollBackThroughHistory) {
-  EXPECT_EQ(promote(store, digest(0), "prod", "first", 10).from, "");
-  EXPECT_EQ(promote(store, "sha256-" + digest(1).substr(0, 10), "prod", "second", 20).from, digest(0));
-  const ChannelChange third = promote(store, made[2].path.string(), "prod", "third", 30);
+  EXPECT_EQ(promote(store, digest(0), "prod", {"first", 10}).from, "");
+  EXPECT_EQ(promote(store, "sha256-" + digest(1).substr(0, 10), "prod", {"second", 20}).from, digest(0));
+  const ChannelChange third = promote(store, made[2].path.string(), "prod", {"third", 30});
   EXPECT_EQ(third.from, digest(1));
   EXPECT_EQ(third.to, digest(2));
-  EXPECT_FALSE(promote(store, digest(2), "prod", "again", 31).changed);
+  EXPECT_FALSE(promote(store, digest(2), "prod", {"again", 31}).changed);
   EXPECT_EQ(get(store / "refs/prod"), digest(2) + "\n");
-  EXPECT_FALSE(rollback(store, "prod", "alarm", 40, digest(0)).changed) << "it names another";
-  EXPECT_EQ(rollback(store, "prod", "alarm", 40, digest(2)).to, digest(1));
-  EXPECT_EQ(rollback(store, "prod", "alarm", 50).to, digest(0))
+  EXPECT_FALSE(rollback(store, "prod", {"alarm", 40}, digest(0)).changed) << "it names another";
+  EXPECT_EQ(rollback(store, "prod", {"alarm", 40}, digest(2)).to, digest(1));
+  EXPECT_EQ(rollback(store, "prod", {"alarm", 50}).to, digest(0))
       << "a rollback of a rollback goes further back, not forward";
-  expect_error(ErrorKind::kData, {"had no package before"}, [&] { rollback(store, "prod", "", 60); });
+  expect_error(ErrorKind::kData, {"had no package before"}, [&] { rollback(store, "prod", {"", 60}); });
   EXPECT_EQ(read_channel(store, "prod"), digest(0));
   std::istringstream lines(get(store / "refs/prod.log"));
   std::vector<Json> log;
@@ -59,34 +59,34 @@ TEST_F(StoreTest, PromoteAndRollBackThroughHistory) {
 }
 
 TEST_F(StoreTest, ATornLogLineIsPassedOver) {
-  promote(store, digest(0), "prod", "", 1);
-  promote(store, digest(1), "prod", "", 2);
+  promote(store, digest(0), "prod", {"", 1});
+  promote(store, digest(1), "prod", {"", 2});
   std::ofstream(store / "refs/prod.log", std::ios::app) << "{\"action\":\"prom";
-  EXPECT_EQ(rollback(store, "prod", "", 3).to, digest(0));
+  EXPECT_EQ(rollback(store, "prod", {"", 3}).to, digest(0));
 }
 
 TEST_F(StoreTest, RefusesWhatIsNotAWholePackageOfThisStore) {
-  expect_error(ErrorKind::kUsage, {"channel"}, [&] { promote(store, digest(0), "../x", "", 0); });
-  expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, std::string(64, 'f'), "prod", "", 0); });
-  expect_error(ErrorKind::kData, {"not a package"}, [&] { promote(store, "nothing", "prod", "", 0); });
-  expect_error(ErrorKind::kData, {"not a store"}, [&] { promote(pair.dir / "target", digest(0), "prod", "", 0); });
-  expect_error(ErrorKind::kData, {"no channel 'prod'"}, [&] { rollback(store, "prod", "", 0); });
+  expect_error(ErrorKind::kUsage, {"channel"}, [&] { promote(store, digest(0), "../x", {"", 0}); });
+  expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, std::string(64, 'f'), "prod", {"", 0}); });
+  expect_error(ErrorKind::kData, {"not a package"}, [&] { promote(store, "nothing", "prod", {"", 0}); });
+  expect_error(ErrorKind::kData, {"not a store"}, [&] { promote(pair.dir / "target", digest(0), "prod", {"", 0}); });
+  expect_error(ErrorKind::kData, {"no channel 'prod'"}, [&] { rollback(store, "prod", {"", 0}); });
   fs::copy(made[0].path, pair.dir / "elsewhere", fs::copy_options::recursive);
   expect_error(ErrorKind::kData, {"not in the store"},
-               [&] { promote(store, (pair.dir / "elsewhere").string(), "prod", "", 0); });
+               [&] { promote(store, (pair.dir / "elsewhere").string(), "prod", {"", 0}); });
   put(made[0].path / "draft/config.json", "{}");
-  expect_error(ErrorKind::kData, {"damaged package"}, [&] { promote(store, digest(0), "prod", "", 0); });
+  expect_error(ErrorKind::kData, {"damaged package"}, [&] { promote(store, digest(0), "prod", {"", 0}); });
   EXPECT_FALSE(fs::exists(store / "refs/prod"));
 }
 
 TEST_F(StoreTest, OneProcessAtATime) {
   make_directories(store / "tmp");
   const FileLock lock(store / "tmp/prod.lock");
-  expect_error(ErrorKind::kNetwork, {"lock held"}, [&] { promote(store, digest(0), "prod", "", 0); });
+  expect_error(ErrorKind::kNetwork, {"lock held"}, [&] { promote(store, digest(0), "prod", {"", 0}); });
 }
 
 TEST_F(StoreTest, TheParentIsWhatTheChannelNamed) {
-  promote(store, digest(2), "prod", "", 0);
+  promote(store, digest(2), "prod", {"", 0});
   testing::write_tiny_model(pair.dir / "draft", {.bump = 9, .vocab = 64, .hidden = 8});
   pair.bind();
   pair.write_report();
@@ -96,8 +96,8 @@ TEST_F(StoreTest, TheParentIsWhatTheChannelNamed) {
 }
 
 TEST_F(StoreTest, ListsOldestFirstWithChannelsAndProblems) {
-  promote(store, digest(1), "prod", "", 0);
-  promote(store, digest(1), "canary", "", 0);
+  promote(store, digest(1), "prod", {"", 0});
+  promote(store, digest(1), "canary", {"", 0});
   put(made[2].path / "manifest.json", "{");
   const auto list = list_packages(store);
   ASSERT_EQ(list.size(), 3u);
@@ -118,7 +118,7 @@ std::map<std::string, std::string> why_of(const std::vector<Collected::Entry>& e
 
 TEST_F(StoreTest, GarbageIsWhatNothingHolds) {
   let_go();
-  promote(store, digest(0), "prod", "", 1);
+  promote(store, digest(0), "prod", {"", 1});
   EXPECT_TRUE(collect_garbage(store, 3, false).removed.empty());
   const Collected planned = collect_garbage(store, 1, true);
   ASSERT_EQ(planned.removed.size(), 1u);
@@ -132,25 +132,25 @@ TEST_F(StoreTest, GarbageIsWhatNothingHolds) {
             (std::map<std::string, std::string>{{digest(0), "channel prod"}, {digest(2), "newest"}}));
   EXPECT_FALSE(fs::exists(made[1].path));
   EXPECT_EQ(list_packages(store).size(), 2u);
-  expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, digest(1), "prod", "", 2); });
+  expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, digest(1), "prod", {"", 2}); });
 }
 
 TEST_F(StoreTest, WhatARollbackNeedsStays) {
-  promote(store, digest(0), "prod", "", 1);
-  promote(store, digest(2), "prod", "", 2);
-  promote(store, digest(1), "prod", "", 3);
-  rollback(store, "prod", "", 4);  // goes to 2; the next rollback goes to 0
+  promote(store, digest(0), "prod", {"", 1});
+  promote(store, digest(2), "prod", {"", 2});
+  promote(store, digest(1), "prod", {"", 3});
+  rollback(store, "prod", {"", 4});  // goes to 2; the next rollback goes to 0
   EXPECT_EQ(channel_history(store, "prod", 1), (std::vector<std::string>{digest(2)}));
   EXPECT_EQ(channel_history(store, "prod", 2), (std::vector<std::string>{digest(2), digest(1), digest(0)}));
   EXPECT_EQ(why_of(collect_garbage(store, 2, false).kept)[digest(0)], "history of prod");
-  EXPECT_EQ(rollback(store, "prod", "", 5).to, digest(0));
+  EXPECT_EQ(rollback(store, "prod", {"", 5}).to, digest(0));
 }
 
 TEST_F(StoreTest, PinnedPackagesStay) {
   let_go();
-  promote(store, digest(2), "prod", "", 1);
-  EXPECT_TRUE(pin(store, "sha256-" + digest(0).substr(0, 9), "audit", 2));
-  EXPECT_FALSE(pin(store, digest(0), "again", 3));
+  promote(store, digest(2), "prod", {"", 1});
+  EXPECT_TRUE(pin(store, "sha256-" + digest(0).substr(0, 9), {"audit", 2}));
+  EXPECT_FALSE(pin(store, digest(0), {"again", 3}));
   EXPECT_EQ(Json::parse(get(store / "pins" / ("sha256-" + digest(0))))["why"], "audit");
   EXPECT_TRUE(list_packages(store)[0].pinned);
   EXPECT_EQ(why_of(collect_garbage(store, 1, false).kept)[digest(0)], "pinned");
@@ -194,7 +194,7 @@ TEST_F(StoreTest, GarbageOfKilledRunsGoes) {
 }
 
 TEST_F(StoreTest, WhatIsNoChannelIsPassedOver) {
-  promote(store, digest(1), "prod", "", 0);
+  promote(store, digest(1), "prod", {"", 0});
   put(store / "refs/prod~", "an editor's copy");
   EXPECT_EQ(list_packages(store).size(), 3u);
   EXPECT_NO_THROW(collect_garbage(store, 3, true));
@@ -211,8 +211,8 @@ TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
 // package is whole or removed, and a second run succeeds.
 TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   let_go();
-  promote(store, digest(0), "prod", "", 1);
-  promote(store, digest(1), "prod", "", 2);
+  promote(store, digest(0), "prod", {"", 1});
+  promote(store, digest(1), "prod", {"", 2});
   const fs::path clean = pair.dir / "clean";
   fs::copy(store, clean, fs::copy_options::recursive);
   const auto restore = [&] {
@@ -221,9 +221,9 @@ TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   };
   const auto collect = [&] { collect_garbage(store, 1, false); };
   const std::vector<std::tuple<const char*, std::function<void()>, int>> actions = {
-      {"promote", [&] { promote(store, digest(2), "prod", "", 3); }, 5},
-      {"rollback", [&] { rollback(store, "prod", "", 3, digest(1)); }, 5},
-      {"pin", [&] { pin(store, digest(2), "", 3); }, 4},
+      {"promote", [&] { promote(store, digest(2), "prod", {"", 3}); }, 5},
+      {"rollback", [&] { rollback(store, "prod", {"", 3}, digest(1)); }, 5},
+      {"pin", [&] { pin(store, digest(2), {"", 3}); }, 4},
       {"gc", [&] { collect(); }, 20},
   };
   for (const auto& [name, action, least] : actions) {

@@ -114,7 +114,7 @@ TEST(Transfer, ACopyIsThePackage) {
   EXPECT_EQ(verify_package(copied.path.string()).exit_code, 0);
   EXPECT_NE(fs::status(copied.path / "engines/vllm.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
   EXPECT_FALSE(copy_package(made.path.string(), pair.dir / "other", {}).is_new);
-  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "pulled", 0).changed);
+  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", {"pulled", 0}).changed);
 }
 
 TEST(Transfer, ALinkInAPackageIsNotCopied) {
@@ -183,7 +183,7 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   const PackageOutcome copied = copy_package(made.path.string(), pair.dir / "other", {});
   EXPECT_FALSE(copied.signer.empty());
   EXPECT_EQ(get(copied.path / kSignatureFile), get(made.path / kSignatureFile));
-  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0, {keys / "plain.key", ""}).changed);
+  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", {"", 0}, {keys / "plain.key", ""}).changed);
 }
 
 // SIGKILL at every change of the file system: the other store has the whole package or none, and a second run succeeds.

@@ -102,7 +102,7 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
 TEST_F(TrustTest, AnEntryThatLeadsToAnotherPackageIsRefused) {
   sign(first), sign(second);
   demand(store);
-  promote(store, second.digest, "prod", "", 1, signer);
+  promote(store, second.digest, "prod", {"", 1}, signer);
   EXPECT_EQ(named("prod"), second.digest);
   const fs::path entry = second.path;
   fs::rename(entry, pair.dir / "aside");
@@ -139,7 +139,7 @@ TEST_F(TrustTest, LinksInACircleAreAnError) {
 // ---- audit: rollback and freeze ----
 
 TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
-  promote(store, first.digest, "prod", "", 1);
+  promote(store, first.digest, "prod", {"", 1});
   EXPECT_EQ(get(store / "refs/prod"), first.digest + "\n") << "a store that demands nothing is as before";
   sign(first);
   sign(second);
@@ -148,17 +148,17 @@ TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
                {"refs/prod: not signed", "specdec package promote sha256-" + first.digest, "--channel prod --key"},
                [&] { named("prod"); });
   expect_error(ErrorKind::kUsage, {"--key", "trusted.pub demands signed channels"},
-               [&] { promote(store, second.digest, "prod", "", 2); });
+               [&] { promote(store, second.digest, "prod", {"", 2}); });
   const ChannelChange mended =
-      promote(store, first.digest, "prod", "", 2, signer);  // the command that the message names
+      promote(store, first.digest, "prod", {"", 2}, signer);  // the command that the message names
   EXPECT_TRUE(mended.changed);
   EXPECT_EQ(mended.number, 1);
   EXPECT_EQ(named("prod"), first.digest);
-  EXPECT_FALSE(promote(store, first.digest, "prod", "", 2, signer).changed);
-  EXPECT_EQ(promote(store, second.digest, "prod", "", 3, signer).number, 2);
+  EXPECT_FALSE(promote(store, first.digest, "prod", {"", 2}, signer).changed);
+  EXPECT_EQ(promote(store, second.digest, "prod", {"", 3}, signer).number, 2);
   EXPECT_EQ(named("prod"), second.digest);
   EXPECT_EQ(read_channel(store, "prod"), second.digest);
-  EXPECT_EQ(rollback(store, "prod", "", 4, "", signer).number, 3) << "going back is a new number";
+  EXPECT_EQ(rollback(store, "prod", {"", 4}, "", signer).number, 3) << "going back is a new number";
   EXPECT_EQ(named("prod"), first.digest);
   EXPECT_NE(get(store / "refs/prod.log").find("\"number\":3"), std::string::npos);
 }
@@ -167,10 +167,10 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   sign(first);
   sign(second);
   demand(store);
-  promote(store, first.digest, "prod", "", 1, signer);
+  promote(store, first.digest, "prod", {"", 1}, signer);
   EXPECT_EQ(named("prod"), first.digest);
   const std::string old = get(store / "refs/prod");
-  promote(store, second.digest, "prod", "", 2, signer);
+  promote(store, second.digest, "prod", {"", 2}, signer);
   EXPECT_EQ(named("prod"), second.digest);
   put(store / "refs/prod", old);  // signed, but old
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"},
@@ -181,7 +181,7 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   expect_error(ErrorKind::kData, {"an older state of the channel"},
                [&] { resolve_package((store / "refs/prod").string(), false); });
   // Whoever can sign continues above the highest number that was seen.
-  EXPECT_EQ(promote(store, second.digest, "prod", "", 3, signer).number, 3);
+  EXPECT_EQ(promote(store, second.digest, "prod", {"", 3}, signer).number, 3);
   EXPECT_EQ(named("prod"), second.digest);
   // Another package has a number that was seen before.
   put(store / "refs/prod", to_text(sign_channel("prod", first.digest, 3, 9, signer)));
@@ -212,7 +212,7 @@ TEST_F(TrustTest, WhereNothingCanBeRememberedAWarningSaysSo) {
   set_log_sink([&](LogLevel level, const std::string& text) {
     if (level == LogLevel::kWarn) said.push_back(text);
   });
-  promote(store, first.digest, "prod", "", 1, signer);
+  promote(store, first.digest, "prod", {"", 1}, signer);
   EXPECT_EQ(named("prod"), first.digest);
   set_log_sink({});
   ASSERT_EQ(said.size(), 1u);
@@ -224,23 +224,23 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   sign(first);
   sign(second);
   demand(store);
-  promote(store, first.digest, "prod", "", 1, signer);
+  promote(store, first.digest, "prod", {"", 1}, signer);
   const fs::path other = pair.dir / "other";
   fs::create_directories(other);
   demand(other);
   const auto bring = [&] {
     const PackageOutcome copied = copy_package(store.string() + ":prod", other, {});
-    return promote(other, copied.digest, "prod", "", 2, {"", "", copied.channel});
+    return promote(other, copied.digest, "prod", {"", 2}, {"", "", copied.channel});
   };
   EXPECT_EQ(bring().number, 1);
   EXPECT_EQ(get(other / "refs/prod"), get(store / "refs/prod"));
   EXPECT_EQ(resolve_package(other.string() + ":prod", true)->digest, first.digest);
   const ChannelRecord old = read_channel_record(store, "prod");
-  promote(store, second.digest, "prod", "", 2, signer);
+  promote(store, second.digest, "prod", {"", 2}, signer);
   EXPECT_EQ(bring().number, 2);
   expect_error(ErrorKind::kData, {"an older state of the channel"},
-               [&] { promote(other, first.digest, "prod", "", 3, {"", "", old}); });
-  expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", "", 3, {"", "", old}); });
+               [&] { promote(other, first.digest, "prod", {"", 3}, {"", "", old}); });
+  expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", {"", 3}, {"", "", old}); });
 }
 
 // ---- audit: the files that are read are those that were checked ----

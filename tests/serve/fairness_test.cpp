@@ -64,7 +64,9 @@ struct FairnessBench {
     SchedulerOptions options;
     options.max_batch = max_batch;
     options.prompt_budget_tokens = 32;
-    scheduler = std::make_unique<Scheduler>(options, runner, queue, byte_tokenizer(), metrics, clock);
+    const SchedulerParts parts{
+        .runner = runner, .queue = queue, .tokenizer = byte_tokenizer(), .metrics = metrics, .clock = clock};
+    scheduler = std::make_unique<Scheduler>(options, parts);
   }
   CountingRunner runner;
   RequestQueue queue{1024};

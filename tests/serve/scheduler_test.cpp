@@ -44,7 +44,9 @@ struct Bench {
   explicit Bench(size_t max_batch = 4, size_t queue_limit = 64) : queue(queue_limit) {
     SchedulerOptions options;
     options.max_batch = max_batch;
-    scheduler = std::make_unique<Scheduler>(options, runner, queue, byte_tokenizer(), metrics, clock,
+    const SchedulerParts parts{
+        .runner = runner, .queue = queue, .tokenizer = byte_tokenizer(), .metrics = metrics, .clock = clock};
+    scheduler = std::make_unique<Scheduler>(options, parts,
                                             [this](const FinishedAnswer& answer) { finished.push_back(answer); });
   }
   void run_all() {

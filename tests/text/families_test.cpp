@@ -39,8 +39,12 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   return text + decoder.finish();
 }
 
-void compare_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& text,
-                     const std::string& whole, const std::string& where, Compared& out) {
+struct Decoding {
+  std::vector<int32_t> ids;
+  std::string text, whole;  // whole: with special tokens
+};
+void compare_decoded(const Tokenizer& tokenizer, const Decoding& expected, const std::string& where, Compared& out) {
+  const auto& [ids, text, whole] = expected;
   note(out, tokenizer.decode(ids, true) == text, where + ": decoded");
   note(out, tokenizer.decode(ids, false) == whole, where + ": decoded with special tokens");
   note(out, streamed(tokenizer, ids) == text, where + ": streamed");
@@ -59,12 +63,14 @@ void compare_tokens(const Tokenizer& tokenizer, const Json& family, Compared& ou
     full.insert(full.end(), ids.begin(), ids.end());
     note(out, tokenizer.encode(texts[i], false) == ids, where + ": encoded");
     note(out, tokenizer.encode(texts[i], true) == full, where + ": encoded with special tokens");
-    compare_decoded(tokenizer, full, row.value("text", texts[i]), row.value("whole", texts[i]), where, out);
+    const Decoding decoding{.ids = full, .text = row.value("text", texts[i]), .whole = row.value("whole", texts[i])};
+    compare_decoded(tokenizer, decoding, where, out);
     ++out.texts;
   }
   for (const Json& row : family["decodings"]) {
     if (out.differing.size() >= out.enough) return;
-    compare_decoded(tokenizer, row["ids"], row["text"], row["whole"], "ids " + row["ids"].dump(), out);
+    const Decoding decoding{.ids = row["ids"], .text = row["text"], .whole = row["whole"]};
+    compare_decoded(tokenizer, decoding, "ids " + row["ids"].dump(), out);
     ++out.ids;
   }
 }

@@ -47,7 +47,7 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
   RolloutOptions o;
   o.k = 3;
   o.request.max_tokens = 30;
-  const GreedyComparison c = compare_greedy(target, draft, rows, o, unit_roundoff("fp32"));
+  const GreedyComparison c = compare_greedy({target, draft}, rows, o, unit_roundoff("fp32"));
   EXPECT_EQ(c.prompts, 9);
   EXPECT_EQ(c.identical, 9);
   EXPECT_EQ(c.differences, 0);
@@ -112,7 +112,7 @@ SampledTest run_sampled(decode::Stepper::VerifyFn rule, uint64_t seed, SamplingO
   o.seconds = 1e9;
   o.verify_fn = rule;
   const std::vector<std::vector<int32_t>> contexts = {{0}, {1, 2}, {3, 4, 5}, {6}};
-  const SampledTest test = sampled_test(target, draft, contexts, o, kClock);
+  const SampledTest test = sampled_test({target, draft}, contexts, o, kClock);
   EXPECT_EQ(target.open_sequences(), 0u);
   EXPECT_EQ(draft.open_sequences(), 0u);
   return test;
@@ -199,8 +199,8 @@ TEST(Sampled, StopsByTheClockButTestsEveryContext) {
   SampledOptions o;
   o.seconds = 1;
   const std::vector<std::vector<int32_t>> contexts = {{0}, {1}, {2}};
-  EXPECT_EQ(sampled_test(target, draft, contexts, o, clock).runs, 3 * o.batch);
-  EXPECT_EQ(sampled_test(target, draft, {}, o, clock).p_value, 1);
+  EXPECT_EQ(sampled_test({target, draft}, contexts, o, clock).runs, 3 * o.batch);
+  EXPECT_EQ(sampled_test({target, draft}, {}, o, clock).p_value, 1);
 }
 
 }  // namespace

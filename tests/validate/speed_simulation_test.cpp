@@ -149,7 +149,7 @@ Verdict verdict(const World& world, int k, double cost, uint64_t seed, bool* bus
     return PairFigures{normal.figures, speculative.figures};
   };
   const TimedPairs pairs =
-      time_pairs(kPrompts * kRounds, gate_pairs(kCpus, kTokens * world.plain_seconds), pair, machine.clock, machine);
+      time_pairs(kPrompts * kRounds, gate_pairs(kCpus, kTokens * world.plain_seconds), pair, {machine.clock, machine});
   const SpeedupRuns runs = sum_by_prompt(pairs, kPrompts);
   ValidationReport report;
   report.alpha = {0.75, {0.72, 0.78}, 100};

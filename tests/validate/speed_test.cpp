@@ -150,7 +150,7 @@ TEST(Speed, CostsOfTimedModels) {
   o.repetitions = 4;
   o.seconds_per_batch = 1e9;
   const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};
-  const CostTable costs = measure_costs(target, draft, prompts, o, clock);
+  const CostTable costs = measure_costs({target, draft}, prompts, o, clock);
   EXPECT_NEAR(costs.plain_seconds.at(1), 1.25, 1e-9);
   EXPECT_NEAR(costs.plain_seconds.at(2), 1.5, 1e-9);
   EXPECT_NEAR(costs.draft_cost.at(1), 0.11 / 1.25, 1e-9);
@@ -170,11 +170,11 @@ TEST(Speed, LongPromptsAreCutAndTinyContextsRefused) {
   o.max_k = 3;
   o.repetitions = 2;
   const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 1)};
-  EXPECT_EQ(measure_costs(target, draft, prompts, o, clock).verify_cost.size(),
+  EXPECT_EQ(measure_costs({target, draft}, prompts, o, clock).verify_cost.size(),
             0u);  // no time passes, so nothing is measured
   Model small(5, random_logits(1), 8);
-  EXPECT_THROW(measure_costs(small, draft, prompts, o, clock), Error);
-  EXPECT_THROW(measure_costs(target, draft, {}, o, clock), Error);
+  EXPECT_THROW(measure_costs({small, draft}, prompts, o, clock), Error);
+  EXPECT_THROW(measure_costs({target, draft}, {}, o, clock), Error);
 }
 
 // The draft is the target, so every token is accepted and the measured ratio is exactly tau / (K·c + v).
@@ -186,7 +186,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   o.speculation.k = 3;
   o.tokens = 40;  // ten steps of four
   const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
-  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock, IdleMeter());
+  const SpeedupRuns runs = measure_speedup({target, draft}, prompts, o, {clock, IdleMeter()});
   ASSERT_EQ(runs.normal.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds
@@ -210,7 +210,7 @@ TEST(Speed, LostTimeSlicesDoNotCount) {
   o.speculation.k = 3;
   o.tokens = 40;
   const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
-  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock, IdleMeter());
+  const SpeedupRuns runs = measure_speedup({target, draft}, prompts, o, {clock, IdleMeter()});
   EXPECT_GT(passes, 500);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(runs.normal[i], 3 * 40e-3, 1e-9);

@@ -47,7 +47,7 @@ struct Runner {
     return figures(normal, speculative);
   }
   TimedPairs run(size_t count, const PairsOptions& options, const CpuMeter& meter) {
-    return time_pairs(count, options, std::ref(*this), clock, meter);
+    return time_pairs(count, options, std::ref(*this), {clock, meter});
   }
 };
 
@@ -118,13 +118,12 @@ TEST(TimedPairs, ShortRunsShareAWindow) {
 TEST(TimedPairs, TheShortestOfRepeatsCounts) {
   ManualClock clock;
   int calls = 0;
-  const TimedPairs t = time_pairs(
-      2, {.repeats = 3},
-      [&](size_t) {
-        clock.now += 1;
-        return figures(++calls % 3 == 1 ? 9 : calls, 1);
-      },
-      clock, IdleMeter());
+  const TimedPairs t = time_pairs(2, {.repeats = 3},
+                                  [&](size_t) {
+                                    clock.now += 1;
+                                    return figures(++calls % 3 == 1 ? 9 : calls, 1);
+                                  },
+                                  {clock, IdleMeter()});
   EXPECT_EQ(calls, 6);
   EXPECT_EQ(t.runs[0].normal.seconds, 2);
   EXPECT_EQ(t.runs[1].normal.seconds, 5);
@@ -135,15 +134,14 @@ TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   for (const double odd : {0.5, 2.0}) {
     ManualClock clock;
     std::vector<int> calls(8, 0);
-    const TimedPairs t = time_pairs(
-        8, {.tolerance = 0.1},
-        [&](size_t at) {
-          clock.now += 1;
-          const bool lost = at == 3 && calls[at] == 0;
-          ++calls[at];
-          return figures(1 + (lost && odd < 1 ? 1 : 0), 0.5 * (lost && odd > 1 ? 2 : 1));
-        },
-        clock, IdleMeter());
+    const TimedPairs t = time_pairs(8, {.tolerance = 0.1},
+                                    [&](size_t at) {
+                                      clock.now += 1;
+                                      const bool lost = at == 3 && calls[at] == 0;
+                                      ++calls[at];
+                                      return figures(1 + (lost && odd < 1 ? 1 : 0), 0.5 * (lost && odd > 1 ? 2 : 1));
+                                    },
+                                    {clock, IdleMeter()});
     EXPECT_EQ(calls, (std::vector<int>{1, 1, 1, 2, 1, 1, 1, 1})) << odd;
     EXPECT_EQ(t.machine.disagreeing, 1);
     EXPECT_EQ(t.runs[3].normal.seconds, 1);
@@ -151,14 +149,13 @@ TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   }
   ManualClock clock;
   std::vector<int> calls(8, 0);
-  time_pairs(
-      8, {.tolerance = 0.1},
-      [&](size_t at) {
-        clock.now += 1;
-        ++calls[at];
-        return figures(1, at == 3 ? 1 : 0.5);
-      },
-      clock, IdleMeter());
+  time_pairs(8, {.tolerance = 0.1},
+             [&](size_t at) {
+               clock.now += 1;
+               ++calls[at];
+               return figures(1, at == 3 ? 1 : 0.5);
+             },
+             {clock, IdleMeter()});
   EXPECT_EQ(calls[3], 3) << "what stays unlike the others is taken after two more tries";
 }
 

@@ -22,28 +22,27 @@ Json draft_json(const NamedDraft& draft) { return {{"name", draft.name}, {"id", 
 }  // namespace
 
 void TimedModel::extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) {
-  struct Timer {
-    const Clock& clock;
-    double& sum;
-    double started = clock.seconds();
-    ~Timer() { sum += clock.seconds() - started; }
-  } timer{clock_, seconds_};
+  struct Pass {
+    const PassTimer& timer;
+    double started = timer.clock.seconds();
+    ~Pass() { timer.seconds += timer.clock.seconds() - started; }
+  } pass{timer_};
   ForwardingModel::extend(extensions, out);
 }
 
-DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds)
+DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer)
     : draft(std::move(d)),
-      model(*draft.model, clock, seconds),
+      model(*draft.model, timer),
       costs(target.another_draft()),
       overlap(prior),
       coupled_overlap(prior / (2 - prior)) {}  // the coupled rule accepts at least this much if the overlap is `prior`
 
 DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap,
-                     const decode::CostModel& costs, const Clock& clock, double& seconds)
-    : target_(target), prior_(prior_overlap), costs_(costs), clock_(clock), seconds_(seconds) {
+                     const decode::CostModel& costs, const PassTimer& timer)
+    : target_(target), prior_(prior_overlap), costs_(costs), timer_(timer) {
   if (!serving.model) return;
   decode::check_vocabulary(target, *serving.model);
-  serving_ = std::make_shared<Held>(std::move(serving), prior_, costs_, clock_, seconds_);
+  serving_ = std::make_shared<Held>(std::move(serving), prior_, costs_, timer_);
   serving_->on_trial = false;
 }
 
@@ -185,7 +184,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
     try {
       NamedDraft draft = load_(order.draft);
       decode::check_vocabulary(target_, *draft.model);
-      auto held = std::make_shared<Held>(std::move(draft), prior_, costs_, clock_, seconds_);
+      auto held = std::make_shared<Held>(std::move(draft), prior_, costs_, timer_);
       const std::lock_guard lock(mutex_);
       candidate_ = std::move(held);
       state_ = "canary";

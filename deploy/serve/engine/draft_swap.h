@@ -23,16 +23,20 @@
 
 namespace specdec::deploy {
 
-// Adds the duration of a model's passes to `seconds`.
+// Sums the durations of passes, as the clock shows them, in `seconds`.
+struct PassTimer {
+  const Clock& clock;
+  double& seconds;
+};
+
+// Adds the duration of a model's passes to the timer.
 class TimedModel final : public decode::ForwardingModel {
  public:
-  TimedModel(decode::CausalModel& model, const Clock& clock, double& seconds)
-      : ForwardingModel(model), clock_(clock), seconds_(seconds) {}
+  TimedModel(decode::CausalModel& model, const PassTimer& timer) : ForwardingModel(model), timer_(timer) {}
   void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override;
 
  private:
-  const Clock& clock_;
-  double& seconds_;
+  const PassTimer timer_;
 };
 
 struct NamedDraft {
@@ -48,7 +52,7 @@ class DraftSwap final : public DraftControl {
 
   // A draft in use. It lives as long as a sequence uses it.
   struct Held {
-    Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds);
+    Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
     TimedModel model;
     decode::CostModel costs;  // engine thread: its own passes; the target's costs are shared by all drafts
@@ -64,10 +68,10 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // null: none
   };
 
-  // `costs` measures the target, and every draft shares that part of it. `seconds` sums the passes of all drafts. Both
+  // `costs` measures the target, and every draft shares that part of it. `timer` sums the passes of all drafts. Both
   // belong to the engine thread. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
-            const Clock& clock, double& seconds);
+            const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load
 
   // `load` reads a draft on a thread of its own and throws Error if it cannot. Until it is set, every load is refused.
@@ -101,8 +105,7 @@ class DraftSwap final : public DraftControl {
   const decode::CausalModel& target_;
   const double prior_;
   const decode::CostModel& costs_;
-  const Clock& clock_;
-  double& seconds_;
+  const PassTimer timer_;
   std::function<NamedDraft(const std::string&)> load_;
   mutable std::mutex mutex_;  // guards all members below
   std::shared_ptr<Held> serving_, candidate_;

@@ -47,8 +47,8 @@ StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, Step
                              const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
-      target_(target, clock, target_seconds_),
-      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_),
+      target_(target, {clock, target_seconds_}),
+      drafts_(target, std::move(draft), options_.prior_overlap, costs_, {clock, draft_seconds_}),
       stepper_(target_, nullptr, &costs_, &clock) {
   if (options_.several_tenants) drafts_.share_among_tenants();
 }

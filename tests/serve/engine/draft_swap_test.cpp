@@ -156,8 +156,64 @@ TEST(DraftSwap, NoneOfManyRequestsFailsOrChangesWhileDraftsComeAndGo) {
     EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
 }
 
+// What a sequence of requests asks for.
+struct Asked {
+  SamplingOptions sampling;
+  float bias = 0;  // of token 1
+  std::vector<float> distribution(uint64_t seed, double spread, std::span<const int32_t> context) const {
+    std::vector<float> logits(kToyVocab);
+    std::vector<int32_t> ids;
+    toy_logits(seed, spread)(context, logits);
+    logits[1] += bias;
+    decode::distribution(logits, sampling, logits, ids);
+    return logits;
+  }
+};
+
+// The overlaps of one answer, by position.
+struct PairedOverlaps {
+  std::vector<double> serving, candidate;
+};
+
+// Answers one request through the runner and computes the candidate's overlaps again from the tables.
+PairedOverlaps answer_beside_tables(StepperRunner& runner, uint64_t number, const Asked& asked) {
+  PairedOverlaps overlaps;
+  Tokens text = {kToyBos, static_cast<int32_t>(number % 4)};
+  SequenceSpec spec;
+  spec.request.prompt = text;
+  spec.request.options.max_tokens = 30;
+  spec.request.options.sampling = asked.sampling;
+  spec.request.seed = number;
+  spec.conversation = "conversation " + std::to_string(number);
+  if (asked.bias != 0) {
+    decode::LogitsProcessors biased;
+    biased.bias = {{1, asked.bias}};
+    spec.request.options.rules = std::make_shared<decode::LogitsProcessors>(biased);
+  }
+  const SequenceKey key = runner.start(spec);
+  while (!runner.prefill(key, 512).whole) {
+  }
+  for (int64_t left = spec.request.options.max_tokens; left > 0;) {
+    StepResult result;
+    runner.step({&key, 1}, {&result, 1});
+    EXPECT_FALSE(result.failed);
+    EXPECT_EQ(result.shadow_overlaps.size(), result.overlaps.size());
+    if (::testing::Test::HasFailure()) break;
+    for (size_t at = 0; at < result.emitted.size(); text.push_back(result.emitted[at++])) {
+      if (at >= result.overlaps.size()) continue;
+      const double direct = decode::overlap(asked.distribution(21, 1.5, text), asked.distribution(77, 6, text));
+      EXPECT_NEAR(result.shadow_overlaps[at], direct, 1e-5);
+      overlaps.serving.push_back(result.overlaps[at]);
+      overlaps.candidate.push_back(result.shadow_overlaps[at]);
+    }
+    left -= static_cast<int64_t>(result.emitted.size());
+  }
+  runner.finish(key);
+  return overlaps;
+}
+
 // Runs one sequence after another through the runner and recomputes the overlaps of both drafts from the tables.
-void compare_with_tables(const StepperRunnerOptions& options, const SamplingOptions& sampling, float bias) {
+void compare_with_tables(const StepperRunnerOptions& options, const Asked& asked) {
   Model target(kToyVocab, toy_logits(21)), draft(kToyVocab, toy_logits(22));
   Shelf shelf;
   SystemClock clock;
@@ -167,52 +223,14 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
   runner.drafts().order({DraftOrder::Action::kLoad, "random", 1.0, 0.0},
                         [&](const std::optional<Error>& e) { loaded = !e; });
   while (!loaded) std::this_thread::yield();
-  decode::LogitsProcessors biased;
-  if (bias != 0) biased.bias = {{1, bias}};
-  const auto row = [&](uint64_t seed, double spread, std::span<const int32_t> context) {
-    std::vector<float> logits(kToyVocab);
-    std::vector<int32_t> ids;
-    toy_logits(seed, spread)(context, logits);
-    logits[1] += bias;
-    decode::distribution(logits, sampling, logits, ids);
-    return logits;
-  };
   std::vector<double> serving, candidate;
   int64_t positions = 0;
   for (uint64_t i = 0; i < 12; ++i) {
-    Tokens text = {kToyBos, static_cast<int32_t>(i % 4)};
-    const std::string name = "conversation " + std::to_string(i);
-    SequenceSpec spec;
-    spec.request.prompt = text;
-    spec.request.options.max_tokens = 30;
-    spec.request.options.sampling = sampling;
-    spec.request.seed = i;
-    spec.conversation = name;
-    if (bias != 0) spec.request.options.rules = std::make_shared<decode::LogitsProcessors>(biased);
-    const SequenceKey key = runner.start(spec);
-    while (!runner.prefill(key, 512).whole) {
-    }
-    double sum = 0, shadow_sum = 0;
-    int64_t n = 0;
-    for (int64_t left = spec.request.options.max_tokens; left > 0;) {
-      StepResult result;
-      runner.step({&key, 1}, {&result, 1});
-      ASSERT_FALSE(result.failed);
-      ASSERT_EQ(result.shadow_overlaps.size(), result.overlaps.size());
-      for (size_t at = 0; at < result.emitted.size(); text.push_back(result.emitted[at++])) {
-        if (at >= result.overlaps.size()) continue;
-        EXPECT_NEAR(result.shadow_overlaps[at], decode::overlap(row(21, 1.5, text), row(77, 6, text)), 1e-5);
-        sum += result.overlaps[at];
-        shadow_sum += result.shadow_overlaps[at];
-        ++n;
-      }
-      left -= static_cast<int64_t>(result.emitted.size());
-    }
-    runner.finish(key);
-    ASSERT_GT(n, 0);
-    positions += n;
-    serving.push_back(sum / static_cast<double>(n));
-    candidate.push_back(shadow_sum / static_cast<double>(n));
+    const PairedOverlaps overlaps = answer_beside_tables(runner, i, asked);
+    ASSERT_FALSE(overlaps.serving.empty());
+    positions += static_cast<int64_t>(overlaps.serving.size());
+    serving.push_back(mean(overlaps.serving));
+    candidate.push_back(mean(overlaps.candidate));
   }
   const Json paired = runner.drafts().status()["paired"];
   EXPECT_EQ(paired["conversations"], 12);
@@ -233,8 +251,8 @@ TEST(DraftSwap, PairedFiguresAreThoseOfADirectComputation) {
   for (const SamplingOptions& sampling : {whole, cut, greedy})
     for (const float bias : {0.f, 1.5f}) {
       for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled})
-        compare_with_tables({{4, 8, rule}, 0.7}, sampling, bias);
-      compare_with_tables({{3, 8, VerifyRule::kToken, {2, 2, 1}}, 0.7}, sampling, bias);
+        compare_with_tables({{4, 8, rule}, 0.7}, {sampling, bias});
+      compare_with_tables({{3, 8, VerifyRule::kToken, {2, 2, 1}}, 0.7}, {sampling, bias});
     }
 }
 

@@ -165,7 +165,9 @@ struct Engine {
     SchedulerOptions options;
     options.max_batch = max_batch;
     options.prompt_budget_tokens = budget;
-    scheduler.emplace(options, watched, queue, toy_tokenizer(), metrics, clock);
+    const SchedulerParts parts{
+        .runner = watched, .queue = queue, .tokenizer = toy_tokenizer(), .metrics = metrics, .clock = clock};
+    scheduler.emplace(options, parts);
     runner.drafts().set_loader([this](const std::string& name) {
       auto model = std::make_shared<Model>(kToyVocab, whole_context(40 + name.size()));
       model->before_pass = draft->before_pass;
