@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/model_directory.h"
+#include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "data/audit.h"
@@ -33,7 +34,7 @@ void print_json(Json result, const std::string& verdict, const std::string& star
   result["verdict"] = verdict;
   result["started"] = started;
   result["seconds"] = seconds;
-  result["tool_version"] = SPECDEC_VERSION;
+  result["tool_version"] = kToolVersion;
   std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 

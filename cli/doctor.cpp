@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/version.h"
 #include "cli/command.h"
 #include "cli/exec_engine.h"
 #include "net/hub.h"
@@ -105,7 +106,7 @@ int run_doctor(const Global& global) {
   if (global.json)
     std::printf("%s\n", Json({{"schema", "specdec.doctor/1"},
                               {"verdict", good ? "ok" : "bad"},
-                              {"tool_version", SPECDEC_VERSION},
+                              {"tool_version", kToolVersion},
                               {"checks", checks}})
                             .dump()
                             .c_str());

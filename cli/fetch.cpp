@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/model_directory.h"
+#include "base/version.h"
 #include "cli/command.h"
 #include "net/hub.h"
 
@@ -32,7 +33,7 @@ int run_fetch(const Global& global, const std::vector<std::string>& models) {
   const double start = clock.seconds();
   Json result = {{"schema", "specdec.fetch/1"},
                  {"started", format_utc(clock.unix_seconds())},
-                 {"tool_version", SPECDEC_VERSION},
+                 {"tool_version", kToolVersion},
                  {"models", Json::array()}};
   for (const std::string& name : models) {
     const ResolvedModel model = resolve_model(name);

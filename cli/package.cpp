@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/package.h"
 #include "deploy/package/checks.h"
+#include "deploy/package/launch.h"
 #include "deploy/package/lint.h"
 #include "deploy/package/lint_rules.h"
 #include "deploy/package/quantise.h"
@@ -231,7 +232,7 @@ void add_create_flags(CLI::App& app, PackageFlags& flags) {
   app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")->group("Create");
   app.add_option("--name", flags.name, "Served model name; default: the target directory's name")->group("Create");
   app.add_option("--engines", flags.engines,
-                 "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")
+                 "Launch files, comma separated: " + CLI::detail::join(deploy::known_engines(), ",") + "; default: all")
       ->delimiter(',')
       ->group("Create");
   app.add_flag("--allow-failed", flags.allow_failed, "Package even if the verdict is not pass; the manifest records it")

@@ -1,6 +1,7 @@
 // `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
+#include "base/version.h"
 #include "cli/package.h"
 #include "deploy/package/store.h"
 
@@ -9,7 +10,7 @@ namespace specdec::cli {
 PackageResult::PackageResult(const std::string& action) : started_(clock_.seconds()) {
   json_ = {{"schema", "specdec.package_" + action + "/1"},
            {"started", format_utc(clock_.unix_seconds())},
-           {"tool_version", SPECDEC_VERSION}};
+           {"tool_version", kToolVersion}};
 }
 
 void PackageResult::print() {

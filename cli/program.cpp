@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/shell.h"
+#include "base/version.h"
 #include "cli/log.h"
 #include "cli/mistakes.h"
 #include "cli/settings.h"
@@ -69,7 +70,7 @@ void declare_globals(CLI::App& app, Global& global) {
   app.add_flag_function(
       "-q,--quiet", [&global](int64_t n) { global.verbosity -= static_cast<int>(n); }, "No progress, errors only");
   app.add_option("--log-format", global.log_format, "text | json")->check(CLI::IsMember({"text", "json"}));
-  app.set_version_flag("-V,--version", std::string("specdec ") + SPECDEC_VERSION);
+  app.set_version_flag("-V,--version", std::string("specdec ") + kToolVersion);
   app.footer(kFooter);
   app.require_subcommand(1);
   app.fallthrough();

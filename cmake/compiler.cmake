@@ -7,7 +7,7 @@ if(SPECDEC_WERROR)
   target_compile_options(specdec_flags INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<OR:$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>,$<CXX_COMPILER_ID:Clang>>>:-Werror>)
 endif()
-target_compile_definitions(specdec_flags INTERFACE SPECDEC_VERSION="${SPECDEC_VERSION}" $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+target_compile_definitions(specdec_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 if(NOT SPECDEC_SANITIZE)
   target_compile_options(specdec_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong;-fstack-clash-protection;-fcf-protection>)
   target_compile_options(specdec_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>)

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/sha256.h"
+#include "base/version.h"
 #include "data/batch_join.h"
 #include "data/domain_clusters.h"
 #include "data/domain_rules.h"
@@ -85,7 +86,7 @@ class Ingest {
     }
     index.written_by = options.written_by;
     index.max_length = options.max_length;
-    index.tool_version = SPECDEC_VERSION;
+    index.tool_version = kToolVersion;
   }
 
   IngestResult run() {

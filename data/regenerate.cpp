@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/version.h"
 #include "data/answer_log.h"
 #include "data/openai_client.h"
 #include "data/shard_reader.h"
@@ -263,7 +264,7 @@ class Regenerate {
     index_.written_by = options_.target.empty() ? result_.model : "target";
     index_.truncated_rows = index_.dropped_tokens = 0;
     index_.sources = {{"index.json", reader_.digest()}};
-    index_.tool_version = SPECDEC_VERSION;
+    index_.tool_version = kToolVersion;
     result_.index = index_;
     return index_;
   }

@@ -16,16 +16,22 @@ void require(bool ok, const std::string& flag, const std::string& expected) {
   if (!ok) throw Error(ErrorKind::kUsage, flag + ": expected " + expected);
 }
 
+constexpr std::pair<const char*, double LossMix::*> kTerms[] = {{"ce", &LossMix::ce},
+                                                                {"kl", &LossMix::kl},
+                                                                {"rkl", &LossMix::rkl},
+                                                                {"jsd", &LossMix::jsd},
+                                                                {"tv", &LossMix::tv},
+                                                                {"nla", &LossMix::nla},
+                                                                {"lk_hybrid", &LossMix::lk_hybrid}};
+
 }  // namespace
 
+bool LossMix::needs_target() const {
+  return std::any_of(std::begin(kTerms), std::end(kTerms),
+                     [&](const auto& term) { return term.second != &LossMix::ce && this->*term.second > 0; });
+}
+
 LossMix parse_loss(const std::string& text) {
-  static const std::pair<const char*, double LossMix::*> kTerms[] = {{"ce", &LossMix::ce},
-                                                                     {"kl", &LossMix::kl},
-                                                                     {"rkl", &LossMix::rkl},
-                                                                     {"jsd", &LossMix::jsd},
-                                                                     {"tv", &LossMix::tv},
-                                                                     {"nla", &LossMix::nla},
-                                                                     {"lk_hybrid", &LossMix::lk_hybrid}};
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorKind::kUsage,
                 "--loss '" + text.substr(0, 80) + "': " + what +

@@ -40,15 +40,15 @@ struct DistillOptions {
 
 // The loss: a sum of weighted terms, each a mean over the learnt tokens. p is the target, q the draft, α = Σ min(p, q).
 struct LossMix {
-  double ce = 0;         // −log q[next token]
-  double kl = 0;         // Σ p log(p / q)
-  double rkl = 0;        // Σ q log(q / p)
-  double jsd = 0;        // β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q
-  double tv = 0;         // 1 − α
-  double nla = 0;        // −log α
-  double lk_hybrid = 0;  // λ kl + (1 − λ) tv with λ = exp(−η ā), where ā is the detached mean of α
-  double beta = 0.5;     // β of jsd
-  bool needs_target() const { return kl > 0 || rkl > 0 || jsd > 0 || tv > 0 || nla > 0 || lk_hybrid > 0; }
+  double ce = 0;              // −log q[next token]
+  double kl = 0;              // Σ p log(p / q)
+  double rkl = 0;             // Σ q log(q / p)
+  double jsd = 0;             // β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q
+  double tv = 0;              // 1 − α
+  double nla = 0;             // −log α
+  double lk_hybrid = 0;       // λ kl + (1 − λ) tv with λ = exp(−η ā), where ā is the detached mean of α
+  double beta = 0.5;          // β of jsd
+  bool needs_target() const;  // for every term but ce
 };
 // Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
 LossMix parse_loss(const std::string& text);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/schema/binding.h"
 #include "base/shell.h"
+#include "base/version.h"
 
 namespace specdec::distill {
 
@@ -162,7 +163,7 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
               {"reason", reason(o)},
               {"started", o.started},
               {"seconds", o.seconds},
-              {"tool_version", SPECDEC_VERSION},
+              {"tool_version", kToolVersion},
               {"inputs", o.inputs},
               {"options", describe(options)},
               {"data", o.data_counts}};

@@ -9,6 +9,7 @@
 #include "base/file_lock.h"
 #include "base/log.h"
 #include "base/verdict.h"
+#include "base/version.h"
 #include "data/shard_reader.h"
 #include "distill/draft_vocab.h"
 #include "distill/output.h"
@@ -50,7 +51,7 @@ void enter_run_directory(const Setup& setup) {
   const Json now = {{"schema", "specdec.distill_run/1"},
                     {"options", setup.given},
                     {"inputs", setup.inputs},
-                    {"tool_version", SPECDEC_VERSION}};
+                    {"tool_version", kToolVersion}};
   if (fs::exists(out / "run.json")) {
     Json then = read_json(out / "run.json");
     then["tool_version"] = now["tool_version"];
@@ -252,7 +253,7 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"reason", "no row has a token to learn: " + s.options.data + " holds too little data"},
                {"started", started},
                {"seconds", 0},
-               {"tool_version", SPECDEC_VERSION},
+               {"tool_version", kToolVersion},
                {"inputs", s.inputs},
                {"options", describe(s.options)},
                {"data", s.data_counts},

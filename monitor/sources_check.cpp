@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/verdict.h"
+#include "base/version.h"
 #include "monitor/detector.h"
 #include "monitor/next_step.h"
 #include "monitor/transaction.h"
@@ -142,7 +143,7 @@ class SourcesCheck {
                  {"figure", judged.figure},
                  {"next", judged.next},
                  {"started", format_utc(now())},
-                 {"tool_version", SPECDEC_VERSION},
+                 {"tool_version", kToolVersion},
                  {"inputs",
                   {{"package", digest()},
                    {"target", bound().id},

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "base/version.h"
 #include "net/url_parts.h"
 
 namespace specdec::net {
@@ -282,7 +283,7 @@ void set_connection(CURL* curl, const HttpRequest& request, const std::string& u
   curl_easy_setopt(curl, CURLOPT_NOPROXY, "");
   if (!request.unix_socket.empty()) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, request.unix_socket.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_USERAGENT, "specdec/" SPECDEC_VERSION);
+  curl_easy_setopt(curl, CURLOPT_USERAGENT, (std::string("specdec/") + kToolVersion).c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, milliseconds(request.connect_timeout_s));
   curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, milliseconds(request.timeout_s));

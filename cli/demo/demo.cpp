@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
+#include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/demo/reference_drafts.h"
 #include "cli/demo/table.h"
@@ -373,7 +374,7 @@ class Demo {
       for (const auto& [what, holds] : checks_) checks.push_back({{"check", what}, {"holds", holds}});
       const Json result = {{"schema", "specdec.demo/1"},
                            {"verdict", verdict},
-                           {"tool_version", SPECDEC_VERSION},
+                           {"tool_version", kToolVersion},
                            {"story", story_},
                            {"checks", checks},
                            {"table", table_to_json(table_)},

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
+#include "base/version.h"
 #include "cli/command.h"
 #include "cli/init/assets.h"
 
@@ -107,7 +108,7 @@ int run_init(const Global& global, const InitOptions& options) {
   Json result = {{"schema", "specdec.init/1"},
                  {"verdict", "done"},
                  {"started", format_utc(clock.unix_seconds())},
-                 {"tool_version", SPECDEC_VERSION}};
+                 {"tool_version", kToolVersion}};
   const std::vector<InitFile> files = init_files(options, global.program);
   make_directories(options.directory);
   std::vector<std::string> parts;

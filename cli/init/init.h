@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/version.h"
+
 namespace specdec::cli {
 
 struct InitOptions {
@@ -16,7 +18,7 @@ struct InitOptions {
               state = "monitor.db";
   std::vector<std::string> logs = {"recorded/*.jsonl"}, sources = {"recorded/acceptance"};
   int64_t requests_per_day = 0;  // 0 = unknown
-  std::string image = "specdec:" SPECDEC_VERSION;
+  std::string image = std::string("specdec:") + kToolVersion;
   std::vector<std::string> only;  // from init_parts(); empty = all
   bool force = false;
 };

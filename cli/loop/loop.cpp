@@ -17,6 +17,7 @@
 #include "base/schema/shard_index.h"
 #include "base/sha256.h"
 #include "base/shell.h"
+#include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/loop/advice.h"
 #include "cli/loop/runs.h"
@@ -262,7 +263,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
                                {"reason", refused->reason},
                                {"started", format_utc(clock.unix_seconds())},
                                {"seconds", 0},
-                               {"tool_version", SPECDEC_VERSION},
+                               {"tool_version", kToolVersion},
                                {"inputs", to_json(inputs)}}
                               .dump()
                               .c_str());

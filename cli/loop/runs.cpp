@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/sha256.h"
+#include "base/version.h"
 
 namespace specdec::cli {
 
@@ -72,15 +73,10 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
   const std::string key = directory_.filename().string();
   const fs::path file = directory_ / "state.json";
   if (!fs::exists(file)) {
-    state_ = {{"schema", "specdec.loop/1"},
-              {"key", key},
-              {"verdict", "running"},
-              {"started", format_utc(now)},
-              {"started_unix", now},
-              {"seconds", 0.0},
-              {"tool_version", SPECDEC_VERSION},
-              {"inputs", to_json(inputs)},
-              {"stages", Json::object()}};
+    state_ = {
+        {"schema", "specdec.loop/1"}, {"key", key},     {"verdict", "running"},         {"started", format_utc(now)},
+        {"started_unix", now},        {"seconds", 0.0}, {"tool_version", kToolVersion}, {"inputs", to_json(inputs)},
+        {"stages", Json::object()}};
     return;
   }
   const Json old = read_json(file);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/version.h"
 #include "deploy/bench/bench.h"
 #include "deploy/report/gate_checks.h"
 #include "deploy/validate/gate.h"
@@ -215,7 +216,7 @@ Json to_json(const BenchResult& r) {
           {"reason", r.reason},
           {"started", r.started},
           {"seconds", r.seconds},
-          {"tool_version", SPECDEC_VERSION},
+          {"tool_version", kToolVersion},
           {"inputs", r.inputs},
           {"prompts", r.prompts},
           {"answer_tokens", r.answer_tokens},

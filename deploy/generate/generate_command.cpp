@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/verdict.h"
+#include "base/version.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/serve/token_rules.h"
 #include "engine/decode/model_runner.h"
@@ -171,7 +172,7 @@ Json to_json(const GenerateOutput& output, const std::string& started) {
           {"started", started},
           {"seconds", r.seconds},
           {"prompt_seconds", r.prompt_seconds},
-          {"tool_version", SPECDEC_VERSION},
+          {"tool_version", kToolVersion},
           {"inputs", output.inputs},
           {"text", output.text},
           {"token_ids", r.tokens},

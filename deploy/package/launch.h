@@ -39,7 +39,7 @@ bool is_eagle3(const Json& config);
 // plain for every batch if the verdict is not pass.
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
-// Returns "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve" and "helm".
+// Returns the names that --engines takes.
 const std::vector<std::string>& known_engines();
 
 // Returns file name inside engines/ → content, for the requested engines. Throws Error(kUsage) for an unknown engine.

@@ -1,5 +1,7 @@
 #include "deploy/package/lint_rules.h"
 
+#include "base/version.h"
+
 namespace specdec::deploy {
 
 const std::vector<LintRule>& lint_rules() {
@@ -36,7 +38,7 @@ Json sarif(const std::vector<Finding>& findings) {
                        {"level", f.fatal ? "error" : "warning"},
                        {"message", {{"text", f.text}}},
                        {"locations", {{{"physicalLocation", {{"artifactLocation", {{"uri", f.file}}}}}}}}});
-  const Json driver = {{"name", "specdec package lint"}, {"semanticVersion", SPECDEC_VERSION}, {"rules", rules}};
+  const Json driver = {{"name", "specdec package lint"}, {"semanticVersion", kToolVersion}, {"rules", rules}};
   return {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
           {"version", "2.1.0"},
           {"runs", {{{"tool", {{"driver", driver}}}, {"results", results}}}}};

@@ -16,6 +16,7 @@
 #include "base/schema/gate_summary.h"
 #include "base/sha256.h"
 #include "base/shell.h"
+#include "base/version.h"
 #include "deploy/package/card.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
@@ -270,7 +271,7 @@ PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int
   manifest.provenance = to_json(in.binding);
   manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
   manifest.created = format_utc(now);
-  manifest.tool_version = SPECDEC_VERSION;
+  manifest.tool_version = kToolVersion;
   return manifest;
 }
 

@@ -11,6 +11,7 @@
 #include "base/safetensors.h"
 #include "base/schema/binding.h"
 #include "base/small_float.h"
+#include "base/version.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 
@@ -217,7 +218,7 @@ class Quantiser {
     result.relative_error = error_.size > 0 ? std::sqrt(error_.error / error_.size) : 0;
     if (auto binding = read_binding(draft_)) {
       binding->training["quantised"] = {
-          {"format", format_}, {"relative_error", result.relative_error}, {"tool_version", SPECDEC_VERSION}};
+          {"format", format_}, {"relative_error", result.relative_error}, {"tool_version", kToolVersion}};
       write_file_atomic(out / "specdec.json", to_json(*binding).dump(2) + "\n");
     }
     return result;

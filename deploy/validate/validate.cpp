@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/schema/gate_summary.h"
+#include "base/version.h"
 #include "data/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/report/gate_ci.h"
@@ -170,7 +171,7 @@ class Run {
     const double begun = clock_.seconds();
     ValidationReport& r = out_.report;
     r.started = format_utc(clock_.unix_seconds());
-    r.tool_version = SPECDEC_VERSION;
+    r.tool_version = kToolVersion;
     r.contexts = options_.contexts;
     r.split = options_.split;
     r.temperature = options_.sampling.temperature;

@@ -1,6 +1,7 @@
 // Verification rules: given drafted tokens and both distributions, they decide how many tokens are kept and which one
 // follows. Pure functions over host rows; all randomness goes through Randomness. Each leaves exactly the target's
-// distribution (tests/lossless enumerates every outcome).
+// distribution (tests/lossless enumerates every outcome of the rules that its
+// lists name: add a new one there). At temperature 0 no rule runs, see Stepper::verify_greedy.
 //
 // * token: chains as in Leviathan et al. 2023, arXiv 2211.17192; trees by recursive rejection as in Miao et al. 2024
 //   (SpecInfer), arXiv 2305.09781.

@@ -10,10 +10,8 @@ namespace specdec::model {
 
 enum class Biases {
   kNever,
-  // as attention_bias of config.json says, for q, k, v and o
-  kFlag,
-  // always for q, k and v, never for o
-  kQkv
+  kFlag,  // q, k, v and o have them if attention_bias of config.json says so
+  kQkv    // q, k and v always have them, o never; attention_bias is not read
 };
 enum class Norms { kBefore, kAfter, kAround };  // where attention and the feed-forward part are normalised
 // Which layers have a sliding window.

@@ -84,6 +84,7 @@ TEST(Losses, GradientIsTheFiniteDifference) {
     LossInput input = random_input(4, 11, 1.5);
     const LossOptions options{parse_loss(name), 3.0, 0.8};
     const at::Tensor grad = loss_and_grad(options, input).grad;
+    EXPECT_GT(grad.abs().max().item<double>(), 0) << name;
     const double h = 2e-3;
     for (int64_t r = 0; r < 4; ++r) {
       for (int64_t v = 0; v < 11; ++v) {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "engine/kernels/ops.h"
@@ -29,6 +30,16 @@ TEST_P(Families, LossAndGradients) {
   for (const auto& [name, tensor] : c.golden) {
     EXPECT_TRUE(!name.starts_with("grad.") || found.gradients.contains(name.substr(5))) << name;
   }
+}
+
+// A golden that no list names would be compared with nothing.
+TEST(FamilyGoldens, AllAreCases) {
+  for (const auto& entry : std::filesystem::directory_iterator(golden_path("families")))
+    if (entry.is_directory()) {
+      const std::string name = "families/" + entry.path().filename().string();
+      EXPECT_NE(std::find(case_names().begin(), case_names().end(), name), case_names().end())
+          << name << " is not in tests/parity/cases.h";
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Trained, Families, ::testing::ValuesIn(trained_case_names()),

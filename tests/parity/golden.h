@@ -1,4 +1,4 @@
-// Reads the files of golden/, which make_goldens.py writes.
+// Reads the files of golden/, which make_goldens.py, make_family_goldens.py and make_quantised_goldens.py write.
 #pragma once
 
 #include <ATen/ATen.h>
