@@ -247,6 +247,43 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   return 0;
 }
 
+void add_split_flags(CLI::App& sub, data::IngestOptions& o) {
+  sub.add_option("--holdout", o.holdout, "Share of the conversations held out")->capture_default_str()->group("Split");
+  sub.add_option("--holdout-count", o.holdout_count, "Number of conversations held out, instead of a share")
+      ->group("Split");
+  sub.add_option("--holdout-rule", o.holdout_rule, "auto | time (the latest) | hash (seeded) | first")
+      ->capture_default_str()
+      ->group("Split");
+  sub.add_option("--holdout-src", o.holdout_source, "File whose rows are all held out, with their conversations")
+      ->group("Split");
+  sub.add_option("--order", o.order, "given | shuffle: rows of the training split")
+      ->capture_default_str()
+      ->group("Split");
+  sub.add_option("--seed", o.seed, "Seed of the hash split and of the shuffle")->capture_default_str()->group("Split");
+}
+
+void add_domain_flags(CLI::App& sub, data::IngestOptions& o) {
+  sub.add_option("--domain", o.domain, "Domain tag for every row of this call")->group("Domains");
+  sub.add_option("--domain-field", o.domain_field,
+                 "Field that holds the domain tag (else \"domain\"); a.b looks inside a")
+      ->group("Domains");
+  sub.add_option("--domain-rules", o.domain_rules,
+                 "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first match counts")
+      ->group("Domains");
+  sub.add_option("--domain-clusters", o.domain_clusters,
+                 "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their "
+                 "prompts; 0 = none")
+      ->capture_default_str()
+      ->group("Domains");
+  sub.add_option("--mix", o.mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")
+      ->group("Domains");
+  sub.add_option("--tenant-field", o.tenant_field, "Field that holds the tenant (else the format's own: team, user, …)")
+      ->group("Domains");
+  sub.add_option("--tenant-cap", o.tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")
+      ->capture_default_str()
+      ->group("Domains");
+}
+
 void add_ingest(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::IngestOptions>();
   CLI::App* sub =
@@ -273,42 +310,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--skip", o->skip, "Skip the first N accepted rows, in file order");
   sub->add_option("--limit", o->limit, "Keep N rows after these and stop reading; 0 = all");
   sub->add_option("--written-by", o->written_by, "Who wrote the answers")->capture_default_str();
-  sub->add_option("--holdout", o->holdout, "Share of the conversations held out")
-      ->capture_default_str()
-      ->group("Split");
-  sub->add_option("--holdout-count", o->holdout_count, "Number of conversations held out, instead of a share")
-      ->group("Split");
-  sub->add_option("--holdout-rule", o->holdout_rule, "auto | time (the latest) | hash (seeded) | first")
-      ->capture_default_str()
-      ->group("Split");
-  sub->add_option("--holdout-src", o->holdout_source, "File whose rows are all held out, with their conversations")
-      ->group("Split");
-  sub->add_option("--order", o->order, "given | shuffle: rows of the training split")
-      ->capture_default_str()
-      ->group("Split");
-  sub->add_option("--seed", o->seed, "Seed of the hash split and of the shuffle")
-      ->capture_default_str()
-      ->group("Split");
-  sub->add_option("--domain", o->domain, "Domain tag for every row of this call")->group("Domains");
-  sub->add_option("--domain-field", o->domain_field,
-                  "Field that holds the domain tag (else \"domain\"); a.b looks inside a")
-      ->group("Domains");
-  sub->add_option("--domain-rules", o->domain_rules,
-                  "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first match counts")
-      ->group("Domains");
-  sub->add_option("--domain-clusters", o->domain_clusters,
-                  "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their "
-                  "prompts; 0 = none")
-      ->capture_default_str()
-      ->group("Domains");
-  sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")
-      ->group("Domains");
-  sub->add_option("--tenant-field", o->tenant_field,
-                  "Field that holds the tenant (else the format's own: team, user, …)")
-      ->group("Domains");
-  sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")
-      ->capture_default_str()
-      ->group("Domains");
+  add_split_flags(*sub, *o);
+  add_domain_flags(*sub, *o);
   sub->add_option(
       "--salt", o->salt,
       "File of the secret that tenants, conversations and ids are hashed with; created if it is missing (default: "
