@@ -15,7 +15,7 @@ def commands():
     _, script, _ = run("completion", "bash")
     found = {}
     for words, names in re.findall(r'^    "([^"]*?) ?"\*?\) options="([^"]*)"', script, re.M):
-        found[tuple(words.split())] = names.split()
+        found[tuple(words.split())] = [name for name in names.split() if name.startswith("--")]
     return found
 
 
