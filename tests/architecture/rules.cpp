@@ -26,33 +26,35 @@ struct Source {
 };
 using Tree = std::map<std::string, Source>;
 
-// The headers that some files may include besides the standard library and third parties. The first room that names a
-// file counts. "base/" means everything in the folder and below it, "monitor/*" only what is directly in it, and
-// "base/model_directory." the header and the source of that name.
+// A Room lists files and the headers that they may include besides the standard library and third-party libraries. The
+// first room that names a file applies to it. "base/" means all files in the folder and its subfolders, "monitor/*"
+// only the files directly in the folder, and "base/model_directory." the header and the source of that name.
 struct Room {
   std::vector<std::string> files;
   std::vector<std::string> may_include;
 };
 const std::vector<Room>& rooms() {
   static const std::vector<Room> kRooms = {
-      // engine: the dispatch in kernels/ knows its CPU kernels; CUDA's library is opened when it is asked for.
+      // engine: the dispatch in kernels/ may include the CPU kernels; the CUDA kernels are a library that is loaded at
+      // run time when it is needed.
       {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
       {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "base/"}},
       {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
       {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
       {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
-      // Only the runner knows models; proposals, verification and control are about distributions and counts.
+      // Only model_runner may include models; drafting, verification and the choice of K use distributions and counts.
       {{"engine/decode/model_runner."}, {"engine/decode/", "engine/model/", "base/"}},
       {{"engine/decode/"}, {"engine/decode/", "base/"}},
 
-      // base: what finds a package's parts reads its manifest; nothing else of base/ knows a schema.
+      // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
+      // base/schema/ may include a schema.
       {{"base/schema/", "base/model_directory."}, {"base/"}},
       {{"base/"}, {"base/*"}},
       {{"text/"}, {"text/", "rust/", "base/"}},
       {{"net/"}, {"net/", "base/"}},
 
-      // data: the server and the trainer read shards through one light header, formats of rows know no files and no
-      // network, and only regenerate asks an endpoint.
+      // data: other folders read shards through one header with few dependencies, the parsers of row formats use
+      // neither files nor the network, and only regenerate sends requests to an endpoint.
       {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
       {{"data/row_parser.", "data/row_fields.", "data/row_json.", "data/gateway_formats.", "data/trace_formats.",
         "data/utf8."},
@@ -66,8 +68,8 @@ const std::vector<Room>& rooms() {
       {{"data/"}, {"data/", "text/", "base/"}},
       {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
 
-      // deploy: pages and models at the bottom, then the gate, the bench beside it, packages, stores and the server,
-      // which has no code that fetches anything.
+      // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
+      // which has no code that downloads anything.
       {{"deploy/report/"}, {"deploy/report/", "base/"}},
       {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
       {{"deploy/validate/"},
@@ -82,8 +84,8 @@ const std::vector<Room>& rooms() {
       {{"deploy/generate/"},
        {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
 
-      // monitor: the state machine and the statistics know neither database nor network, and only the driver of the
-      // loop and its questions make actions.
+      // monitor: the state machine and the statistics use neither database nor network, and only loop_driver and
+      // questions may include the actions.
       {{"monitor/machine."}, {"monitor/machine.h", "monitor/served_target.h", "base/"}},
       {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
        {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
@@ -103,7 +105,7 @@ constexpr size_t kMaxSourceLines = 500, kMaxHeaderLines = 250;
 constexpr int kMaxFunctionLines = 80, kMaxColumns = 120;
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
-// Whether `file` is one of those that a room's entry stands for.
+// Returns whether `file` is one of the files that the entry of a Room means.
 bool stands_for(const std::string& entry, const std::string& file) {
   if (!entry.ends_with("/*")) return starts_with(file, entry);
   const std::string folder = entry.substr(0, entry.size() - 1);
@@ -116,7 +118,7 @@ bool is_header(const std::string& file) { return file.ends_with(".h") || file.en
 bool is_source(const std::string& file) { return file.ends_with(".cpp") || file.ends_with(".cu") || is_header(file); }
 bool is_library(const std::string& file) { return !starts_with(file, "cli/") && !starts_with(file, "tests/"); }
 
-// True for files of programs that run without LibTorch.
+// Returns whether `file` must not depend on LibTorch.
 bool is_torch_free(const std::string& file) {
   for (const char* prefix :
        {"base/", "net/", "text/", "data/", "monitor/", "deploy/package/", "deploy/report/", "deploy/stores/"})
@@ -257,7 +259,8 @@ class Checker {
       add(file, 0, ".cu files live in engine/kernels/cuda");
   }
 
-  // A constant or function of another file comes from that file's header: its type then has one place.
+  // Reports `extern` declarations: a constant or function of another file must come from that file's header, so that
+  // its type is written only once.
   void check_declarations(const std::string& file, const Source& source) {
     static const std::regex kExtern(R"(^\s*extern\s+(?!""))");
     static const std::regex kThreadLocal(R"(^(static |inline )*thread_local\b)");

@@ -1,5 +1,6 @@
-// Checks a source tree against the rules of docs/architecture: which folder may include which, how own headers are
-// included, what libraries must not call, how long files and functions may be. It also finds left-over merge markers.
+// Checks a source tree against the rules of docs/architecture: which folder may include which, how the repository's own
+// headers are included, which functions libraries must not call, how long files and functions may be. Also reports
+// left-over merge markers.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +11,7 @@ namespace specdec::architecture {
 
 struct Violation {
   std::string file;  // relative to the root
-  int line = 0;      // 0 = the whole file
+  int line = 0;      // from 1; 0 = the violation concerns the whole file
   std::string text;
 };
 

@@ -12,7 +12,8 @@
 
 namespace specdec::testing {
 
-// `bump` selects the draft: another number gives another draft. `change` gets sample_report() without segments.
+// Drafts with different values of `bump` have different weights and fingerprints. `change` may edit the report before
+// it is written; it receives sample_report() without segments.
 inline PackageManifest write_package(const fs::path& root, int bump,
                                      const std::function<void(ValidationReport&)>& change) {
   write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});

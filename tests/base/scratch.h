@@ -40,8 +40,8 @@ class Scratch {
   fs::path root_;
 };
 
-// Writes a test file without the code under test. Removes the old file first, because ext4 flushes a file that is
-// truncated and rewritten.
+// Writes a test file without the code under test. Removes an existing file first: truncating and rewriting it would be
+// slow, because ext4 flushes such a file when it is closed.
 inline void put(const fs::path& path, const std::string& bytes) {
   fs::create_directories(path.parent_path());
   fs::remove(path);
@@ -52,7 +52,7 @@ inline std::string get(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Requires that f() throws an Error of this kind, and returns its message.
+// Requires that f() throws an Error of the given kind, and returns the error's message.
 inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
   try {
     f();
@@ -64,14 +64,15 @@ inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
   return "";
 }
 
-// Requires that f() throws an Error of this kind whose message contains every part.
+// Requires that f() throws an Error of the given kind whose message contains each string of `parts`.
 inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, const std::function<void()>& f) {
   const std::string message = error_of(f, kind);
   for (const std::string& part : parts)
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
-// Runs f in a child with the environment variable set. Returns 0, the Error's exit code, or 128 + signal.
+// Runs f in a child process with the environment variable set (nullptr: none). Returns 0, or the exit code of the Error
+// that f threw, 99 for another exception, or 128 + the signal that ended the child.
 inline int in_child(const char* variable, const std::string& value, const std::function<void()>& f) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -90,8 +91,9 @@ inline int in_child(const char* variable, const std::string& value, const std::f
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Kills f at its first, second, … change of the file system until it survives; check(n) inspects what each death left.
-// Returns the number of deaths.
+// For n = 1, 2, …: calls before(), runs f in a child process that is killed at its n-th change of the file system, and
+// calls check(n) to inspect the files that are left. Stops when f makes fewer than n changes and so ends by itself;
+// returns the number of kills.
 inline int for_each_kill_point(const std::function<void()>& before, const std::function<void()>& f,
                                const std::function<void(int)>& check) {
   for (int n = 1; n < 5000; ++n) {
@@ -108,13 +110,14 @@ inline int for_each_kill_point(const std::function<void()>& before, const std::f
 
 struct TinyModel {
   int layers = 1;
-  int bump = 0;  // added to the weights' bytes; another number gives another model of the same shape
+  int bump = 0;  // added to the weights' bytes, so that another value gives another model of the same shape
   int64_t vocab = 320, hidden = 32;
   std::string chat_template = "{{ messages }}";
   int shards = 1;
 };
 
-// Writes a Hugging Face directory with every file that base reads. The weights are a fixed pattern of finite numbers.
+// Writes a Hugging Face model directory with every file that the code in base/ reads. The weights are a fixed pattern
+// of finite numbers.
 inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {}) {
   const Json config = {{"architectures", {"LlamaForCausalLM"}},
                        {"model_type", "llama"},

@@ -17,7 +17,8 @@ struct Expected {
   std::string name;
   int exit_code;
 };
-// This is the table of docs/contract.md (Exit codes), with the names of its section on results in JSON.
+// Every verdict with its exit code from the table "Exit codes" of docs/contract.md, and its name from that page's
+// section on results in JSON. The order is that of the enum.
 const std::vector<Expected> kContract = {
     {Verdict::kPass, "pass", 0},
     {Verdict::kFaster, "faster", 0},
@@ -68,7 +69,8 @@ TEST(Verdict, JsonHasTheName) {
 }
 
 TEST(Verdict, ANumberThatIsNoneIsAnInternalError) {
-  const auto next = static_cast<Verdict>(kContract.size());  // also says that the table above has every verdict
+  // The first number without a verdict; if kContract lacked a verdict, no error would be thrown.
+  const auto next = static_cast<Verdict>(kContract.size());
   testing::expect_error(ErrorKind::kInternal, {"has no row"}, [&] { to_string(next); });
 }
 

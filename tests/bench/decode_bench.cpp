@@ -4,9 +4,9 @@
 // Usage: decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N]
 //   [--vocab N] [--context N] [--threads N] [--seconds S (per figure)]
 //
-// Prints one JSON object: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds, because other
-// processes only ever add time), the cost of more rows relative to one, tokens/s of plain decoding, and the read
-// bandwidth that limits one row (measured between the rounds).
+// Prints one JSON object: microseconds of a pass with 1 to 16 rows (the shortest of several interleaved rounds, because
+// other processes only ever add time), each divided by the time of a pass with one row, tokens/s of plain decoding, and
+// the read bandwidth that limits a pass with one row (measured between the rounds).
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-// Returns the exclusive or of all values. Integer latency never limits the reads, and even the smallest machine has
-// enough vector registers.
+// Reads all values and returns their exclusive or. Eight independent accumulators are used, so that the latency of the
+// exclusive or never limits the reads; even the machines with the fewest vector registers have enough for them.
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -55,7 +55,7 @@ int32_t read_all(const int32_t* data, int64_t count) {
   return all;
 }
 
-// Returns the seconds of reading `memory` (int32) once on `threads` threads, the best of five.
+// Returns the seconds that `threads` threads take to read `memory` (int32) once: the shortest of five measurements.
 double read_seconds(const at::Tensor& memory, int threads) {
   const int32_t* data = memory.const_data_ptr<int32_t>();
   double best = 1e9;
@@ -87,11 +87,11 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
     model::forward(decoder, std::span(&part, 1));
   };
   pass(0, context, 0);
-  // A pass reads every matrix once; of an embedding that is not also the head it reads only one row per token.
+  // A pass reads every matrix once. If the embedding is not also the output head, only one row of it is read per token.
   const at::Tensor& embed = decoder.weights.embed;
   const int64_t bytes = model::weight_bytes(config, dtype) -
                         (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
-  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // on the same kind of pages as the weights
+  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // allocated in pages of the same size as the weights
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
   std::vector<Setting> settings;

@@ -46,7 +46,7 @@ class Scratch {
   fs::path path_;
 };
 
-// Creates a target directory without weights; an empty `chat_template` gives it none.
+// Creates a target directory without weights. If `chat_template` is empty, the target has no chat template.
 inline fs::path make_toy_target(const fs::path& directory, const std::string& chat_template = kChatMl,
                                 bool bos = true) {
   fs::create_directories(directory);
@@ -87,7 +87,7 @@ inline fs::path make_toy_target(const fs::path& directory, const std::string& ch
   return directory;
 }
 
-// Returns the learnt part of a row as text, with pieces separated by '|'.
+// Returns the tokens of a row that training learns (loss_mask is set) as text. '|' separates runs of such tokens.
 inline std::string learnt_text(const text::Tokenizer& tokenizer, const TokenRow& row) {
   std::string text;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
@@ -117,8 +117,8 @@ inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1
 
 inline fs::path fixtures() { return fs::path(SPECDEC_SOURCE_DIR) / "tests/data/fixtures"; }
 
-// Returns what `data ingest --records` writes for a file: the counts, then the records, of whose source only the format
-// is kept.
+// Returns the output of `data ingest --records` for a file: first the counts of rejects and formats, then the records.
+// Each record's `source` is replaced by the name of its format.
 inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) {
   IngestOptions options;
   options.sources = {file.string()};
@@ -134,7 +134,8 @@ inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) 
   return made;
 }
 
-// Returns shared/ of the machine, or nothing; tests that need it are then skipped.
+// Returns the directory of shared test data (SPECDEC_SHARED, else ../shared beside the source tree), or an empty path
+// if the directory does not exist; tests that need the data are then skipped.
 inline fs::path shared_directory() {
   const char* set = std::getenv("SPECDEC_SHARED");
   const fs::path path = set ? fs::path(set) : fs::path(SPECDEC_SOURCE_DIR) / ".." / "shared";

@@ -1,6 +1,6 @@
-// The controller over whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one
-// after the other. The measure is when the last one ends. One engine answers bursts of all sizes, mixed, from its first
-// step on, so the time spent learning counts.
+// Simulates the controller of K on recorded costs with bursts: 1 to 16 answers of 128 tokens that begin together and
+// end one after the other. The figure compared is the time until the last answer of a burst ends. One engine answers
+// bursts of all sizes, mixed, from its first step on, so the time that the controller spends learning counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kAnswerTokens = 128, kBursts = 8, kMostAnswers = 16, kBurstServers = 3;
 
-// Recorded costs in milliseconds: a target pass by its rows, interpolated linearly, and a draft pass.
+// Recorded costs in milliseconds. `passes`: (rows of a target pass, its time), interpolated linearly. A draft pass
+// takes draft + draft_per_answer · answers.
 struct Machine {
   const char* name;
   std::vector<std::pair<double, double>> passes;
@@ -34,8 +35,8 @@ struct Machine {
   double draft_pass(int answers) const { return draft + draft_per_answer * answers; }
 };
 
-// Measured by the server itself with 93 M weights in bf16 and a draft of 0.3 M on two threads; and the row-wise figures
-// of docs/benchmarks.md, on one thread.
+// First machine: measured by the server itself with a target of 93 M weights in bf16 and a draft of 0.3 M, on two
+// threads. Second machine: the figures by number of rows in docs/benchmarks.md, on one thread.
 const std::array<Machine, 2> kMachines = {
     Machine{"AVX-512",
             {{1, 5.9},
@@ -60,7 +61,7 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// How other processes on the machine slow passes down. In addition, each pass varies by about a tenth.
+// How other processes on the machine slow passes down. In addition, each recorded time varies by about a tenth.
 struct Weather {
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
   double wander = 0;
@@ -81,7 +82,8 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  // The logarithm of that factor. Reported times exclude it, but include the tilt and hiccups.
+  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include the
+  // tilt and hiccups; the times that the cost model is given include all three.
   double pace = 0;
   double tilt = 0;
   int slow = 0;  // passes left in a hiccup
@@ -157,7 +159,7 @@ struct Server {
   }
 };
 
-// Returns the milliseconds that all bursts of each size took, over several servers.
+// Returns the total milliseconds of all bursts by burst size (index 1 to kMostAnswers), summed over `servers` servers.
 std::vector<double> bursts(const Machine& machine, double overlap, const Weather& weather, int fixed_k,
                            uint64_t servers = kBurstServers) {
   std::vector<double> out(kMostAnswers + 1, 0.0);
@@ -195,9 +197,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// The cost ratio of a wide to a narrow pass changes slowly, or all passes are slow for a moment, which says nothing
-// about plain decoding. Plain decoding is simulated in the same weather, so this test needs more servers and a looser
-// bound.
+// Disturbances that can mislead the cost model: the cost ratio of a pass with many rows to one with few changes slowly,
+// or all passes are slow for a moment. Plain decoding is simulated with the same disturbances instead of computed, so
+// this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

@@ -1,4 +1,5 @@
-// The controller on recorded costs: an engine that answers without end, compared with plain decoding and every fixed K.
+// Simulates the controller of K with modelled costs on an engine that answers without end, and compares the speed with
+// plain decoding and every fixed K.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,18 +11,18 @@
 namespace specdec::decode {
 namespace {
 
-// An engine that answers without end, on recorded costs: passes are bound by memory up to `knee` rows and by arithmetic
-// beyond. A draft's overlap is either almost full or little, so that a few steps say little about the mean. The unit of
-// time is a plain pass of one sequence.
+// An engine that answers without end, with modelled costs: passes are memory-bound up to `knee` rows and compute-bound
+// beyond. The overlap of a drafted token is either almost 1 or almost 0, so that a few steps say little about the mean.
+// The unit of time is about a plain pass of one sequence.
 struct Traffic {
   int batch;
-  double overlap;      // mean
-  double draft = 0.1;  // cost of a draft pass relative to the target's
+  double overlap;      // mean overlap of drafted tokens
+  double draft = 0.1;  // cost of a draft pass divided by that of a plain target pass
   double knee = 96;
-  int answer = 200;  // tokens
+  int answer = 200;  // tokens per answer
   int fixed_k = -1;
-  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps; each pass adds half as
-  // much of its own.
+  // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps. In addition, each pass
+  // has a factor of its own, whose x has half this standard deviation.
   double wander = 0;
 
   struct Answer {
@@ -33,7 +34,7 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;  // x of that factor; the times below exclude it
+  double pace = 0;  // x of the factor of `wander`; the following times exclude that factor
   double seconds = 0, tokens = 0, probe_seconds = 0;
   int drafting = 0;  // sequences that drafted in the last step
 
@@ -109,13 +110,14 @@ TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
           const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) +
                                     ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
           EXPECT_GE(t.speed(), 0.97 * t.plain()) << where;
-          // A draft that gains less than a fifth is now and then given up after bad luck, until the next probe.
+          // A draft with a speed-up below 1.2 is sometimes given up by chance until the next probe, hence the looser
+          // bound.
           EXPECT_GE(t.speed(), (t.best_fixed() > 1.2 * t.plain() ? 0.95 : 0.93) * t.best_fixed()) << where;
         }
 }
 
-// Costs are measured at different times, so on a machine whose speed wanders one must not look cheap compared with
-// another.
+// The costs of different K are measured at different times. On a machine whose speed drifts, no K may therefore seem
+// cheap only because it was measured at a fast time.
 TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
   for (const double overlap : {0.85, 0.75, 0.6})
     for (const int batch : {4, 8, 16, 32})
@@ -144,7 +146,8 @@ TEST(ControllerSimulation, FollowsADraftThatChanges) {
   for (const int batch : {1, 8, 64})
     for (const int answer : {30, 2000}) {
       Traffic t{.batch = batch, .overlap = 0.01, .answer = answer};
-      const auto drafting = [&t](int steps) {  // number of steps in which most sequences draft
+      // Runs `steps` steps and returns the number of steps in which more than half of the sequences draft.
+      const auto drafting = [&t](int steps) {
         int of = 0;
         for (int i = 0; i < steps; ++i) of += t.run(1).drafting > t.batch / 2;
         return of;

@@ -10,7 +10,7 @@
 namespace specdec::decode {
 namespace {
 
-// A recorded run: the cost of every pass and the overlap that the draft would show.
+// A simulated engine: the costs of draft and target passes, and the mean overlap of the drafted tokens.
 struct World {
   double draft = 0.1, target = 1.0, per_row = 0.03, overlap = 0.7;
   CostModel costs;
@@ -65,8 +65,8 @@ TEST(CostModel, InterpolatesRows) {
   EXPECT_NEAR(costs.verify_cost(1, 8), 1.8, 1e-12);  // extrapolated along the line
 }
 
-// Passes cost what their rows cost, whatever the number of sequences: an unseen batch size is estimated from the
-// others' passes, a seen one mostly from its own.
+// The cost of a pass depends mostly on its number of rows, not on the number of sequences. A batch size without samples
+// is therefore estimated from the passes of other batch sizes, and one with samples mostly from its own passes.
 TEST(CostModel, BatchSizesKnowOfEachOther) {
   CostModel costs;
   for (int i = 0; i < 20; ++i)
@@ -87,7 +87,7 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
   EXPECT_LT(costs.target_doubt(4, 8), 0.03);
 }
 
-// A gain that rests on a single bad measurement is no reason to leave plain decoding.
+// A predicted gain that is smaller than the uncertainty of the measured costs is no reason to leave plain decoding.
 TEST(Controller, AGainWithinWhatCostsErrIsNone) {
   CostModel costs;
   const auto measure = [&](int times) {
@@ -117,7 +117,8 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   for (int i = 0; i < 20; ++i) costs.record_target(1, 1, 1.0);
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
-  // One clipped sample, attributed mostly to the pace, so that it hardly changes costs relative to each other.
+  // The outlier was clipped and attributed mostly to the machine's speed at that moment, so it hardly changes the ratio
+  // of one cost to another.
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);
   costs.record_target(1, 3, 1.1 * 1.1);  // the outlier hardly affects this ratio
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
@@ -125,7 +126,7 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.0, 0.01);
   for (int i = 0; i < 100; ++i) costs.record_target(1, 1, 3.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 3.0, 0.01);
-  costs.record_target(0, 1, 1.0);  // no such batch size
+  costs.record_target(0, 1, 1.0);  // batch size 0 does not exist
   costs.record_target(1, 0, 1.0);
 }
 
@@ -160,8 +161,8 @@ TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
   EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 0), 1.0);
 }
 
-// Sequences of a batch may draft different numbers of tokens; such a pass must not count as one of the next whole
-// number of rows per sequence.
+// Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction.
+// Such a pass must not count as a pass with the next whole number of rows per sequence.
 TEST(CostModel, PassesOfUnevenRows) {
   CostModel costs;
   for (int i = 0; i < 50; ++i) {
@@ -184,8 +185,8 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
-// A draft that must prefill a long prompt pays only over a long answer. With several sequences at once, the answer must
-// be as many times longer.
+// A draft that must prefill a long prompt pays only over a long answer. With n sequences at once, the answer must be n
+// times as long.
 TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
   CostModel costs;
   for (const int batch : {1, 4})
@@ -298,18 +299,18 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  // Against the long history of a draft that was worth it, and of one that never was.
+  // The draft's earlier overlap, which the controller has seen for long: one that was worth drafting, one that was not.
   for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;
     KController controller({}, &w.costs);
     w.run(controller, 200);
     EXPECT_EQ(w.counts.steps > 150, before > 0.1);
-    w.draft = 0.6;  // worth it at overlap 0.95, but no longer at 0.4
+    w.draft = 0.6;  // at this cost drafting pays at overlap 0.95, but not at 0.4
     for (int i = 0; i < 40; ++i) w.costs.record_draft(1, w.draft);
     w.run(controller, 200);
     w.overlap = 0.95;
-    int waited = 0;  // steps until a probe, which takes 2 · 0.6 + 0.06 plain steps more
+    int waited = 0;  // steps until a probe; a probe takes the time of 2 · 0.6 + 0.06 additional plain steps
     while (w.step(controller) == 0) ASSERT_LE(++waited, 160);
     for (int i = 0; i < 10; ++i)
       EXPECT_GT(w.step(controller), 0) << i << " steps after the probe, overlap " << before << " before";
@@ -329,7 +330,8 @@ TEST(Controller, FollowsChangingCosts) {
   EXPECT_GT(back, cheap);
 }
 
-// Long passes were slow while the machine was busy, and with K = 1 they would never be measured again.
+// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, with which
+// such passes would never be measured again.
 TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
   World w;
   w.overlap = 0.8;
@@ -365,7 +367,7 @@ TEST(Controller, NeighboursThatAlwaysSpeculateDoNotHoldItBack) {
   for (int i = 0; i < 64; ++i) {
     speculating += controller.choose_k(4) > 0;
     w.costs.record_draft(4, 0.05);
-    w.costs.record_target(4, 3, 1.1);  // a neighbour's fixed K, so no pass is ever plain
+    w.costs.record_target(4, 3, 1.1);  // another sequence of the batch has a fixed K, so no pass is ever plain
   }
   EXPECT_GT(speculating, 40);
 }
@@ -375,7 +377,7 @@ TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
   w.draft = 0.3;
   KController controller({}, &w.costs);
   w.run(controller, 10);
-  // Teaches it that confident tokens are kept and unsure ones are not.
+  // Teaches the controller that tokens of which the draft is sure are accepted, and others are not.
   for (int i = 0; i < 60; ++i) {
     controller.choose_k(1);
     controller.observe(2, 1, {0.8, 0.6}, std::vector<double>{0.95, 0.1}, std::vector<double>{0.97, 0.05});
@@ -399,7 +401,8 @@ TEST(Controller, WithoutCostsAssumesACheapDraft) {
   EXPECT_EQ(none.choose_k(1), 0);
 }
 
-// Half of the sequences suit the draft and half do not: no sequence pays for its neighbours' depth.
+// The draft predicts some sequences of a batch well and the others badly. A pass of the draft takes the same time for
+// one sequence as for all, so a sequence drafts only as deep as enough of the others do.
 TEST(Controller, NeighboursShareTheDraftsPasses) {
   World w;
   for (int i = 0; i < 3; ++i)

@@ -1,16 +1,16 @@
-// Injects faults of the file system in tests. Preloaded (LD_PRELOAD) into the real program or linked into a test, it
-// wraps the C library's calls; what is built and installed contains none of it. It counts changes: a file created or
-// truncated, a write, a flush (fsync, fdatasync), a rename, a link, a removal, a directory made, SQLite's own included,
-// in programs whose name begins with "specdec" or contains "_test".
-//   SPECDEC_KILL_AT=n      SIGKILL at the n-th change, a write after half of its bytes
-//   SPECDEC_EIO_AT=n       the n-th change fails with EIO, a write after half of its bytes
-//   SPECDEC_ENOSPC_AT=n    the n-th change that needs room fails with ENOSPC; SPECDEC_EDQUOT_AT=n likewise with EDQUOT
+// Injects faults of the file system in tests, by wrapping the C library's calls. This library is preloaded (LD_PRELOAD)
+// into the real program or linked into a test; released programs do not contain it. It counts changes made by programs
+// whose name begins with "specdec" or contains "_test", SQLite's changes included. A change is the creation or
+// truncation of a file, a write, a flush (fsync, fdatasync), a rename, a link, a removal, or a new directory.
+//   SPECDEC_KILL_AT=n      SIGKILL instead of the n-th change; if that is a write, half of its bytes are written first
+//   SPECDEC_EIO_AT=n       the n-th change fails with EIO; if it is a write, half of its bytes are written first
+//   SPECDEC_ENOSPC_AT=n    the n-th change that needs disk space fails with ENOSPC (SPECDEC_EDQUOT_AT=n: with EDQUOT)
 //   SPECDEC_FSYNC_AT=n     the n-th flush fails with EIO
-//   SPECDEC_SHORT_AT=n     the n-th write takes half of its bytes and returns their number
-//   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file is interrupted before it does anything
+//   SPECDEC_SHORT_AT=n     the n-th write writes half of its bytes and returns their number
+//   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file fails with EINTR before it does anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
-// Each process counts for itself, from the moment the variable is set. "n@word" counts only in processes that were
-// started with the argument `word`.
+// n counts from 1 in each process separately, from the moment the variable is set. "n@word" applies only to processes
+// that were started with the argument `word`.
 //   SPECDEC_FAULT_COUNTER=file  8 bytes that hold the count of all processes together
 //   SPECDEC_FAULT_BELOW=folder  changes outside of this folder do not count
 //   SPECDEC_FAULT_MET=file      receives the path that the fault hit
@@ -61,7 +61,7 @@ int real_open(const char* path, int flags, mode_t mode = 0) {
   return real(path, flags, mode);
 }
 
-// ---- whose changes count ----
+// ---- which programs and folders count ----
 
 bool is_ours() {
   static const bool ours = [] {
@@ -121,7 +121,7 @@ constexpr unsigned kNeedsRoom =
 struct Fault {
   const char* variable;
   unsigned counts;
-  int error;  // 0: the process is killed; -1: a short write
+  int error;  // errno of the failing call; 0 = the process is killed, -1 = the write is short
 };
 constexpr Fault kFaults[] = {{"SPECDEC_KILL_AT", kChanges, 0},
                              {"SPECDEC_EIO_AT", kChanges, EIO},
@@ -172,8 +172,8 @@ const Fault* due(Kind kind, const std::string& path) {
 
 class Journal {
  public:
-  // Is held while a change is made and recorded, so that the journal has the changes in the order in which they were
-  // made.
+  // A Journal object locks the journal while a change is made and recorded, so that the journal has the changes in the
+  // order in which they were made.
   Journal() {
     if (fd() < 0) return;
     mutex().lock();
@@ -222,8 +222,8 @@ int change(const Change& what, Call call) {
   return result;
 }
 
-// Returns whether changes of this file count. What a program under test prints does not; what a shell prints does,
-// because that is how it writes redirected files.
+// Returns whether changes of the file `fd` count. The output of a program under test to descriptors 0 to 2 does not
+// count; that of a shell does, because a shell writes redirected files through these descriptors.
 bool counted_file(int fd, std::string& path, struct stat& info) {
   if (fd <= 2 && is_ours()) return false;
   if (::fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return false;

@@ -1,4 +1,4 @@
-// One change of the file system, as faults.cpp records it and power_cut.cpp reads it.
+// One change of the file system, in the binary form that faults.cpp writes to a journal and power_cut.cpp reads.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ enum class ChangeKind : uint8_t {
 
 struct Change {
   ChangeKind kind{};
-  bool flushed = false;      // made by a program that is not under test, so it is durable at once
+  bool flushed = false;      // the change was made by a program that is not under test, and counts as durable at once
   std::string path{}, to{};  // absolute
-  // Position of a write, new size of a truncation, or requested mode of a new file.
+  // Offset of a write in bytes, new size of a truncation in bytes, or requested mode of a new file.
   int64_t offset = 0;
   std::string data{};  // bytes of a write, or target of a symbolic link
 };
@@ -51,7 +51,8 @@ inline std::string encode(const Change& c) {
   return std::string(reinterpret_cast<const char*>(&head), sizeof head) + c.path + c.to + c.data;
 }
 
-// Takes the first change off `bytes`. Returns false if there is no whole one.
+// Decodes the change at the beginning of `bytes` into `c` and removes it from `bytes`. Returns false and changes
+// nothing if `bytes` does not contain a whole change.
 inline bool decode(std::string_view& bytes, Change& c) {
   ChangeHeader head;
   if (bytes.size() < sizeof head) return false;

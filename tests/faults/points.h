@@ -1,7 +1,8 @@
-// Runs a function under every fault that a file system can produce, and after a power cut at any of its changes. Needs
-// specdec_faults linked. SPECDEC_FAULTS=all takes every point; otherwise a tenth of them is drawn with the seed
-// SPECDEC_FAULT_SEED, which is printed. The seed is 1 unless it is set, so that the same commit meets the same faults;
-// the nightly run draws a fresh one.
+// Runs a function under every type of fault that a file system can produce, and checks what a power cut after any
+// change that the function makes may leave. The test must link specdec_faults. A point is the number n of the change
+// (or flush, write, read) that fails. SPECDEC_FAULTS=all tests every point; otherwise a tenth of the points is drawn
+// with the seed SPECDEC_FAULT_SEED, which is printed. The default seed is 1, so that the same commit always meets the
+// same faults; the nightly run draws a fresh seed.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class Points {
     std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
                 all_ ? "all" : "a tenth of the");
   }
-  // Returns points from 1 to n in ascending order: all of them, or a tenth and at least `least`.
+  // Returns points from 1 to n in ascending order: all n, or a random tenth of them but at least `least` (if n allows).
   std::vector<int> of(int n, int least = 3) {
     std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
     for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;
@@ -43,7 +44,8 @@ class Points {
   bool all_ = false;
 };
 
-// Returns how many changes (or reads, …) of f the variable counts.
+// Returns how many operations of f could fail by the fault of `variable`: its changes, flushes, writes or reads of
+// files (see faults.cpp).
 inline int count_points(const char* variable, const std::function<void()>& f) {
   const Scratch scratch;
   put(scratch / "counter", std::string(8, '\0'));
@@ -57,8 +59,8 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
   return static_cast<int>(n);
 }
 
-// Runs f under every kind of fault. Calls check(true) where f reports success, which it must after a fault that can be
-// overcome. Otherwise f must end with an error (exit 74), and check(false) is called.
+// Runs f once per type of fault and drawn point. If f succeeds, calls check(true); after a short write or an
+// interrupted call f must succeed. After the other faults f may also end with exit code 74, and check(false) is called.
 inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
                            const std::function<void(bool done)>& check) {
   for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",
@@ -77,8 +79,9 @@ inline void for_each_fault(Points& points, const std::function<void()>& before, 
   }
 }
 
-// Checks what a power cut after any change of f may leave in `root`, which before() prepares. `done` is true if f had
-// ended before the cut. Returns the number of changes.
+// Calls before(), which prepares `root`, and records the changes that f makes in `root`. For each drawn point, puts
+// into `root` what a power cut after that change may leave, and calls check. `done` is true if f had made all its
+// changes before the cut. Returns the number of changes.
 inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before,
                               const std::function<void()>& f, const std::function<void(bool done)>& check) {
   const Scratch scratch;

@@ -1,8 +1,11 @@
 // Computes what may be on the disk after a power cut at some moment of a run that faults.cpp recorded
-// (SPECDEC_FAULT_JOURNAL). The model is what POSIX promises and no more. A file has the bytes of its last flush. A name
-// (made, replaced or removed) is durable once a directory that it changed was flushed; a rename happens in both
-// directories or in neither. What was not flushed may be there as a whole, in part or not at all: a file's later writes
-// up to any of them and half of the next, and names in any order that keeps the changes of one name in theirs.
+// (SPECDEC_FAULT_JOURNAL). The model assumes what POSIX promises and no more:
+// - A file has at least the bytes of its last flush. Of its later writes, any number of the first ones may have
+//   reached the disk, and half of the next write.
+// - Creating, replacing or removing a name is durable once a directory that the change concerns was flushed. A rename
+//   happens in both directories or in neither.
+// - Changes of names that were not flushed may have reached the disk in any order, except that the changes of one name
+//   keep their order.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +19,18 @@ namespace specdec::testing {
 
 enum class Lost {
   kAll,       // everything that was not flushed is lost
-  kContents,  // names are kept, files have the bytes of their last flush
-  kSome       // the seed decides what is lost
+  kContents,  // all names are kept, but files have only the bytes of their last flush
+  kSome       // the seed decides which of the changes that were not flushed are lost
 };
 
 class PowerCut {
  public:
-  // `start` is a copy of the folder `root` from before the recording, all of it durable. Throws std::runtime_error if
-  // the journal has a change that the model does not know.
+  // `start` is a copy of the folder `root` made before the recording; everything in it counts as durable. Throws
+  // std::runtime_error if the journal contains a change that the model cannot apply.
   PowerCut(const std::filesystem::path& journal, std::filesystem::path start, const std::string& root);
   size_t changes() const { return changes_.size(); }
   std::string name(size_t n) const;  // describes the n-th change (from 0) for messages
-  // Writes what the first n changes leave after the cut into the folder `out`, which is emptied first.
+  // Empties the folder `out` and writes into it what is on the disk if the power is cut after the first n changes.
   void restore(size_t n, Lost lost, uint64_t seed, const std::filesystem::path& out) const;
 
  private:

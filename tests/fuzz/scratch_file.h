@@ -30,7 +30,7 @@ class MemoryFile {
   std::string path_ = "/proc/self/fd/" + std::to_string(file_);
 };
 
-// A directory of this process below /dev/shm. It is left behind when an input ends the target.
+// A directory below /dev/shm that only this process uses. It is not removed if an input crashes the fuzz target.
 class MemoryDirectory {
  public:
   MemoryDirectory() : path_("/dev/shm/specdec-fuzz-" + std::to_string(::getpid())) {

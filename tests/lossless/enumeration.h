@@ -1,4 +1,5 @@
-// Runs Stepper::step over every outcome and compares the joint distribution of the first tokens with the target's own.
+// Runs Stepper::step once for every outcome of its random choices, and compares the joint distribution of the first
+// emitted tokens with the target's own.
 #pragma once
 
 #include <algorithm>
@@ -19,32 +20,34 @@ struct Case {
   int64_t vocab = 3;
   SamplingOptions sampling;
   LogitsProcessors rules;
-  bool rules_left_out = false;  // a wrong step: only the draft applies the processors, verification does not
+  bool rules_left_out = false;  // makes the step wrong: the draft applies the processors, verification does not
   VerifyRule rule = VerifyRule::kToken;
-  std::vector<int> tree;         // the tree of every sequence; empty: chains
+  std::vector<int> tree;         // Drafting::model's tree for every sequence; empty: drafts are chains
   ControllerOptions controller;  // fixed_k unless set otherwise below
   CostModel* costs = nullptr;
-  toy::Tokens prompt;          // comes before the sequence's own first token
+  toy::Tokens prompt;          // every sequence appends its index (0 or 1) to this as its last prompt token
   bool without_model = false;  // no draft model
-  bool suffix = false;         // also draft from the text, with the same options
-  int64_t length = 3;          // number of tokens compared
+  bool suffix = false;         // also draft from repetitions in the text, with the same options
+  int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not cut near the end
   int sequences = 1;           // if 2, the second sequence's fixed K is one less
-  // Most tokens in a target pass. If a batch needs more, each of its sequences steps alone.
+  // Largest number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
-  bool held_forgotten = false;  // a wrong step: tokens drafted for a pass that did not fit are drawn anew
+  // Makes the step wrong: tokens drafted for a target pass that did not fit are dropped and drawn anew.
+  bool held_forgotten = false;
   Stepper::VerifyFn verify_fn = &verify;
-  // Wraps the enumerating randomness (to use noise wrongly); empty leaves it unchanged.
+  // If set, wraps the enumerator, so that a test can make the step use its random numbers wrongly.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
 struct Outcome {
   double error = 0;     // largest |probability − target's| over all strings of tokens
   double mass = 0;      // total probability; must be 1
-  double accepted = 0;  // E[accepted] of the first step of the first sequence
+  double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
-  int64_t without_room = 0;               // passes that did not fit
-  int from_text = 0, kept_from_text = 0;  // largest numbers in one step
+  int64_t without_room = 0;  // target passes with more than Case::room tokens
+  // Largest numbers of tokens drafted from the text, and accepted of them, in one step.
+  int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;
 };
 
@@ -77,7 +80,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// A sequence owns its randomness, so this one forwards to the enumerator that all sequences of a case share.
+// Forwards to the enumerator that all sequences of a case share; needed because each sequence owns its Randomness.
 class SharedRandomness final : public Randomness {
  public:
   explicit SharedRandomness(Randomness& shared) : shared_(shared) {}
@@ -91,7 +94,7 @@ class SharedRandomness final : public Randomness {
   Randomness& shared_;
 };
 
-// Return the request and the drafting options of sequence `index` of a case.
+// request_of and drafting_of return the request and the drafting options of sequence `index` of a case.
 inline Request request_of(const Case& c, int index) {
   Request out{c.prompt, 0, {.max_tokens = c.remaining, .sampling = c.sampling}};
   out.prompt.push_back(static_cast<int32_t>(index));
@@ -162,7 +165,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Every string that the target can produce must have occurred, and no other.
+  // Compares the probability of every combination of strings; one that never occurred has probability 0.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

@@ -1,6 +1,6 @@
 // Tables and expected numbers of accepted tokens from an independent enumeration of the verification rules in plain
-// Python (shared/oracle/verify_enum.py, seed 1; random.Random's Mersenne twister). P and Q are listed by drafted
-// prefix; the vocabulary has 3 tokens.
+// Python (shared/oracle/verify_enum.py, seed 1; random.Random's Mersenne twister). The target's and the draft's
+// distributions are listed by drafted prefix, one digit per token; the vocabulary has 3 tokens.
 #pragma once
 
 #include <array>
@@ -94,7 +94,7 @@ inline const std::map<std::string, std::array<double, 3>> kDraft = {
     {"222", {0.8748488921859553, 0.071569057259555632, 0.053582050554489002}},
 };
 
-// E[accepted] of one step with K = 1, 2, 3.
+// Expected number of accepted tokens of one step with K = 1, 2, 3, under token and block verification.
 inline constexpr double kTokenAccepted[] = {0.8790225483800946, 1.3558065900203413, 1.61614957245069};
 inline constexpr double kBlockAccepted[] = {0.8790225483800946, 1.378559173807797, 1.7373826007728526};
 

@@ -1,5 +1,5 @@
-// The logits processors by their definitions: counts the whole text for every token. Tests compare the step's own
-// bookkeeping with this.
+// Applies the logits processors by their definitions: counts the occurrences of every token in the whole text again at
+// each position. Tests compare the counts that the step updates token by token with this.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace specdec::decode::toy {
 
-// Allows no 2 after a 1 and at most two 0 in an answer, so some token is always left. As a Constraint it also checks
-// how it is used.
+// Forbids token 2 directly after token 1, and a third token 0 in an answer; token 1 is always allowed. Throws
+// std::logic_error if a forbidden token is pushed or more tokens are popped than were pushed.
 class Automaton final : public Constraint {
  public:
   static bool allows(const Tokens& answer, int32_t token) {
@@ -40,7 +40,7 @@ class Automaton final : public Constraint {
   Tokens answer_;
 };
 
-// `context` is `prompt` tokens followed by the answer so far.
+// Applies `rules` to `logits`. The first `prompt` tokens of `context` are the prompt, the others the answer so far.
 inline void apply_reference(const LogitsProcessors& rules, std::span<const int32_t> context, size_t prompt,
                             std::span<float> logits) {
   const Tokens answer(context.begin() + static_cast<ptrdiff_t>(prompt), context.end());

@@ -1,4 +1,5 @@
-// Drafting from the text: its proposals, and its exactness through the whole step over every outcome.
+// Tests drafting from repetitions in the text: which tokens are proposed, and that the whole step is exact over every
+// random outcome.
 #include <gtest/gtest.h>
 
 #include "engine/decode/suffix_drafter.h"
@@ -53,7 +54,7 @@ TEST(SuffixDrafter, GrowingTextsGiveWhatWholeOnesGive) {
 
 Case repeating(VerifyRule rule, int k) {
   Case c;
-  c.prompt = {1, 2, 0, 1, 2, 0, 1, 2};  // a 0 follows, so the text repeats
+  c.prompt = {1, 2, 0, 1, 2, 0, 1, 2};  // enumerate() appends the sequence's index, 0, so the text is 1 2 0 repeated
   c.suffix = true;
   c.rule = rule;
   c.controller.fixed_k = k;
@@ -67,7 +68,8 @@ TEST(SuffixDraft, IsExactUnderEveryRule) {
       Case c = repeating(rule, k);
       c.draft = c.target;
       c.controller.max_k = k;
-      for (const bool model : {false, true}) {  // also with the model's own draft, in steps where it promises as much
+      // With `model`, the draft model drafts too, in steps in which it promises as much as the text.
+      for (const bool model : {false, true}) {
         c.without_model = !model;
         const Outcome o = enumerate(c);
         EXPECT_LE(o.error, 1e-6) << to_string(rule) << " K " << k;
@@ -95,7 +97,8 @@ TEST(SuffixDraft, GreedyCutsAndRules) {
   EXPECT_LE(enumerate(c).error, 1e-6);
 }
 
-// After a token that the text did not predict, the model drafts and catches up; then the text drafts again.
+// After a token that the text did not predict, the draft model prefills what it has missed and drafts; later the text
+// drafts again.
 TEST(SuffixDraft, TextAndModelTakeTurns) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case c = repeating(rule, 2);
@@ -108,12 +111,13 @@ TEST(SuffixDraft, TextAndModelTakeTurns) {
   }
 }
 
-// Adaptive: the model's statistics count only the model, and a draft from the text that fails is used less.
+// With adaptive K, the statistics of the draft model count only its own drafts, and drafting from the text is used less
+// if its tokens are refused.
 TEST(SuffixDraft, TheBetterPromiseIsTaken) {
   Case c = repeating(VerifyRule::kToken, -1);
   c.controller.max_k = 2;
   c.controller.prior_overlap = 0.2;
-  c.controller.assumed_draft_cost = 0.5;  // the model's draft never pays, the text's costs nothing
+  c.controller.assumed_draft_cost = 0.5;  // drafting with the model never pays, drafting from the text costs nothing
   const Outcome o = enumerate(c);
   EXPECT_LE(o.error, 1e-6);
   EXPECT_GT(o.from_text, 0);

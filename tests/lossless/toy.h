@@ -1,5 +1,5 @@
-// Toys for exact tests: a CausalModel that is a function of its context, and a Randomness that walks every outcome of
-// the code that uses it, by replaying a prefix of choices.
+// Toys for exact tests: a CausalModel whose logits are a given function of the context, and a Randomness that leads the
+// code that uses it through every possible outcome, one per run, by replaying a prefix of earlier choices.
 #pragma once
 
 #include <cmath>
@@ -17,8 +17,8 @@ namespace specdec::decode::toy {
 
 using Tokens = std::vector<int32_t>;
 
-// Computes the logits of the next token from its context (which includes the prompt). Keeps every sequence's tokens as
-// its "cache" and counts passes.
+// A model that computes the logits of the next token by calling `logits` with all tokens before it, prompt included.
+// A sequence's "cache" is the list of its tokens. Counts the passes.
 class Model final : public CausalModel {
  public:
   using Logits = std::function<void(std::span<const int32_t> context, std::span<float> logits)>;
@@ -81,7 +81,7 @@ class Model final : public CausalModel {
 
   const Tokens& cache(SequenceId id) const { return caches_.at(id); }
   size_t open_sequences() const { return caches_.size(); }
-  int64_t held() const {  // tokens in all caches
+  int64_t held() const {  // number of tokens in all caches together
     int64_t tokens = 0;
     for (const auto& [id, cache] : caches_) tokens += static_cast<int64_t>(cache.size());
     return tokens;
@@ -108,8 +108,8 @@ inline Model::Logits random_logits(uint64_t seed, double spread = 2.0) {
   };
 }
 
-// Walks all outcomes depth first: start each run with begin(), end it with advance(), and repeat until that returns
-// false. weight() is the run's probability.
+// Visits all outcomes of a run depth first. Call begin() before and advance() after each run, until advance() returns
+// false because there is no further outcome. weight() is the probability of the run's outcome.
 class Enumerator final : public Randomness {
  public:
   void begin() {

@@ -1,4 +1,5 @@
-// Counts a binary's heap allocations by replacing malloc; include it in one file per binary.
+// Counts the heap allocations of a binary by replacing malloc and its relatives. Include this header in only one source
+// file of a binary.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Properties of the incremental pass that speculation relies on.
+// Tests the properties of an incremental forward pass that speculative decoding relies on.
 #include "engine/model/forward.h"
 
 #include <ATen/Parallel.h>
@@ -13,7 +13,8 @@
 namespace specdec::model {
 namespace {
 
-// Returns a small Llama, or as many features as possible of other families in one model.
+// Returns the configuration of a small Llama, or of a small model that combines as many features of other families as
+// possible.
 DecoderConfig config_like(const std::string& kind) {
   DecoderConfig c;
   c.model_type = "llama";
@@ -68,8 +69,8 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
   }
   Decoder decoder;
   at::ScalarType dtype;  // of everything except int8 matrices
-  // Allowed difference from the reference, relative to the largest logit. Inputs of int8 products are rounded to 2^-15
-  // of their group's largest.
+  // Allowed difference from the reference, relative to the largest logit. Inputs of products with int8 weights are
+  // rounded to 2^-15 of the largest input of their group.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
   std::vector<int32_t> ids;
 };
@@ -205,7 +206,8 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// Branches of a tree in one pass, deeper than windows of 4 and 9: each equals the branch alone, bit for bit.
+// The branches of a tree are computed in one pass and are longer than the attention windows of 4 and 9 tokens. The
+// logits of each branch are bit-identical to those of the branch alone.
 TEST_P(Incremental, BranchesEqualTheirChains) {
   // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
   const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
@@ -245,8 +247,8 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                                             ::testing::Values(false)),
                          name_of);
 
-// int8 matrices beside bf16, tied: the error of quantising is small, and a row has the same bits whatever shares its
-// pass.
+// A decoder with int8 matrices and tied embeddings, other tensors in fp32 or bf16: the quantisation error is small, and
+// a row has the same bits whichever other rows are in its pass.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");
@@ -272,15 +274,16 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
     EXPECT_TRUE(at::equal(run(int8, 4), alone));
     EXPECT_TRUE(at::equal(run(int8, 16), alone));
     const double nmse = ((alone - expected).square().sum() / expected.square().sum()).item<double>();
-    // About 3e-5 per matrix (normal weights, the largest of 64 is about 2.5 deviations), and about eight matrices in a
-    // row.
+    // Expected error: a group of 64 normal weights has its largest value at about 2.5 standard deviations s, so the
+    // int8 step is 2.5 s / 127, and the relative squared error of a matrix is step² / (12 s²), about 3e-5. The errors
+    // of about eight matrices in a row add up.
     EXPECT_LT(nmse, 4e-4);
-    EXPECT_GT(nmse, 1e-7);  // proves that it was quantised
+    EXPECT_GT(nmse, 1e-7);  // proves that the weights were quantised
   }
 }
 
-// The scaling of longrope changes at 24 tokens. However many tokens cross that border in one pass, the result equals
-// token by token.
+// The scaling of longrope changes at 24 tokens. However many tokens of a pass lie on either side of that border, the
+// logits equal those of passes of one token each.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
   c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
@@ -304,7 +307,7 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
       parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
     EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
   }
-  // Truncated below the border and continued, beside a neighbour that stays short and a long one.
+  // One sequence is truncated below the border and continued, in passes with a short and a long sequence.
   KvCache first(c, at::kCPU, at::kFloat), second(c, at::kCPU, at::kFloat), third(c, at::kCPU, at::kFloat);
   run(first, 0, 30, 1), run(second, 0, 10, 0), run(third, 0, 35, 0);
   first.truncate(21);
@@ -320,8 +323,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the beginning knows its tokens and its scaling. Both the copy and its origin continue correctly below the
-  // border and beyond.
+  // A copy of the first `length` tokens of a cache has the right tokens and scaling. Both the copy and the original
+  // continue correctly below and above the border.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;

@@ -1,4 +1,5 @@
-// A fixture with a copy of the real pair in a temporary directory and its own home for the Hugging Face cache.
+// A fixture with a copy of a real target and draft in a temporary directory, and with its own HF_HOME (the Hugging Face
+// cache).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ struct RealModels : testing::Test {
   }
 
   fs::path root;
-  // A path below `root` that is computed when it is used, because the fixture sets `root` late. Two levels are enough.
+  // The path root / name, computed at each use because SetUp() sets `root` after this member is constructed.
   struct Below {
     const fs::path& root;
     const char* name;
@@ -47,7 +48,7 @@ struct RealModels : testing::Test {
   Below target{root, "target"}, draft{root, "draft"};
 };
 
-// Returns the message of the Error that f throws; its kind must be `kind`.
+// Requires that f throws an Error of kind `kind`, and returns the error's message.
 template <class F>
 std::string error_of(ErrorKind kind, F&& f) {
   try {

@@ -1,5 +1,5 @@
-// A fixture for tests of the loop: a store with channels, a server that tries drafts, and a `specdec` that answers from
-// files.
+// Fixtures for tests of the monitor's loop: a package store with channels, a fake server that tries candidate drafts,
+// and a shell script in place of `specdec` that answers from files.
 #pragma once
 
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace specdec::monitor {
 
-// Answers /admin/draft (docs/serve.md) with scores that the test sets.
+// A fake server that answers /admin/draft (docs/serve.md) with a status that the test sets, and records the orders.
 class ToyAdmin {
  public:
   std::string url() const { return server_.url(); }
@@ -66,7 +66,8 @@ class ToyAdmin {
   net::ToyServer server_{[this](const net::ToyRequest& request) { return reply(request); }};
 };
 
-// A fixture with a store with channels, and a `specdec` that answers from files and records its arguments.
+// A fixture with a package store with channels, and a shell script in place of `specdec` that prints files, exits with
+// codes from files, and records its arguments.
 class Looped : public Monitored {
  protected:
   Looped() {
@@ -96,7 +97,7 @@ class Looped : public Monitored {
     specdec::testing::put(dir / ("store/refs/" + channel), digest + "\n");
     return digest;
   }
-  // Makes another draft for the same target and puts it into the channel "candidate".
+  // Packages another draft for the same target, points the channel "candidate" at the package, returns its digest.
   std::string make_candidate(const std::string& name, int bump,
                              const std::function<void(ValidationReport&)>& change = {}) {
     const std::string was_draft = draft_id, was_target = target_id;

@@ -1,4 +1,4 @@
-// A fixture with a package, a traffic log beside it, and functions that check both.
+// A fixture with a package, a traffic log in the same directory, and functions that run the monitor on them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@
 
 namespace specdec::monitor {
 
-// The package's gate measured overlap .80 in "chat" and .60 in "code", in equal shares, with K = 1.
+// The package's report has K = 1 and a mean overlap of .80 in segment "chat" and .60 in segment "code"; each segment is
+// half of the traffic.
 class Monitored : public ::testing::Test {
  protected:
   Monitored() : dir(true) {
@@ -43,7 +44,8 @@ class Monitored : public ::testing::Test {
     return r;
   }
 
-  // Writes `n` requests, alternating chat and code, with the given means.
+  // Appends `n` requests to the log, alternately of segment "chat" and "code". `chat` and `code` are the mean overlaps.
+  // `draft` and `target` are the ids that the records name; "own" = those of the package.
   void write_requests(int n, double chat, double code, const std::string& draft = "own",
                       const std::string& target = "own") {
     std::ofstream out(dir / "log.jsonl", std::ios::app);

@@ -72,8 +72,8 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
   EXPECT_EQ(reader.read(file).broken_lines, 0);
 }
 
-// Whatever is wrong with a line, and wherever it contains somebody's name, the reason states only the place and the
-// kind of problem.
+// Whatever is wrong with a line, and wherever the line contains somebody's name, the reason states only where the line
+// is and what type of problem it has.
 TEST(ReadRecords, NothingOfABrokenLineIsRepeated) {
   const std::string name = "JaneDoe4111111111111111";
   std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}",
@@ -131,7 +131,7 @@ TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
   std::vector<int64_t> times;
   for (int64_t i = 0; i < 6000; ++i) {
     text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") +
-            line(i);  // no two lines start at the same place
+            line(i);  // i % 7 spaces before each line vary where lines start relative to the reader's blocks
     if (i % 2000 != 7) times.push_back(i);
   }
   put(file, text + line(6000).substr(0, 30));
@@ -149,8 +149,8 @@ TEST(ReadRecords, RotationIsFollowed) {
   put(dir / "a.jsonl", line(1) + line(2));
   reader.read(dir / "a.jsonl");
   append(dir / "a.jsonl", line(3));
-  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // renamed: continues, does not read it again
-  put(dir / "a.jsonl", line(4));                   // a new file in its place: reads it from the start
+  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // a renamed file is read on from the old offset, not again
+  put(dir / "a.jsonl", line(4));                   // a new file with the old name is read from the start
   for (const fs::path& file : record_files(dir.root())) reader.read(file);
   EXPECT_EQ(reader.times, (std::vector<int64_t>{1, 2, 3, 4}));
 }

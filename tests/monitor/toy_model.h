@@ -1,5 +1,6 @@
-// A fake model that answers eight one-character prompts: fixed logits of 60 tokens, changed by a fine-tuning step of
-// the given standard deviation, with serving noise in each call.
+// A fake model that answers eight one-character prompts with log-probabilities. Each prompt has fixed random logits of
+// 60 tokens. A simulated fine-tuning adds normal numbers of standard deviation `step` to the logits once, and each call
+// adds serving noise of standard deviation `noise`.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace specdec::monitor {
 
 class ToyModel {
  public:
-  // Returns the index of one of the prompts that the monitor uses.
+  // Returns the index of a prompt in the monitor's list of eight prompts, or 8 if the list does not contain it.
   static size_t prompt_index(const std::string& prompt) {
     static const std::vector<std::string> kPrompts = {"a", "I", "1", "{", "#", "T", "é", "中"};
     return static_cast<size_t>(std::find(kPrompts.begin(), kPrompts.end(), prompt) - kPrompts.begin());

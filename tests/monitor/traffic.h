@@ -17,7 +17,7 @@ struct Traffic {
   explicit Traffic(uint64_t stream) : random(20261121, stream) {}
   PhiloxStream random;
 
-  double normal() {  // by Box and Muller
+  double normal() {  // standard normal, by the Box-Muller method
     if (std::exchange(has_spare_, false)) return spare_;
     const double radius = std::sqrt(-2 * std::log(random.uniform())), angle = 2 * std::numbers::pi * random.uniform();
     spare_ = radius * std::sin(angle);
@@ -25,13 +25,13 @@ struct Traffic {
     return radius * std::cos(angle);
   }
 
-  // A request with 200 tested tokens at one position. Its own rate is mean + sd·normal, and each token adds binomial
-  // noise.
+  // Returns a request with `tested` tokens drafted at position 0. The request's own acceptance rate is
+  // mean + sd·normal(), and its measured overlap has binomial noise around that rate.
   AcceptanceCounts request(double mean, double sd = 0.10, int64_t tested = 200) {
     return request_at(std::clamp(mean + sd * normal(), 0.0, 1.0), tested);
   }
   AcceptanceCounts request_at(double rate, int64_t tested = 200) {
-    const double room = std::min(rate, 1 - rate);  // symmetric, so the mean stays the same
+    const double room = std::min(rate, 1 - rate);  // the noise is clipped symmetrically, so the mean stays `rate`
     const double x =
         rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
     AcceptanceCounts counts;
@@ -41,8 +41,8 @@ struct Traffic {
     return counts;
   }
 
-  // A request of 60 verification steps that draft K tokens each. Acceptance falls with the position, and a request's
-  // luck moves all positions.
+  // Returns a request of 60 verification steps that draft k tokens each. The acceptance at position i is hazards[i]
+  // plus a normal number of standard deviation `sd` that is the same for all positions of the request.
   AcceptanceCounts chain(const std::vector<double>& hazards, size_t k, double sd = 0.08) {
     const double luck = sd * normal();
     AcceptanceCounts counts;
@@ -64,7 +64,8 @@ struct Traffic {
   bool has_spare_ = false;
 };
 
-// Beta-distributed rates with an exact mean, as a table of quantiles; each draw needs one uniform.
+// Draws beta-distributed acceptance rates from a table of quantiles, shifted so that the table's mean is exactly
+// `mean`. Each draw uses one uniform number.
 class BetaRates {
  public:
   BetaRates(double mean, double sd) {
@@ -104,7 +105,7 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-// Returns a baseline with a single stratum, which takes the requests of every domain.
+// Returns a baseline with a single stratum, to which the requests of every domain belong.
 inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }
 
 }  // namespace specdec::monitor

@@ -81,7 +81,7 @@ TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
   EXPECT_EQ(reply.problem, "");
   EXPECT_EQ(calls, 4u);
   EXPECT_EQ(begin, whole.size());
-  // Counts an attempt that brought less than 1 MiB.
+  // An attempt that receives less than 1 MiB counts against max_attempts.
   begin = whole.size() - 1000;
   calls = 0;
   EXPECT_NE(client.send([&] { return get(server.url()); }, twice).problem, "");
@@ -151,7 +151,7 @@ TEST(HttpClient, SendsABodyPieceByPieceAndAgain) {
   expect_error(ErrorKind::kData, {"the file shrank"}, [&] { HttpClient().once(bad); });
 }
 
-// A public hub may not send us to a private address.
+// A public hub may not redirect the client to a private address.
 TEST(HttpClient, AForeignUrl) {
   int calls = 0;
   ToyServer server([&](const ToyRequest& r) -> ToyReply {
@@ -223,7 +223,7 @@ TEST(HttpClient, Addresses) {
     EXPECT_FALSE(is_inside(outside)) << outside;
 }
 
-// Keys and URL passwords go over https or stay on this machine. The rule holds for every user of the client.
+// API keys and passwords in URLs are sent only over https or to this machine itself, whichever code uses the client.
 TEST(HttpClient, AKeyIsNotSentInTheClear) {
   for (const char* url : {"http://10.255.255.1/metrics?token=s3cret", "http://metrics.example/x"})
     expect_error(ErrorKind::kUsage, {"plain http", "https"}, [&] { HttpClient().once(get(url)); });

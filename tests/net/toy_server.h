@@ -22,8 +22,8 @@ struct ToyReply {
   int status = 200;
   std::string body;
   std::string headers;  // lines of the form "Name: value\r\n"
-  bool drop = false;    // closes the connection without a reply
-  bool cut = false;     // closes it after three quarters of the body
+  bool drop = false;    // close the connection without a reply
+  bool cut = false;     // close the connection after three quarters of the body
 };
 
 class ToyServer {

@@ -1,4 +1,4 @@
-// A target, a draft and the report that binds them, in a scratch directory.
+// A target, a draft and a validation report of the two, in a scratch directory.
 #pragma once
 
 #include <array>

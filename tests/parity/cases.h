@@ -1,5 +1,5 @@
-// The models of golden/: Llama variants (make_goldens.py), and at least one of every family and scaling
-// (make_family_goldens.py).
+// The models of golden/: Llama variants (made by make_goldens.py), and at least one model of every supported family and
+// RoPE scaling (made by make_family_goldens.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline const std::vector<std::string>& case_names() {
   return names;
 }
 
-// Returns the cases that have a loss and gradients.
+// Returns the names of the cases whose golden file contains a loss and gradients.
 inline std::vector<std::string> trained_case_names() {
   std::vector<std::string> out;
   for (const std::string& name : case_names()) {
@@ -60,7 +60,8 @@ struct Case {
   model::Decoder decoder;
   std::map<std::string, at::Tensor> golden;
   at::Tensor tokens, positions, logits;
-  // Logits when the tokens come one by one; they differ from `logits` if a scaling depends on the length.
+  // Logits if the model receives the tokens one by one. They differ from `logits` if the RoPE scaling depends on the
+  // length of the text.
   at::Tensor stepwise;
 
   std::vector<int32_t> ids(int64_t row) const {

@@ -1,4 +1,4 @@
-// A blocking HTTP client that sends exactly the bytes it is told to, for tests of the server over loopback.
+// A blocking HTTP client that sends exactly the given bytes, for tests of the server over loopback.
 #pragma once
 
 #include <arpa/inet.h>
@@ -19,14 +19,14 @@ namespace specdec::deploy {
 struct Response {
   int status = 0;                              // 0 if the connection ended without a response
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // chunks joined
+  std::string body;                            // the content without chunk framing
   bool complete = false;
 };
 
 class Client {
  public:
-  // `from` is the client's own address in 127.0.0.0/8. `receives` is the size of its receive buffer in bytes, or 0 for
-  // the system's choice.
+  // `from` is the client's own address in 127.0.0.0/8. `receives` is the size of the client's receive buffer in bytes;
+  // 0 = the system's default.
   explicit Client(int port, uint32_t from = INADDR_LOOPBACK, int receives = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
@@ -55,7 +55,7 @@ class Client {
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
-  // Closes abortively: the server sees a reset.
+  // Closes the connection with a TCP reset.
   void reset() {
     const linger hard{1, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
@@ -69,20 +69,20 @@ class Client {
     }
     return true;
   }
-  // Sends `bytes` as often as the other end takes them; returns when it has taken nothing for half a second.
+  // Sends `bytes` again and again until the server has accepted nothing for half a second.
   void send_until_full(const std::string& bytes) {
     const timeval half{0, 500'000};
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &half, sizeof half);
     while (send(bytes)) {
     }
   }
-  // Returns everything until the server closes.
+  // Returns all bytes that the server sends until it closes the connection.
   std::string read_all() {
     while (fill()) {
     }
     return std::exchange(buffer_, {});
   }
-  // True when the server has closed and nothing is left.
+  // Blocks until data arrive or the server closes. True if the server has closed and no unread data are left.
   bool at_end() { return buffer_.empty() && !fill(); }
   // Blocks until `text` has arrived.
   bool wait_for(const std::string& text) {
@@ -113,7 +113,7 @@ class Client {
   }
 
  private:
-  // Makes a server that never answers fail the test instead of hanging it.
+  // Limits each wait for data to 20 s, so that a server that never answers makes the test fail instead of hang.
   void limit_waiting() {
     const timeval patience{20, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

@@ -27,9 +27,10 @@ using testing::kEos;
 using testing::kVocab;
 using testing::Scratch;
 
-// Answers as a function of (prompt, seed, temperature) alone. A prompt that contains "say:X" is answered with X and
-// EOS, and "loop" with endless letters. "die:start" and "die:step" fail in start() and step(); "die:device" and
-// "die:pass" do the same with failures of the device. Any other prompt gets a text drawn from the seed.
+// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X and EOS,
+// one with "loop" endlessly with letters. "die:start" makes start() fail and "die:step" makes step() fail; "die:device"
+// and "die:pass" do the same with a failure of the device. Any other prompt is answered with random letters drawn from
+// the seed and the prompt (at temperature 0, from the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -112,7 +113,7 @@ class FakeRunner final : public StepRunner {
 
   StageSeconds stage_seconds() const override { return {}; }
 
-  // While closed, start() and step() wait.
+  // While the gate is closed, start() and step() block.
   void close_gate() { set_gate(false); }
   void open_gate() { set_gate(true); }
   bool at_gate() const { return locked(at_gate_); }
@@ -122,15 +123,15 @@ class FakeRunner final : public StepRunner {
   }
   size_t largest_batch() const { return locked(largest_batch_); }
   size_t steps() const { return locked(steps_); }
-  // Limits the tokens of all caches together.
+  // Sets the largest number of tokens that the caches of all sequences together may hold.
   void limit_room(int64_t tokens) {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
-  size_t overtaken() const { return locked(overtaken_); }  // sequences started while another one was preempted
+  size_t overtaken() const { return locked(overtaken_); }  // sequences started while a preempted sequence was waiting
   int64_t reread() const { return locked(reread_); }
   size_t started() const { return locked(started_); }
-  // Tenants of the started sequences, in order.
+  // Tenants of the started sequences, in the order in which the sequences started.
   std::vector<uint64_t> tenants() const {
     const std::lock_guard lock(mutex_);
     return tenants_;
@@ -165,8 +166,8 @@ class FakeRunner final : public StepRunner {
     return s;
   }
 
-  // Emits one to four tokens, as if the other drafted tokens had been rejected. After the end of the answer it
-  // continues with filler.
+  // Emits one to four tokens, as if that number less one of the drafted tokens had been accepted. After the end of the
+  // answer, emits 'x'.
   void step_one(Running& r, StepResult& result) {
     if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {

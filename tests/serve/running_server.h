@@ -1,4 +1,5 @@
-// A server over loopback whose runner needs no model, with helpers that send it requests.
+// A server on the loopback interface with a step runner that needs no model, and helpers that send requests to the
+// server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -81,7 +82,7 @@ struct Running {
 };
 
 inline void wait_until(const std::function<bool()>& condition) {
-  bool met = condition();  // evaluated once per try, because evaluating may change the state
+  bool met = condition();  // called only once per attempt, because the call may change what it tests
   for (int i = 0; i < 60000 && !met; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     met = condition();

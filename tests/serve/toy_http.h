@@ -14,7 +14,7 @@
 
 namespace specdec::deploy {
 
-// POST /echo answers with the body, and /echo?held does so only after release(). /stream sends the pieces that the test
+// POST /echo returns the request's body; /echo?held waits for release() first. /stream returns the pieces that the test
 // pushes. GET /hello is answered at once.
 class ToyHandler final : public HttpHandler {
  public:
@@ -82,7 +82,7 @@ class ToyHandler final : public HttpHandler {
     std::unique_lock lock(mutex_);
     streams_.push_back(stream);
     arrived_.notify_all();
-    // Gives the test time to act before the connection gets the stream.
+    // Gives the test time (at most 200 ms) to push pieces before the connection receives the stream object.
     if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));
     return stream;
   }

@@ -12,10 +12,10 @@
 
 namespace specdec::testing {
 
-constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;  // ids of byte_tokenizer()
+constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;  // two token ids and the vocabulary size of byte_tokenizer()
 
-// Writes a byte-level BPE without merges over `vocab` (tokens are GPT-2's printable stand-ins of bytes), with two
-// special tokens.
+// Writes a byte-level BPE tokenizer without merges and with two special tokens. The keys of `vocab` are the printable
+// characters by which GPT-2's tokenizer represents bytes.
 inline void write_tokenizer(const std::filesystem::path& directory, const Json& vocab, int32_t bos, int32_t eos) {
   Json added = Json::array();
   for (const auto& [id, text] : {std::pair{bos, "<s>"}, std::pair{eos, "</s>"}})

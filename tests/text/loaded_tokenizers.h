@@ -1,4 +1,4 @@
-// Tokenizers from the shared data that several tests use.
+// Tokenizers from the shared test data, used by several tests.
 #pragma once
 
 #include <filesystem>
@@ -15,14 +15,15 @@ namespace specdec::text {
 
 inline std::filesystem::path gpt2() { return test::shared_data() / "tokenizers/gpt2"; }
 
-// Loading takes most of the time, so tests that only read share one instance.
+// Returns the tokenizer of a directory, loaded once per process. Loading takes most of the time of these tests, so all
+// tests that do not change the tokenizer share one instance.
 inline const Tokenizer& loaded(const std::filesystem::path& directory) {
   static std::map<std::filesystem::path, Tokenizer> tokenizers;
   return tokenizers.try_emplace(directory, directory).first->second;
 }
 
-// Writes TinyLlama's tokenizer, which has Llama 2's vocabulary. Phi-3's file contains it, with tokens added from 32,000
-// on.
+// Writes TinyLlama's tokenizer. Its vocabulary is Llama 2's, so it is made from Phi-3's file, which has the same
+// vocabulary and added tokens with ids from 32,000 on, which are removed here.
 inline void write_tinyllama(const testing::Scratch& d) {
   Json t = read_json(test::shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
   Json added = Json::array();

@@ -1,4 +1,4 @@
-// Finds the shared test data (SPECDEC_SHARED, else ../shared beside the source tree).
+// Finds the directory of shared test data (SPECDEC_SHARED, else ../shared beside the source tree).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// CPU meters for tests, so that no test reads the real machine.
+// CPU meters for tests, so that no test depends on how busy the real machine is.
 #pragma once
 
 #include "deploy/validate/cpu_meter.h"

@@ -12,8 +12,8 @@
 
 namespace specdec::testing {
 
-// Checks that reading what was written gives the same JSON, that a missing required key is an error, and that other
-// versions are refused.
+// Checks that `read` (parse, then write again) returns `json` unchanged, that a required key that is missing or has a
+// wrong type is an error, and that another version of the schema is refused.
 template <class Read>
 void check_schema(const Json& json, ErrorKind kind, const std::vector<std::string>& required, Read read) {
   EXPECT_EQ(read(json), json);
@@ -32,7 +32,7 @@ void check_schema(const Json& json, ErrorKind kind, const std::vector<std::strin
   expect_error(kind, {"JSON object"}, [&] { read(Json::array()); });
 }
 
-// Checks that reading fails with a message that contains `reason` once `change` was applied to the JSON.
+// Applies `change` to the JSON and checks that reading the result fails with a message that contains `reason`.
 template <class Read>
 void refuse(Json json, ErrorKind kind, const std::string& reason, const std::function<void(Json&)>& change, Read read) {
   change(json);

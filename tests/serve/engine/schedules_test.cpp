@@ -1,9 +1,10 @@
 // Runs 10,000 random schedules through scheduler, runner and step. Requests arrive, are cancelled and are preempted,
-// and drafts are swapped in the middle of a request; every text must be the one that the request gets alone. Greedy
-// text and seeded (coupled) text do not depend on the draft, K, tree, rule or neighbours, so they are compared with
-// plain decoding. Text without a seed is a function of the request's random stream and of what was drafted in each
-// step. In "steady" schedules, which have a fixed K, one draft that always has room and no level given up, it is
-// therefore the text of the request alone, preempted or not.
+// and drafts are swapped in the middle of a request; every text must be the one that the request gets when it runs
+// alone. Greedy text and seeded (coupled) text do not depend on the draft, K, tree, verification rule or other
+// sequences, so they are compared with plain decoding. Text without a seed depends on the request's random stream and
+// on the tokens drafted in each step. "Steady" schedules have a fixed K and one draft whose caches are never full and
+// which never drafts fewer levels than K, so there a text without a seed also equals that of the request alone,
+// preempted or not.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -26,10 +27,11 @@ using decode::toy::Model;
 using decode::toy::Tokens;
 
 constexpr int kSchedules = 10000, kTexts = 60, kShortest = 32, kLongest = 40, kLongestPrompt = 12;
-constexpr int64_t kLeastRoom = kLongestPrompt + kLongest + 1;  // room for any text that runs alone
+// Cache capacity in tokens with which any text fits when it runs alone.
+constexpr int64_t kLeastRoom = kLongestPrompt + kLongest + 1;
 
-// Makes logits that depend on the whole context. With the last two letters only, texts that differ would soon continue
-// alike.
+// Makes logits that depend on the whole context. If they depended on the last two letters only, two texts that differ
+// would soon continue alike, and the test could miss the difference.
 Model::Logits whole_context(uint64_t noise) {
   return [noise](std::span<const int32_t> context, std::span<float> logits) {
     static const Model::Logits shared = decode::toy::random_logits(31, 1.5);
@@ -47,7 +49,8 @@ enum class Kind { kGreedy, kSeeded, kFree };
 
 Kind kind_of(int text) { return static_cast<Kind>(text % 3); }
 
-// Makes request `text` of kTexts: prompt, options and rules are functions of this number.
+// Makes the request with number `text` (0 to kTexts − 1). Prompt, options and logits processors are functions of that
+// number.
 std::shared_ptr<GenerationRequest> make_request(int text) {
   PhiloxStream random(7, static_cast<uint64_t>(text));
   auto r = std::make_shared<GenerationRequest>();
@@ -74,7 +77,7 @@ std::shared_ptr<GenerationRequest> make_request(int text) {
   return r;
 }
 
-// Everything that a client gets of one answer.
+// The parts of one answer that a client receives.
 struct Answer {
   std::string text;
   Tokens ids;
@@ -103,8 +106,8 @@ struct Counts {
           compared = 0;
 };
 
-// Passes everything on. Counts the preemptions of sequences that have emitted tokens, and checks how many prompt tokens
-// are prefilled between two steps.
+// Forwards every call to another runner. Counts the preemptions of sequences that have emitted tokens, and checks how
+// many prompt tokens are prefilled between two steps.
 class Watched final : public StepRunner {
  public:
   Watched(StepRunner& inner, int64_t budget, Counts& counts) : inner_(inner), budget_(budget), counts_(counts) {}
@@ -262,8 +265,8 @@ class Schedule {
     return s;
   }
 
-  // Makes the caches full now and then, and always beyond `room` tokens. Every text fits when it runs alone, but not
-  // together with everything that it may draft.
+  // Makes passes throw CacheFull now and then at random, and always if the caches would hold more than `room` tokens.
+  // Every text fits when it runs alone, but perhaps not together with all tokens that it may draft.
   void crowd() {
     const int64_t room = steady_ ? 1 << 20 : kLeastRoom + static_cast<int64_t>(random_.below(120));
     engine_.target.before_pass = [this, room](std::span<const Extension> extensions) {
@@ -294,8 +297,8 @@ class Schedule {
     if (!s.ended()) s.request->channel->cancel();
   }
 
-  // Steady schedules only try a draft and drop it, which changes nothing that is drafted; the others may promote it,
-  // too.
+  // In steady schedules a new draft is only put on trial and dropped, which does not change the drafted tokens; in the
+  // others the new draft may also be promoted.
   void swap() {
     if (shape_.k == 0) return;
     engine_.order(DraftOrder::Action::kLoad, std::string(1 + random_.below(5), 'd'), 0.5);

@@ -1,5 +1,5 @@
-// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Only the models differ from those
-// that are served in production.
+// The whole production server, except that target and draft are toy models (functions of the context) with a
+// vocabulary of six tokens: a, b, c, d, <s>, </s>.
 #pragma once
 
 #include <atomic>
@@ -40,10 +40,10 @@ struct ToyOptions {
   int k = 2;
   VerifyRule rule = VerifyRule::kToken;
   int64_t max_batch = 32;
-  bool coupled_seeds = false;  // if false, seeded requests are verified by `rule`, too
+  bool coupled_seeds = false;  // if false, requests with a seed are verified by `rule` like all others
   std::vector<int> tree = {};
   bool suffix = false;
-  std::string record_dir = {};  // records go here, including every reject
+  std::string record_dir = {};  // folder for request records, rejected requests included; "" = nothing is recorded
 };
 
 class ToyServer {
@@ -59,7 +59,7 @@ class ToyServer {
     serve.record_rejects = options.record_dir.empty() ? 0 : 1;
     serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
-    limits.n = static_cast<int64_t>(limits.choices);  // many samples per request
+    limits.n = static_cast<int64_t>(limits.choices);  // allows as many answers per request as possible
     server_.emplace(serve, limits, clock_);
     ServedModel model;
     model.card.name = "toy";
@@ -87,7 +87,7 @@ class ToyServer {
   int port() const { return server_->port(); }
   std::string admin_socket() const { return directory_.root() / "admin.sock"; }
   DraftSwap& drafts() { return runner_.drafts(); }
-  // Sends `order` to the admin socket as a POST, or a GET if there is none.
+  // Sends `order` to the admin socket as a POST request; without an order, sends a GET request.
   Response admin(const std::optional<Json>& order = std::nullopt) {
     Client client(admin_socket());
     client.send(order ? post("/admin/draft", order->dump()) : get("/admin/draft"));
@@ -99,7 +99,7 @@ class ToyServer {
     return r.status == 200 ? Json::parse(r.body) : Json();
   }
   Json draft_status() { return Json::parse(admin().body); }
-  // Sends a request that must succeed.
+  // Sends a request that must succeed, and returns the JSON of the response.
   Json complete(const Json& body) {
     const Response r = ask(body);
     EXPECT_EQ(r.status, 200) << body.dump() << " → " << r.body;
