@@ -1,5 +1,5 @@
-// OUT/ingest.json: the counts of a `data ingest` run, for `data audit`. It holds no content, and tenants under a keyed
-// digest of their name (data/id_key.h).
+// OUT/ingest.json: the counts of a `data ingest` run, for `data audit`. It holds no content, and
+// each tenant appears only as a keyed digest of its name (data/id_key.h).
 #pragma once
 
 #include <cstdint>

@@ -194,7 +194,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (depth == 0 && (c == ',' || c == ']')) {
-      end = i;  // end of a value without brackets, or the byte after one with brackets
+      end = i;  // i is the delimiter after the value
     } else if (c == '}' || c == ']') {
       --depth;
       if (depth == 0 && array_ == ArrayState::kNone) end = i + 1;

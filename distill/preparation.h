@@ -33,8 +33,8 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Keeps the first conversations of both halves, until each half has at least the given number of rows. The verdict half
-// keeps at least twice the conversations that a verdict needs, the selection half at least as many.
+// Keeps the first conversations of both halves, until each half has at least the given number of rows. Whatever that
+// number is, the selection half keeps at least kMinVerdictConversations, the verdict half at least twice as many.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows);
 
 struct PreparationInput {

@@ -72,7 +72,7 @@ struct Peak {
 // baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted. limit is 0 if no
 // stratum is large enough.
 struct Amber {
-  static constexpr double kDrop = 0.03;  // δ, the smallest drop worth money
+  static constexpr double kDrop = 0.03;  // δ, the smallest drop of acceptance that is worth acting on
   static constexpr int64_t kPhaseOne = 2000;
   double cusum = 0, limit = 0;
   bool on() const { return limit > 0 && cusum > limit; }

@@ -214,7 +214,7 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // Keeps an alarm if no page of its engine gives counters now, because nothing ends it.
+  // If no page of the engine gives counters this time, its earlier alarm stays: only new counters can clear it.
   void recall_alarm(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     if (chart.alarm().empty()) return;

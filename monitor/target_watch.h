@@ -18,8 +18,8 @@ namespace specdec::monitor {
 struct TargetWatchOptions {
   std::string url, model;  // model "" = the first model of /v1/models
   Secret api_key;
-  int calls = 32;  // requests per look for each of 8 prompts
-  // Seconds between looks. What the endpoint says about itself is asked for at every check.
+  int calls = 32;  // requests per prompt in one poll; there are 8 prompts
+  // Seconds between polls. What the endpoint says about itself is asked for at every check.
   double every_s = 86400;
   double false_alarm_every_days = 365;
   std::function<void(double)> sleep;  // tests replace the wait between attempts

@@ -18,7 +18,7 @@ namespace {
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // why its package is stale: the target there has changed
+  std::string stale_reason = {};  // "" = not stale; else how the target in the draft's package differs
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };

@@ -19,7 +19,7 @@ struct LaunchPlan {
   std::string target_reference;  // "" = target/ inside the package
   std::string target_id;         // fingerprints, by which converted files are named
   std::string draft_id;
-  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated; otherwise the engine chooses
+  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated; for anything else the engine chooses
   // The gate's verification rule (run_options.h). Engines that know only token and block use token for the others.
   std::string verify;
   bool greedy = false;                // validated at temperature 0

@@ -38,10 +38,10 @@ class PackageStore {
  public:
   virtual ~PackageStore() = default;
   virtual const char* scheme() const = 0;  // the prefix of its stores' names; "" = a directory
-  // Brings transfer.package, which is in a directory, into transfer.store, a store of this kind, and points the channel
-  // at it.
+  // Copies transfer.package, which is in a local directory, into transfer.store, a store of this kind, and points the
+  // channel at it.
   virtual TransferOutcome push(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
-  // Brings transfer.package, whose name has this kind's form, into the directory transfer.store.
+  // Copies transfer.package, an address in a store of this kind, into the local directory transfer.store.
   virtual PackageOutcome pull(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
 };
 

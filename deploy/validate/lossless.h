@@ -19,8 +19,9 @@ namespace specdec::deploy {
 // Contract, Exactness: returns whether the best two logits differ by less than 4 × unit round-off × the largest finite
 // |logit|.
 bool is_near_tie(std::span<const float> logits, double unit_roundoff);
-// Returns the unit round-off: 2^-24 for fp32 and int8, 2^-11 for fp16, 2^-8 for bf16 (half the distance from 1 to the
-// next number, rounded to nearest). Throws Error(kInternal) for other names.
+// Returns the unit round-off of the activations' arithmetic, half the distance from 1 to the next larger number: 2^-24
+// for fp32 and for int8 (only weights are int8), 2^-11 for fp16, 2^-8 for bf16. Throws Error(kInternal) for other
+// names.
 double unit_roundoff(const std::string& dtype);  // fp32 | fp16 | bf16 | int8
 
 struct GreedyComparison {

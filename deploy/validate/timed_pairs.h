@@ -37,7 +37,7 @@ struct PairsOptions {
 };
 
 struct TimedPairs {
-  std::vector<PairFigures> runs;  // [count]; of a run that was always disturbed, the first one
+  std::vector<PairFigures> runs;  // [count], one per run; if every repetition was disturbed, the first
   std::vector<bool> clean;        // [count] whether the run was undisturbed
   MachineUse machine;
 };

@@ -22,7 +22,8 @@ struct Choice {
     size_t sequence;
   };
   std::vector<double> overlaps;  // [max K]
-  std::vector<double> seconds;   // cost of a target pass relative to a plain one; entry i: i · `apart` more rows
+  // [i]: the cost of a target pass with i · `apart` rows more than plain decoding, divided by that of the plain pass.
+  std::vector<double> seconds;
   std::vector<Item> items;
   std::vector<int> k;  // [sequence]
   std::vector<KController*> undecided;

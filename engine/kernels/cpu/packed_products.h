@@ -11,8 +11,8 @@ namespace {
 // Rows that share a group while it is in the first-level cache.
 constexpr int64_t kTotalRows = 24;
 
-// Returns W outputs from `at` on for input k of a group in a whole block. P is k % 2, M the number of rows it is used
-// for.
+// Returns the weights of input k for the W outputs from `at` on, out of a group of a full block. P is k % 2, M the
+// number of activation rows that are multiplied by these weights.
 template <int W, int P, int M = 1>
 inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) {
   return load<W>(&group->value + k * kPackOutputs + at);
