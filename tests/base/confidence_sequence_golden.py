@@ -39,8 +39,8 @@ def case(name, x, level, breaks, truncation, stakes=(), plug_in=True):
     shared = dict(breaks=breaks, trunc_scale=truncation, running_intersection=True)
     given = dict(lambdas_fns_positive=bets[0], lambdas_fns_negative=bets[1]) if stakes else {}
     low, high = betting_cs(x, alpha=level, **shared, **given)
-    # Each end of the two-sided interval is the one-sided sequence at half the level, unless every mean is refuted at
-    # once.
+    # Each end of the two-sided interval equals the one-sided sequence at half the level, unless the data refute every
+    # mean.
     lower = betting_lower_cs(x, alpha=level / 2, **shared, **(dict(lambdas_fns=bets[0]) if stakes else {}))
     assert np.array_equal(low, lower) != (name == "no mean is left"), name
     cases.append(

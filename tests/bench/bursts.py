@@ -146,7 +146,7 @@ def stop(servers):
 
 
 def drafting(run):
-    """Returns the share of the steps that drafted."""
+    """Returns the fraction (0 to 1) of the steps of a run in which at least one token was drafted."""
     steps = labelled(run["moved"], "spec_decode_num_steps_total")
     return round(1 - steps.get("0", 0) / max(sum(steps.values()), 1), 3)
 
@@ -222,7 +222,7 @@ def main():
                     servers = [Served(o.build, *flags, "--draft", folder, *o.flags.split()), Served(o.build, *flags)]
                     drafted, plain = servers
                     for server in servers:
-                        burst(server, ["Once"], o)  # start-up cost of a process
+                        burst(server, ["Once"], o)  # not measured: absorbs the start-up cost of a process
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
                 runs = {
                     server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order

@@ -23,7 +23,7 @@ import made_models
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the loops end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a regular exit also ends the busy loops
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", type=Path)
     p.add_argument("--target", type=Path, required=True)

@@ -334,7 +334,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # the text had the tag before
+                continue  # the original text contained the tag already
             total += 1
             ok = judge(kind, original)
             good += ok

@@ -32,7 +32,7 @@ def read(path):
         for row in whole.splitlines() if name.endswith(".jsonl") else [whole]:
             try:
                 yield from texts(json.loads(row))
-            except ValueError:  # a test's broken file
+            except ValueError:  # files of tests may be broken on purpose
                 pass
     elif name.endswith((".txt", ".md", ".cpp", ".h", ".py", ".rs", ".cmake", ".yml", ".js", ".html")):
         yield whole

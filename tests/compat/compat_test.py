@@ -87,7 +87,8 @@ def check_run(work, expected):
     # Runs in the folder of the run with the same arguments, because --resume refuses other options and other paths.
     os.chdir(work)
     if not expected["distill"].get("resumes", True):
-        # Batch size and schedule had other defaults: to go on with today's would be another run.
+        # That version had other defaults of batch size and schedule. Continuing with the present defaults would be
+        # another run, so --resume must be refused.
         run(
             *expected["distill"]["command"],
             "--resume",
@@ -165,7 +166,8 @@ def check_monitor(work, expected):
         len(report["history"]) == told["rows"]["history"] and len(report["transitions"]) == told["rows"]["transition"],
         "monitor report: all of history and transitions",
     )
-    # A position is kept under the file's device and inode, which a checkout does not preserve.
+    # The monitor stores how far it has read a file under the file's device and inode, which a checkout does not
+    # preserve.
     status = (work / "records.jsonl").stat()
     with closing(sqlite3.connect(db)) as connection:
         connection.execute("UPDATE source SET file = ?", (f"{status.st_dev}:{status.st_ino}",))

@@ -1,4 +1,4 @@
-// A warm step allocates only the logits of its passes.
+// After a few steps, a step allocates no memory except the logits of its forward passes.
 #include <gtest/gtest.h>
 
 #include <deque>

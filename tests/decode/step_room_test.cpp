@@ -123,7 +123,7 @@ TEST(StepRoom, AloneItGivesUpItsDeepestLevelsAndThenTheStep) {
   }
 }
 
-// A draft without room gives up its own caches for a while and does not count as failed.
+// A draft whose caches are full closes them and does not draft for some steps; it does not count as failed.
 TEST(StepRoom, ADraftWithoutRoomRestsAndComesBack) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &draft);

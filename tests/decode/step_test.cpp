@@ -169,7 +169,7 @@ TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
   while (r.s.remaining() > 0) {
-    if (r.s.remaining() == 21) {  // a few plain steps in between
+    if (r.s.remaining() == 21) {  // makes a few plain steps between the others
       r.s.replace_controller({.fixed_k = 0});
       for (int i = 0; i < 5; ++i) stepper.step(batch);
       r.s.replace_controller({.fixed_k = 3});
@@ -332,8 +332,8 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 
-// A prompt that the draft's first pass prefills costs time, however short it is, and that pass does not count as a
-// draft step.
+// The draft's first pass prefills the prompt. Its time is recorded, however short the prompt is, but not as the cost of
+// a draft step.
 TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;

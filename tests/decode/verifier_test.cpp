@@ -10,7 +10,8 @@ namespace {
 
 using Row = std::vector<float>;
 
-// The expected number of accepted tokens, and the joint distribution of that number and `next`, over every outcome.
+// Summary over every random outcome of a verification: the expected number of accepted tokens, and the joint
+// distribution of that number and the token that follows them (`next`).
 struct Summary {
   double accepted = 0;
   std::map<std::pair<int64_t, int32_t>, double> outcomes;

@@ -1,4 +1,5 @@
-// Runs Stepper::step itself over every outcome: the tokens it emits are distributed like the target's own.
+// Runs Stepper::step over every outcome of its random choices, and checks that the emitted tokens have the target's
+// distribution.
 #include "tests/lossless/enumeration.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kExact = 1e-7;  // rounding of fp32 probabilities
+constexpr double kExact = 1e-7;  // allowed difference of probabilities: rounding of fp32
 
 Case fixed(int k, VerifyRule rule) {
   Case c;
@@ -19,7 +20,7 @@ Case fixed(int k, VerifyRule rule) {
   return c;
 }
 
-// The draft stops after a kept token that it was not sure of.
+// A case in which drafting stops after a token to which the draft gave a low probability.
 Case unsure(VerifyRule rule, CostModel& costs) {
   Case c;
   c.rule = rule;
@@ -42,7 +43,7 @@ TEST(Enumeration, EveryRuleAndK) {
       Case c = fixed(k, rule);
       c.length = k == 3 ? 3 : k + 2;
       expect_exact(c, to_string(rule) + " K=" + std::to_string(k));
-      c.length = c.remaining = 4;  // K shrinks towards the end
+      c.length = c.remaining = 4;  // no more tokens are wanted, so K is reduced towards the end
       expect_exact(c, to_string(rule) + " to the last token, K=" + std::to_string(k));
     }
 }
@@ -132,7 +133,8 @@ TEST(Enumeration, BlockAcceptsAtLeastAsMany) {
   }
 }
 
-// Returns recorded costs: the draft takes a twentieth of the target's time, and a row is almost free.
+// Returns measured costs relative to a plain target pass: a draft pass takes `draft`, each more row of a target pass
+// takes `per_row`.
 CostModel cheap_draft(double draft = 0.05, double per_row = 0.02) {
   CostModel costs;
   for (int batch = 1; batch <= 2; ++batch)
@@ -150,7 +152,8 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
     c.controller = {.max_k = 3};
     c.length = 4;
     c.remaining = 6;
-    // Expensive drafting and sharp drafts: whether the next token pays depends on the confidence of the kept ones.
+    // With expensive drafting and sharp draft distributions, whether drafting another token pays depends on the
+    // probabilities of the tokens drafted so far.
     CostModel costs = cheap_draft(0.30, 0.05);
     c.costs = &costs;
     c.draft = toy::random_logits(5, 4.0);
@@ -197,8 +200,9 @@ TEST(Enumeration, BatchOfTwoSequences) {
   }
 }
 
-// How much is drafted depends on what was drawn, and so does whether it fits. Tokens drafted for a pass that did not
-// fit are verified later all the same; drawing them again would be wrong, which the enumeration detects.
+// The number of drafted tokens depends on which tokens were drawn, and so does whether the target pass fits into the
+// cache. Tokens drafted for a pass that did not fit are verified later. Drawing them again would bias the output, which
+// the enumeration detects.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
@@ -216,7 +220,8 @@ TEST(Enumeration, APassWithoutRoomForTheBatch) {
   }
 }
 
-// A sequence that steps alone gives up its deepest levels, as if drafting had ended there.
+// If the pass of a single sequence does not fit, its deepest drafted levels are dropped, as if drafting had ended
+// before them.
 TEST(Enumeration, APassWithoutRoomForTheDeepestLevels) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules)

@@ -7,7 +7,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kRounding = 5e-7;  // the processors run in fp32, the reference in double
+constexpr double kRounding = 5e-7;  // allowed difference: the processors run in fp32, the reference in double
 
 struct NamedRules {
   const char* name;
@@ -112,8 +112,8 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
       }
 }
 
-// Uses the state at the start of the step for all its positions, as an engine does that applies penalties only once per
-// step.
+// A wrong constraint: uses the state at the start of the step for all positions of the step, like an engine that
+// updates penalties only once per step.
 class Frozen final : public Constraint {
  public:
   void allowed(std::span<uint32_t> bits) override {

@@ -38,7 +38,7 @@ TEST(Sampled, SeededDrawsFollowTheWeights) {
   toy::random_logits(7, 3.0)(toy::Tokens{1}, weights);
   double total = 0;
   for (float& w : weights) total += w = std::exp(w);
-  weights[5] = 0;  // never drawn
+  weights[5] = 0;  // token 5 must never be drawn
   total = 0;
   for (const float w : weights) total += w;
   std::vector<double> probabilities;

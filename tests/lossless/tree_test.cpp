@@ -1,5 +1,5 @@
-// Trees through the whole step over every outcome: drawn without replacement, verified by each rule, with caches cut to
-// the kept path.
+// Enumerates the whole step with draft trees: children drawn without replacement, each verification rule, and caches
+// cut to the accepted path.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ TEST(Trees, GreedyAndCuts) {
     Case c = tree_case({2, 2}, rule);
     c.sampling.temperature = 0;
     expect_exact(c, "greedy " + to_string(rule));
-    c.sampling = {.temperature = 0.7, .top_k = 2};  // leaves fewer tokens than children
+    c.sampling = {.temperature = 0.7, .top_k = 2};  // fewer tokens have a probability than a node has children
     c.tree = {3, 1};
     expect_exact(c, "top-k " + to_string(rule));
     c.sampling = {.top_p = 0.6};
@@ -92,7 +92,8 @@ TEST(Trees, TwoSequencesOfOtherDepths) {
   }
 }
 
-// More children never lose: without replacement at least as many tokens are kept as by the chain.
+// More children per node never reduce acceptance: with children drawn without replacement, the expected number of
+// accepted tokens is at least that of a chain.
 TEST(Trees, KeepMoreThanChains) {
   for (const uint64_t seed : {1, 5, 9}) {
     const auto accepted = [&](std::vector<int> tree, VerifyRule rule) {
@@ -110,7 +111,7 @@ TEST(Trees, KeepMoreThanChains) {
   }
 }
 
-// A chain gives the same result written as a tree of one child per node.
+// A tree of one child per node gives the same result as a chain.
 TEST(Trees, OfOneChildAreChains) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case tree = tree_case({1, 1, 1}, rule), chain = tree;
@@ -119,7 +120,8 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// A node has no children while its neighbours have some: the draft may not continue there, but the target does.
+// A node has no children while other nodes of its level have some: the draft can propose no token after it, but the
+// target can.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)
@@ -183,15 +185,14 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   }
 }
 
-// The same enumeration detects known mistakes.
+// The enumeration fails, as it should, for verification functions with known mistakes.
 TEST(Trees, WrongRulesAreFound) {
   const auto error = [](VerifyRule rule, Stepper::VerifyFn fn) {
     Case c = tree_case({2, 1}, rule);
     c.verify_fn = fn;
     return enumerate(c).error;
   };
-  // Tests the second child against q as if the first had not been drawn from it, like twins of a tree drawn with
-  // replacement.
+  // A wrong rule: tests the second child against q as if the first child had not been removed from q before the draw.
   EXPECT_GE(error(VerifyRule::kToken,
                   [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) -> VerifyResult {
                     const int32_t first = next_child(in, -1), second = next_child(in, -1, first + 1);
@@ -209,7 +210,7 @@ TEST(Trees, WrongRulesAreFound) {
                     return {0, r.draw(Purpose::kResidual, p), -1};
                   }),
             kWrong);
-  // Verifies the draft's likeliest tokens as if they had been drawn from q.
+  // A wrong rule: verifies the draft's likeliest tokens as if they had been drawn from q.
   Case c = tree_case({2}, VerifyRule::kTarget);
   c.verify_fn = [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>&) {
     return verify_recursive(in, r);
@@ -217,7 +218,7 @@ TEST(Trees, WrongRulesAreFound) {
   EXPECT_GE(enumerate(c).error, kWrong);
 }
 
-// A node that occurs twice among its siblings is an error.
+// Two children of a node with the same token are an error.
 TEST(Trees, TwinsAreAnError) {
   toy::Enumerator choices;
   choices.begin();

@@ -1,4 +1,4 @@
-// Rules that are known to be wrong must fail the same comparison that the right ones pass.
+// Verification rules that are known to be wrong must fail the comparison that the correct rules pass.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -67,7 +67,7 @@ TEST(WrongRules, TargetNotRenormalisedAfterTopP) {
     VerifyInput other = in;
     for (const auto row : in.p) {
       auto& raw = p.emplace_back(row.begin(), row.end());
-      for (float& w : raw) w *= 0.75f;  // the mass that top-p kept
+      for (float& w : raw) w *= 0.75f;  // 0.75 is the total probability of the tokens that top-p keeps
     }
     for (size_t i = 0; i < p.size(); ++i) other.p[i] = p[i];
     return verify(base, other, r, scratch);
@@ -81,7 +81,7 @@ TEST(WrongRules, BlockTruncatedAfterLookingAtAcceptance) {
                                     std::vector<float>& scratch) {
     const VerifyResult seen = verify(base, in, r, scratch);
     if (seen.accepted == static_cast<int64_t>(in.drafted.size())) return seen;
-    // As if no more tokens had been drafted.
+    // Draws the next token as if the refused tokens had not been drafted.
     return VerifyResult{seen.accepted, r.draw(Purpose::kTarget, in.p[seen.accepted])};
   };
   EXPECT_GE(error_of(rule), kWrong);

@@ -1,4 +1,4 @@
-// A warm pass allocates only its logits.
+// A forward pass allocates only the tensor of its logits, once a pass of the same size has run before.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

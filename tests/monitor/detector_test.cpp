@@ -162,7 +162,7 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    // the first thousand have left the window by now
+    // In the end the first thousand requests have left the window.
     const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }

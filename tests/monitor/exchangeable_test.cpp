@@ -27,8 +27,8 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// While nothing changes, day after day, the mean of the e-values is at most 1 and alarms are as rare as stated,
-// although all looks share the pool.
+// While the model does not change, the mean of the e-values is at most 1 and alarms are as rare as stated, although
+// each look (one day's set of calls) is compared with the same pool of earlier calls.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
   const double level = std::log(100.0);  // one look with ½ · 200 reaches it
@@ -134,7 +134,7 @@ TEST(Exchangeable, MissingTokensAreCensored) {
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
 }
 
-// Every third text ends differently, as batching may cause.
+// A third of the greedy texts ends differently from the others, as different batching may cause.
 TEST(Exchangeable, GreedyTexts) {
   PhiloxStream draw(10, 0), stream(8, 0);
   const auto answer = [&](int i) {

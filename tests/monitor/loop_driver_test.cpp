@@ -221,8 +221,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
-// When `specdec package` ends with 74, that says nothing about a package: the move is made later, and an alarm
-// meanwhile waits for it.
+// Exit code 74 of `specdec package` is an I/O error and says nothing about the package: the next check tries the
+// promotion again, and an alarm that comes meanwhile waits until then.
 TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   write_requests(200, 0.80, 0.60);
   const std::string candidate = make_candidate("c", 5);
@@ -304,8 +304,8 @@ TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "drop"}));
 }
 
-// The target is swapped. There is no probe and no cooldown. The candidate is for the new target, and while it is being
-// made that target is not reported as a change again.
+// The served target is replaced. The loop then trains a candidate for the new target without a probe and without a
+// cooldown, and does not report the new target as a change again while the candidate is being trained.
 TEST_F(Tried, AStaleTargetToItsEnd) {
   options.policy.loop = "LOOP.toml";
   write_requests(200, 0.80, 0.60);

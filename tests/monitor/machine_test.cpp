@@ -70,7 +70,7 @@ TEST(Machine, IsTheTableOfItsPage) {
                              << table.begin()->first.second;
 }
 
-// Walks the machine at random and checks what must hold whatever happens.
+// Sends random events to the state machine and checks the properties that must hold after any sequence of events.
 TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
   PhiloxStream random(7, 1);
   Stage stage = Stage::kHealthy;
@@ -153,7 +153,7 @@ TEST(Machine, EventsOfALook) {
   EXPECT_EQ(event(Verdict::kInconclusive), Event::kAlarm);
 }
 
-// Returns a memory with which every action of the table has something to do.
+// Returns a memory in the given stage, with every field set that an action of the table needs.
 Memory memory_in(Stage stage) {
   Memory m;
   m.stage = stage;

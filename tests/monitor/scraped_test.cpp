@@ -75,7 +75,8 @@ TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
   EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
 }
 
-// The alarm does not depend on the page: whatever happens to the page, it stays until somebody looks into it.
+// An alarm raised by the counters of a page stays in all later checks in which the page gives no usable counters,
+// whatever the cause.
 TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
   write_requests(100, 0.80, 0.60);
   options.sources = {dir / "log.jsonl", server.url()};
@@ -172,7 +173,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
     server.page(page(""));
     expect_error(ErrorKind::kData, {server.url(), "no count", "[0, 9007199254740992]"}, [&] { look(); });
   }
-  drafts = drafts_before + 1e15;  // a counter can hold it, but no server makes as many
+  drafts = drafts_before + 1e15;  // a counter can hold this number, but no server makes as many steps
   server.page(page(""));
   CheckResult r = look();
   EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;

@@ -91,7 +91,8 @@ TEST(Simulation, DelaysAreAsStated) {
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
 
-// Traffic changes although no domain does: expects no alarm in 1e5 requests, in each of several runs.
+// For traffic whose mix changes although the acceptance of each domain does not: expects no alarm in `requests`
+// requests, in each of `runs` runs.
 void expect_no_alarm(const Baseline& baseline, const std::function<void(Detector&, Traffic&, int64_t n)>& next,
                      int runs = 3, int64_t requests = 100000) {
   for (int run = 0; run < runs; ++run) {

@@ -1,5 +1,5 @@
-// Tests of admission before the queue: places for connections, turns of the workers, bytes and host names. They use no
-// socket, no thread and no clock.
+// Tests of admission before the queue: the limit on connections, the turns of the worker threads, the limit on bytes,
+// and host names. They use no socket, no thread and no clock.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -35,7 +35,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
              metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos;
     });
   };
-  accept("key-of-anna-1", 0);  // waits at the gate
+  accept("key-of-anna-1", 0);  // blocks in the runner's start() because the gate is closed
   accept("key-of-anna-1", 1);
   accept("key-of-anna-2", 2);
   const Response full = s.ask(request("key-of-anna-2"));
@@ -153,7 +153,8 @@ TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
   EXPECT_EQ(ask(1).status, 200) << "what was refused holds nothing";
 }
 
-// A host that runs out of memory may kill a child process instead of the server.
+// A host that runs out of memory may kill the server's child process (here the one that renders chat templates) instead
+// of the server.
 TEST(Api, HealthSaysThatNothingCanBeMadeReadyAnyMore) {
   Running s;
   s.chat_template.confine();

@@ -140,7 +140,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
       b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
       pushed[tenant] += sent.back()->choices();
     };
-    const auto refill = [&] {  // a turn starts at most four answers
+    const auto refill = [&] {  // keeps requests waiting for both tenants; a turn starts at most four answers
       while (waiting("many") <= kBatch) {
         std::vector<std::string> prompts;
         for (int64_t i = 1 + below(8); i > 0; --i)

@@ -1,4 +1,4 @@
-// Tests of the transport alone: listeners, places for connections, and how they end.
+// Tests of the HTTP transport alone: listeners, the limit on the number of connections, and how connections end.
 #include <gtest/gtest.h>
 
 #include "tests/serve/toy_http.h"
@@ -53,7 +53,8 @@ TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {
   EXPECT_EQ(other.read().status, 200);
 }
 
-// A connection that is asked to give way while its next request arrives answers that request and then closes.
+// A connection that the server asks to close for a new one while its next request arrives answers that request first
+// and then closes.
 TEST(Http, WhoAnswersWhenAskedToGiveWayLeavesAfterwards) {
   Http h;
   std::vector<std::unique_ptr<Client>> busy;

@@ -73,7 +73,7 @@ TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
   EXPECT_EQ(take(queue), flood[1]);
   queue.generated("a", 1);
   EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
-  queue.generated("b", 4);  // 28 against 22: a generated token counts twice
+  queue.generated("b", 4);  // service is now 28 against 22, because a generated token counts twice
   EXPECT_EQ(take(queue), flood[2]);
   EXPECT_EQ(next(queue), "b") << "28 against 32";
   EXPECT_EQ(take(queue), flood[3]);
@@ -119,7 +119,8 @@ TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
   EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
 }
 
-// Otherwise prompts that are in the cache would be answered before everything else.
+// An answer whose prompt is in the cache costs no prefill but still counts as a turn; otherwise such answers would be
+// started before all others.
 TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   RequestQueue queue(64);
   for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));

@@ -266,8 +266,8 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   EXPECT_EQ(collect(*first)[0].result->completion_tokens, 50);
 }
 
-// With room for a limited number of tokens, the newest sequence is preempted and is prefilled again when another one
-// has finished. Nothing new starts before that.
+// When the caches are full, the newest sequence is preempted, and prefilled again when another sequence has finished.
+// No new sequence starts before that.
 TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   Bench b(4);
   b.runner.limit_room(100);
@@ -366,8 +366,8 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   EXPECT_EQ(b.runner.open(), 0u);
 }
 
-// Several threads push random mixes of requests, cancels and batch sizes: every request gets the answer that it gets
-// alone.
+// Several threads push random mixes of requests, cancels and batch sizes: every request gets the answer that the same
+// request gets when it runs alone.
 TEST(Scheduler, ConcurrentIsAlone) {
   PhiloxStream random(11, 0);
   for (int round = 0; round < 6; ++round) {

@@ -290,7 +290,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   s.runner.close_gate();
   const std::string request = post("/v1/completions", R"({"prompt":"say:done"})");
   std::vector<std::unique_ptr<Client>> waiting;
-  // One is being started (it waits at the gate), two are queued.
+  // One request is being started (start() blocks at the closed gate), two are queued.
   for (int i = 0; i < 3; ++i) {
     waiting.push_back(std::make_unique<Client>(s.port));
     waiting.back()->send(request);
@@ -305,7 +305,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   EXPECT_EQ(Json::parse(full.body)["error"]["code"], "queue_full");
   EXPECT_EQ(s.ask(get("/health")).status, 200);
   EXPECT_EQ(s.ask(get("/ready")).status, 200);
-  waiting.pop_back();  // its client disconnects, so there is room again
+  waiting.pop_back();  // the client of a queued request disconnects, so the queue has room again
   wait_until([&] {
     Client c(s.port);
     c.send(request);
@@ -442,7 +442,8 @@ TEST(Server, MetricsAndDashboard) {
       EXPECT_EQ(page.body.substr(at, 26), "http://www.w3.org/2000/svg") << "nothing is loaded from elsewhere";
 }
 
-// Many clients at once, with cancels and bad requests among them: every request gets the answer that it gets alone.
+// Many clients at once, with cancels and bad requests among them: every request gets the answer that the same request
+// gets when it is sent alone.
 TEST(Server, ConcurrentIsAlone) {
   Running s;
   s.start();

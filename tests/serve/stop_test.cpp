@@ -7,8 +7,8 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns what a reader may see, which is the text before the stop string that completes first (the longest if several
-// complete at the same byte), and whether one completes.
+// Returns the text that a client may see, and whether a stop string completes. The visible text ends before the stop
+// string that completes first (the longest one if several complete at the same byte).
 std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
@@ -53,8 +53,8 @@ TEST(StopMatcher, WithoutStopStringsTextPasses) {
   EXPECT_EQ(m.finish(), "");
 }
 
-// For any text and stop strings, cut anywhere, the result is that of the definition, and text once shown is never taken
-// back.
+// For any text and stop strings, and however the text is cut into pieces, the result is that of the definition above,
+// and text that was shown once is never withdrawn.
 TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
   PhiloxStream random(7, 0);
   for (int round = 0; round < 3000; ++round) {

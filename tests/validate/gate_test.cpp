@@ -54,9 +54,9 @@ TEST(Gate, EachBranch) {
   r = good();
   r.alpha = {0.5, {0.45, 0.599}, 100};
   EXPECT_EQ(verdict(r), Verdict::kFail);
-  r.alpha.ci.high = 0.6;  // touches the floor
+  r.alpha.ci.high = 0.6;  // the upper end of the interval equals the floor
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
-  r.alpha = {0.62, {0.6, 0.64}, 100};  // the lower end must be above, not on it
+  r.alpha = {0.62, {0.6, 0.64}, 100};  // to pass, the lower end must be above the floor, not equal to it
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.alpha.ci.low = 0.601;
   EXPECT_EQ(verdict(r), Verdict::kPass);
@@ -106,7 +106,7 @@ TEST(Gate, FewerPartsStillDecideWhatIsDecided) {
   EXPECT_EQ(verdict({}), Verdict::kInconclusive);
 }
 
-// Times of a busy machine decide nothing, whichever way they point, and the reason says so.
+// Times measured on a busy machine decide nothing, whether they show a gain or a loss, and the reason says so.
 TEST(Gate, ABusyMachineIsInconclusive) {
   for (const Estimate speedup : {Estimate{0.8, {0.7, 0.9}, 8}, Estimate{1.5, {1.4, 1.6}, 8}}) {
     auto r = good();
@@ -196,7 +196,7 @@ TEST(Gate, SegmentsWithAFloorDecide) {
 TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   auto r = good();
   r.baseline = ValidationReport::Baseline{{-0.10, {-0.12, -0.08}, 90}, "old", std::string(64, 'a'), std::nullopt, {}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // reported, but decides nothing
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the figure is reported, but decides nothing
   r.baseline->min_gain = -0.02;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("serving draft -0.100 [-0.120, -0.080] is below -0.020"), std::string::npos);

@@ -11,7 +11,7 @@ namespace {
 using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
-// Two CPUs. Other processes use `others` of them from `from` to `to`, and this process uses all the rest.
+// A meter of two CPUs. Other processes use `others` CPUs from second `from` to second `to`; this process uses the rest.
 class Neighbours final : public CpuMeter {
  public:
   Neighbours(const ManualClock& clock, double others, double from, double to)
@@ -129,7 +129,7 @@ TEST(TimedPairs, TheShortestOfRepeatsCounts) {
   EXPECT_EQ(t.runs[1].normal.seconds, 5);
 }
 
-// A run whose step cost differs from the others' in either direction is measured again, and only that run.
+// A run whose time per step is much lower or higher than that of the other runs is measured again, and only that run.
 TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   for (const double odd : {0.5, 2.0}) {
     ManualClock clock;

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 const SystemClock kClock;
 const specdec::testing::IdleMeter kIdle;
 
-// Writes a random decoder with the demo's tokenizer; `noise` moves it away from the one with the same seed.
+// Writes a random decoder with the demo's tokenizer. `noise` is the size of random changes to the weights of the seed.
 void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -211,7 +211,7 @@ TEST_F(Validate, StaleComesFirst) {
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   ValidateOptions o = options();
-  o.data = folder_ / "nowhere";  // is not even opened
+  o.data = folder_ / "nowhere";  // does not exist, which is no error because the data is not opened
   const Validation v = run_validate(o, kClock, kIdle);
   EXPECT_EQ(v.report.verdict, Verdict::kStale);
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);

@@ -144,7 +144,8 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
     }
 }
 
-// A client that names a seed may rely on this: neither draft, K nor neighbours change the text.
+// A client that sends a seed may rely on this: the text depends neither on the draft nor on K nor on concurrent
+// requests.
 TEST(Matrix, ASeedGivesOneText) {
   const Json body = {{"prompt", "ab"}, {"max_tokens", 40}, {"seed", 11}, {"ignore_eos", true}};
   std::set<std::string> texts;
@@ -195,7 +196,7 @@ TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
 
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
-  for (int i = 0; i < 40; ++i) {  // more failures in a row than a broken device needs to be recognised
+  for (int i = 0; i < 40; ++i) {  // more failures in a row than the number after which a device counts as broken
     const Response r = server.ask({{"prompt", "a"},
                                    {"max_tokens", 5},
                                    {"bad_words", {"a", "b", "c", "d"}},

@@ -16,7 +16,7 @@ namespace {
 using decode::LogitsProcessors;
 using decode::toy::Tokens;
 
-// A sampling option: the fields of the request and what they mean.
+// A sampling option: the fields of the request and the distribution that they define.
 struct Option {
   std::string name;
   Json fields;
@@ -38,7 +38,7 @@ std::string letters(const Tokens& answer) {
   return text;
 }
 
-// Computes the probability of every answer by walking the tree of texts.
+// Adds to `out` the probability of every answer that begins with `answer`, by recursion over the next token.
 void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability,
           std::map<Tokens, double>& out) {
   const bool stopped = !o.stop.empty() && letters(answer).find(o.stop) != std::string::npos;
@@ -186,7 +186,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   }
 }
 
-// The same comparison detects an option that is left out.
+// The comparison with the distribution fails, as it should, if an option is left out of the requests.
 TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
   ToyServer server({2, VerifyRule::kToken});
   Option option;

@@ -1,5 +1,5 @@
-// Tests of the runner over decode::Stepper with models that are tables: which sequences fail, that the others continue,
-// and that no text depends on its neighbours.
+// Tests of StepperRunner over toy models: which sequences fail, that the others continue, and that no text depends on
+// which other sequences are in the batch.
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int64_t kTokens = 12, kLength = 200;
-constexpr int32_t kPoison = 11;  // never drawn; makes a model fail on a prompt that contains it, when told to
+constexpr int32_t kPoison = 11;  // a token that is never drawn; after fail_on_poison() a model fails on it
 
 using decode::toy::Model;
 
-// Makes a model whose logits are mostly the same for target and draft; `noise` scales the part that is its own.
+// Makes a model. The logits are a part that is the same for target and draft, plus `noise` times a part that differs.
 Model table(double noise = 0) {
   return Model(
       kTokens,
@@ -38,7 +38,7 @@ Model table(double noise = 0) {
       kLength);
 }
 
-// Makes every pass throw that asks for logits of a sequence with the poisoned token.
+// Makes the model throw in every pass that asks for logits of a sequence that contains kPoison.
 void fail_on_poison(Model& model, ErrorKind kind = ErrorKind::kDevice) {
   model.before_pass = [&model, kind](std::span<const decode::Extension> extensions) {
     for (const decode::Extension& e : extensions) {
@@ -114,8 +114,8 @@ TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
   EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
 }
 
-// An answer shares the prompt of another one, whether they start together or the other has already emitted tokens: the
-// prompt is prefilled once, and every text is the one that the answer has alone.
+// Two answers to one prompt share its cache, whether they start together or the first has already emitted tokens: the
+// prompt is prefilled once, and each text is the one that the answer has when it runs alone.
 TEST(StepperRunner, AnswersToOnePromptShareIt) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
   const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
@@ -175,8 +175,8 @@ TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
   EXPECT_EQ(b.target.open_sequences() + b.draft.open_sequences(), 0u);
 }
 
-// A failure of the device or of the library under it is told apart from one that a single sequence causes, whether or
-// not that sequence is alone in its pass.
+// The runner distinguishes a failure of the device (or of a library that drives it) from a failure that one sequence
+// causes, whether or not that sequence is alone in its pass.
 TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   for (const ErrorKind kind : {ErrorKind::kDevice, ErrorKind::kInternal, ErrorKind::kModel})
     for (const bool alone : {true, false}) {
