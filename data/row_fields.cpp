@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/sampling_ranges.h"
 #include "data/row_json.h"
 
 namespace specdec::data {
@@ -301,7 +302,7 @@ int64_t read_time(const Json* value) {
 std::optional<SamplingOptions> read_sampling(const Json& object, const std::string& prefix) {
   SamplingOptions s;
   bool any = false;
-  const auto number = [&](const char* key, double low, double high) -> std::optional<double> {
+  const auto number = [&](const char* key, const NumberRange& range) -> std::optional<double> {
     const Json* value = find(object, prefix.empty() ? key : prefix + key);
     double x = NAN;
     if (value && value->is_number()) x = value->get<double>();
@@ -312,14 +313,14 @@ std::optional<SamplingOptions> read_sampling(const Json& object, const std::stri
       x = std::strtod(value->get_ref<const std::string&>().c_str(), &end);
       if (*end != '\0') x = NAN;
     }
-    if (!(x >= low && x <= high)) return {};
+    if (!range.contains(x)) return {};
     any = true;
     return x;
   };
-  if (const auto x = number("temperature", 0, 10)) s.temperature = *x;
-  if (const auto x = number("top_k", 0, INT32_MAX)) s.top_k = static_cast<int64_t>(*x);
-  if (const auto x = number("top_p", 1e-6, 1)) s.top_p = *x;
-  if (const auto x = number("min_p", 0, 0.999999)) s.min_p = *x;
+  if (const auto x = number("temperature", kTemperatures)) s.temperature = *x;
+  if (const auto x = number("top_k", {.low = 0, .high = INT32_MAX})) s.top_k = static_cast<int64_t>(*x);
+  if (const auto x = number("top_p", {.low = 1e-6, .high = 1})) s.top_p = *x;
+  if (const auto x = number("min_p", {.low = 0, .high = 0.999999})) s.min_p = *x;
   return any ? std::optional(s) : std::nullopt;
 }
 

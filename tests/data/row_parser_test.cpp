@@ -50,6 +50,16 @@ TEST(RowParser, OpenAiChatWithMetadata) {
   EXPECT_DOUBLE_EQ(r.sampling->top_p, 0.9);
 }
 
+// Below float's range no sampler can use it, and a record that held it would be refused as a whole.
+TEST(RowParser, ATemperatureBelowFloatIsLeftOut) {
+  TrafficRecord r = parsed(R"({"prompt":"u","response":"a","temperature":1e-300,"top_p":0.5})");
+  ASSERT_TRUE(r.sampling);
+  EXPECT_EQ(r.sampling->temperature, 1);
+  EXPECT_EQ(r.sampling->top_p, 0.5);
+  r.id = r.conversation = "i";
+  EXPECT_NO_THROW(r.validate("row"));
+}
+
 TEST(RowParser, ChatEndsAtTheLastAnswer) {
   EXPECT_EQ(chat_text(parsed(
                 R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user",)"
