@@ -214,7 +214,8 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // If no page of the engine gives counters this time, its earlier alarm stays: only new counters can clear it.
+  // If no page of the engine gives counters this time, its earlier alarm stays: a chart never clears its alarm, only a
+  // restart of the detectors does.
   void recall_alarm(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     if (chart.alarm().empty()) return;
