@@ -200,14 +200,14 @@ int64_t json_int(const Json& object, const char* key, const JsonInts& allowed, c
                  ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
   if (!value && allowed.fallback) return *allowed.fallback;
-  return as_int(require(object, key, where, kind), key, allowed, where, kind);
+  return as_int(value ? *value : require(object, key, where, kind), key, allowed, where, kind);
 }
 
 double json_double(const Json& object, const char* key, const JsonNumbers& allowed, const std::string& where,
                    ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
   if (!value && allowed.fallback) return *allowed.fallback;
-  return as_double(require(object, key, where, kind), key, allowed, where, kind);
+  return as_double(value ? *value : require(object, key, where, kind), key, allowed, where, kind);
 }
 
 bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind) {

@@ -1,5 +1,6 @@
 #include "base/verdict.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 
@@ -13,21 +14,22 @@ struct Row {
   Verdict verdict;
   const char* name;
   int exit_code;
+  bool of_gate;  // validate can come to it
 };
 constexpr Row kRows[] = {
-    {Verdict::kPass, "pass", 0},
-    {Verdict::kFail, "fail", 3},
-    {Verdict::kNotLossless, "not_lossless", 3},
-    {Verdict::kNotWorthIt, "not_worth_it", 6},
-    {Verdict::kInconclusive, "inconclusive", 4},
-    {Verdict::kStale, "stale", 5},
-    {Verdict::kFaster, "faster", 0},
-    {Verdict::kHealthy, "healthy", 0},
-    {Verdict::kWarn, "warn", 0},
-    {Verdict::kDrift, "drift", 3},
-    {Verdict::kStaleTarget, "stale_target", 5},
-    {Verdict::kImproved, "improved", 0},
-    {Verdict::kNoSignificantGain, "no_significant_gain", 3},
+    {Verdict::kPass, "pass", 0, true},
+    {Verdict::kFail, "fail", 3, true},
+    {Verdict::kNotLossless, "not_lossless", 3, true},
+    {Verdict::kNotWorthIt, "not_worth_it", 6, true},
+    {Verdict::kInconclusive, "inconclusive", 4, true},
+    {Verdict::kStale, "stale", 5, true},
+    {Verdict::kFaster, "faster", 0, false},
+    {Verdict::kHealthy, "healthy", 0, false},
+    {Verdict::kWarn, "warn", 0, false},
+    {Verdict::kDrift, "drift", 3, false},
+    {Verdict::kStaleTarget, "stale_target", 5, false},
+    {Verdict::kImproved, "improved", 0, false},
+    {Verdict::kNoSignificantGain, "no_significant_gain", 3, false},
 };
 
 // Each verdict has the row of its own number.
@@ -56,25 +58,12 @@ std::optional<Verdict> verdict_named(std::string_view name) {
 
 int exit_code(Verdict verdict) { return row_of(verdict).exit_code; }
 
-bool is_gate_verdict(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kPass:
-    case Verdict::kFail:
-    case Verdict::kNotLossless:
-    case Verdict::kNotWorthIt:
-    case Verdict::kInconclusive:
-    case Verdict::kStale:
-      return true;
-    case Verdict::kFaster:
-    case Verdict::kHealthy:
-    case Verdict::kWarn:
-    case Verdict::kDrift:
-    case Verdict::kStaleTarget:
-    case Verdict::kImproved:
-    case Verdict::kNoSignificantGain:
-      return false;
-  }
-  return false;
+bool is_gate_verdict(Verdict verdict) { return row_of(verdict).of_gate; }
+
+std::string readable(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '_', ' ');
+  return out;
 }
 
 void to_json(Json& json, Verdict verdict) { json = to_string(verdict); }

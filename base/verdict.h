@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/json.h"
@@ -33,6 +34,8 @@ enum class Verdict {
 const char* to_string(Verdict verdict);
 // Returns nothing for a name that no verdict has.
 std::optional<Verdict> verdict_named(std::string_view name);
+// Returns a verdict's name for people: "not_worth_it" becomes "not worth it".
+std::string readable(std::string_view name);
 // Returns the contract's exit code for the verdict. bench_exit_code() and monitor_exit_code() say where these two
 // commands depart from it.
 int exit_code(Verdict verdict);

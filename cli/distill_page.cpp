@@ -160,7 +160,7 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   Page page;
   page.title = "Draft training";
   const std::string verdict = result.value("verdict", "");
-  page.verdict = deploy::readable(verdict);
+  page.verdict = readable(verdict);
   page.verdict_class = deploy::class_of(verdict_named(verdict).value_or(Verdict::kInconclusive));
   page.reason = result.value("reason", "");
   page.data = result;

@@ -13,16 +13,18 @@ namespace {
 // The commands from the program down to the one that the words have named so far.
 using Levels = std::vector<const CLI::App*>;
 
-std::string name_of(const Levels& levels) {
-  std::string name = "specdec";
-  for (size_t i = 1; i < levels.size(); ++i) name += " " + levels[i]->get_name();
-  return name;
+// Returns the words of the command with a space before each: " data ingest", "" for the program itself.
+std::string words_of(const Levels& levels) {
+  std::string words;
+  for (size_t i = 1; i < levels.size(); ++i) words += " " + levels[i]->get_name();
+  return words;
 }
 
+std::string name_of(const Levels& levels) { return "specdec" + words_of(levels); }
+
 [[noreturn]] void refuse(const Levels& levels, const std::string& what, const std::string& meant) {
-  std::string see = "specdec help";
-  for (size_t i = 1; i < levels.size(); ++i) see += " " + levels[i]->get_name();
-  throw Error(ErrorKind::kUsage, what + (meant.empty() ? ": see " : ": did you mean " + meant + "? See ") + see);
+  throw Error(ErrorKind::kUsage, what + (meant.empty() ? ": see " : ": did you mean " + meant + "? See ") +
+                                     "specdec help" + words_of(levels));
 }
 
 const CLI::App* subcommand(const CLI::App& app, const std::string& word) {
@@ -42,9 +44,8 @@ std::vector<std::string> subcommand_names(const CLI::App& app) {
 // Words that other tools have for these commands.
 const std::map<std::string, std::string>& other_words() {
   static const std::map<std::string, std::string> kWords = {
-      {"version", "--version"}, {"download", "fetch"},        {"train", "distill"},     {"eval", "validate"},
-      {"evaluate", "validate"}, {"benchmark", "bench"},       {"start", "serve"},       {"server", "serve"},
-      {"watch", "monitor"},     {"run", "loop run"},          {"list", "package list"}, {"check", "monitor check"},
+      {"version", "--version"}, {"download", "fetch"},        {"train", "distill"}, {"eval", "validate"},
+      {"evaluate", "validate"}, {"benchmark", "bench"},       {"start", "serve"},   {"server", "serve"},
       {"install", "fetch"},     {"completions", "completion"}};
   return kWords;
 }
@@ -58,7 +59,7 @@ const std::map<std::string, std::string>& other_words() {
     for (const CLI::App* sub : level.get_subcommands({}))
       if (meant.empty() && subcommand(*sub, word)) meant = sub->get_name() + " " + word;
   }
-  const std::string command = levels.size() == 1 ? word : name_of(levels).substr(8) + " " + word;
+  const std::string command = (words_of(levels) + " " + word).substr(1);
   refuse(levels, "unknown command '" + command + "'", meant.empty() || meant[0] == '-' ? meant : "'" + meant + "'");
 }
 

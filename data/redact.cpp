@@ -126,8 +126,8 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// Returns the original with the collected finds replaced. Of a find that begins inside another one only the end that
-// stands out is taken away too.
+// Returns the original with the collected finds replaced. If a find begins inside an earlier one, the rest of it
+// is removed without a tag of its own.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);

@@ -43,9 +43,7 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
 }  // namespace
 
 std::string gate_line(const ValidationReport& r) {
-  std::string verdict = to_string(r.verdict);
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  return one_line(verdict + (r.reason.empty() ? "" : ": " + r.reason));
+  return one_line(readable(to_string(r.verdict)) + (r.reason.empty() ? "" : ": " + r.reason));
 }
 
 Json gate_json(const ValidationReport& r) {

@@ -33,12 +33,7 @@ std::string interval(const Json& object) {
              ? " [" + digits(ci[0].get<double>()) + ", " + digits(ci[1].get<double>()) + "]"
              : "";
 }
-std::string verdict_of(const Json& result) {
-  std::string verdict = words(result, "verdict");
-  for (char& c : verdict)
-    if (c == '_') c = ' ';
-  return verdict;
-}
+std::string verdict_of(const Json& result) { return readable(words(result, "verdict")); }
 
 // Returns the setting for four times the limit that the training had.
 std::string train_longer(const Json& trained) {

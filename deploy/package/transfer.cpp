@@ -108,11 +108,17 @@ std::string require_signature(const std::string& manifest, const std::string& si
   return verify_minisign(manifest, signature, read_minisign_keys(keys), source + ": " + kSignatureFile).signer;
 }
 
+uint64_t bytes_of(const std::vector<PackagedFile>& files) {
+  uint64_t total = 0;
+  for (const PackagedFile& file : files) total += file.size;
+  return total;
+}
+
 // Copies all files of the manifest into `work`, continuing an interrupted copy.
 void fetch_all(PackageSource& source, const PackageManifest& manifest, const fs::path& work,
                const ProgressFn& progress) {
-  uint64_t total = 0, done = 0;
-  for (const PackagedFile& f : manifest.files) total += f.size;
+  const uint64_t total = bytes_of(manifest.files);
+  uint64_t done = 0;
   for (const PackagedFile& file : manifest.files) {
     const auto step = [&](uint64_t bytes) {
       done += bytes;
@@ -156,8 +162,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
     outcome.hold = there->hold;
     return outcome;
   }
-  uint64_t total = 0;
-  for (const PackagedFile& f : manifest.files) total += f.size;
+  const uint64_t total = bytes_of(manifest.files);
   if (const uint64_t free = free_disk_bytes(store); free < total)
     throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " +
                                     std::to_string(free >> 20) + " MiB are free");
@@ -194,8 +199,8 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
     if (const fs::path file = package->root / name; fs::exists(file))
       files.push_back({name, fs::file_size(file), sha256_file(file)});
   if (sink.begin(*package, files)) return outcome;
-  uint64_t total = 0, done = 0;
-  for (const PackagedFile& f : files) total += f.size;
+  const uint64_t total = bytes_of(files);
+  uint64_t done = 0;
   for (const PackagedFile& file : std::span(files).first(files.size() - 1)) {
     const auto step = [&](uint64_t bytes) {
       if (stop_requested())

@@ -57,9 +57,6 @@ struct Page {
   Json data;  // the machine-readable result; all of it is embedded
 };
 
-// Returns the verdict for display: "not_worth_it" → "not worth it".
-std::string readable(std::string verdict);
-
 // Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value.
 std::string render_html(const Page& page);
 

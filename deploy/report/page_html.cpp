@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "base/base64.h"
@@ -128,11 +127,6 @@ VerdictClass class_of(Verdict verdict) {
       return VerdictClass::kOpen;
   }
   return VerdictClass::kOpen;
-}
-
-std::string readable(std::string verdict) {
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  return verdict;
 }
 
 std::string escape_control(const std::string& text) { return one_line(valid_utf8(text)); }

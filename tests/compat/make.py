@@ -3,7 +3,8 @@ tests/compat/make.py BUILD [NAME]
 
 They go to tests/compat/NAME (by default the version of BUILD/bin/specdec); a folder that exists is not overwritten.
 That program writes all of them from models of a few thousand parameters. The models themselves are not kept, except
-those in the package: the same seed gives the same bytes."""
+those in the package: the same seed gives the same bytes. e440b37 was written without --salt, which that program did not
+have."""
 
 import json
 import os
