@@ -178,20 +178,29 @@ int print_history(const Global& global, const std::string& file, int64_t newest)
   return 0;
 }
 
-CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double unit_s, const char* help,
-                      const char* shown) {
-  const auto set = [flag, &value, unit_s](const std::string& text) {
-    value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / unit_s;
+// A duration that is kept in a unit of its own, such as 3,600 s.
+struct InUnit {
+  double& value;
+  double unit_s;
+};
+CLI::Option* add_time(CLI::App& sub, const char* flag, InUnit time, const char* help, const char* shown) {
+  const auto set = [flag, time](const std::string& text) {
+    time.value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / time.unit_s;
   };
   return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
+// The URLs of a flag, and how much of each is shown.
+struct UrlList {
+  const Global& global;
+  SecretUrl::Shows shows;
+  std::vector<SecretUrl>& urls;
+};
 // Declares a flag of which each occurrence adds one URL.
-CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows,
-                      std::vector<SecretUrl>& urls, const char* help) {
-  const auto set = [&global, shows, &urls](const std::vector<std::string>& given) {
-    urls.clear();
-    for (const std::string& text : given) urls.push_back(secret_url(global, text, shows));
+CLI::Option* add_urls(CLI::App& sub, const char* flag, UrlList list, const char* help) {
+  const auto set = [list](const std::vector<std::string>& given) {
+    list.urls.clear();
+    for (const std::string& text : given) list.urls.push_back(secret_url(list.global, text, list.shows));
   };
   return sub.add_option_function<std::vector<std::string>>(flag, set, help);
 }
@@ -208,7 +217,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
          "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")
       ->group(group);
   sub.add_option("--job-image", p.job_image, "Container image of the Job")->group(group);
-  add_time(sub, "--cooldown", p.cooldown_hours, 3600, "Between two redistillations for the same target", "24h")
+  add_time(sub, "--cooldown", {p.cooldown_hours, 3600}, "Between two redistillations for the same target", "24h")
       ->group(group);
   sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")
       ->capture_default_str()
@@ -222,7 +231,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
                  "GPU hours of one redistillation; the savings have to repay them within --horizon")
       ->check(CLI::NonNegativeNumber)
       ->group(group);
-  add_time(sub, "--horizon", p.horizon_days, 86400, "Time in which it has to come back", "14d")->group(group);
+  add_time(sub, "--horizon", {p.horizon_days, 86400}, "Time in which it has to come back", "14d")->group(group);
   sub.add_option("--gpus", p.gpus, "Number of GPUs that serve --tokens-per-second")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000))
@@ -275,15 +284,15 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0))
       ->group(canary);
-  add_time(sub, "--bake", p.bake_hours, 3600, "A drift alarm so long after a promotion rolls it back", "24h")
+  add_time(sub, "--bake", {p.bake_hours, 3600}, "A drift alarm so long after a promotion rolls it back", "24h")
       ->group(canary);
-  add_time(sub, "--canary-time", p.canary_days, 86400, "An undecided candidate is dropped after it", "7d")
+  add_time(sub, "--canary-time", {p.canary_days, 86400}, "An undecided candidate is dropped after it", "7d")
       ->group(canary);
   const char* const telling = "Telling";
   sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")
       ->group(telling);
   sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
-  add_urls(sub, "--webhook", global, SecretUrl::Shows::kHost, p.webhooks,
+  add_urls(sub, "--webhook", {global, SecretUrl::Shows::kHost, p.webhooks},
            "URL that gets every transition as JSON, or @FILE that holds it; may be repeated")
       ->group(telling);
   sub.add_option_function<std::string>(
@@ -303,7 +312,7 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
 
 void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions& o, std::string& state) {
   sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
-  add_urls(sub, "--source", global, SecretUrl::Shows::kPath, o.sources,
+  add_urls(sub, "--source", {global, SecretUrl::Shows::kPath, o.sources},
            "Records (*.jsonl file or directory), the URL of a /metrics page, prometheus+URL[?match={label=\"value\"}], "
            "or @FILE that holds one; may be repeated");
   sub.add_option_function<std::string>(
@@ -333,7 +342,7 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
   sub.add_option("--requests-per-day", o.requests_per_day,
                  "Volume of the traffic; with --false-alarm-every it sets the alarm level")
       ->check(CLI::NonNegativeNumber);
-  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 86400,
+  add_time(sub, "--false-alarm-every", {o.false_alarm_every_days, 86400},
            "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
   sub.add_option("--model", o.model, "model_name whose counters to read, if a page or a Prometheus server has several");
   sub.add_option(

@@ -115,14 +115,13 @@ model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64
   return out;
 }
 
-std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
-                                   std::vector<TokenRow> probe, double temperature, Json& search,
-                                   const LayerSearch& limits) {
+ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
+                           std::vector<TokenRow> probe, double temperature, const LayerSearch& limits) {
   const int64_t total = target->config.num_layers;
   if (keep < 1 || keep > total)
     throw Error(ErrorKind::kUsage,
                 "--draft prune:" + std::to_string(keep) + ": the target has " + std::to_string(total) + " layers");
-  search = {{"trials", Json::array()}};
+  Json record = {{"trials", Json::array()}};
   const SearchPlan plan = plan_search(keep, total, probe.size(), limits.passes);
   probe.resize(plan.rows);
   Teacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
@@ -138,9 +137,9 @@ std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& 
           limits.step((static_cast<double>(trials) + share) / static_cast<double>(std::max<size_t>(1, plan.passes)));
       };
       const double acceptance =
-          evaluate(pick_layers(*target, candidates[i]), answers, probe, temperature, kProbeBatchTokens, step)
+          evaluate(pick_layers(*target, candidates[i]), answers, probe, {temperature, kProbeBatchTokens, step})
               .acceptance;
-      search["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
+      record["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
       ++trials;
       if (acceptance >= reached) {
         best = i;
@@ -154,10 +153,10 @@ std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& 
   std::iota(kept.begin(), kept.end(), int64_t{0});
   for (const size_t count : plan.rounds)
     kept = best_of(spread(adds ? candidates_to_add(kept, total) : candidates_to_remove(kept), count));
-  search["kept"] = kept;
-  search["acceptance"] = reached;
-  search["probe_rows"] = probe.size();
-  return kept;
+  record["kept"] = kept;
+  record["acceptance"] = reached;
+  record["probe_rows"] = probe.size();
+  return {kept, record};
 }
 
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
@@ -166,11 +165,9 @@ DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<cons
   if (spec.kind == "prune") {
     if (!target)
       throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");
-    DraftInit out{{}, nullptr};
-    std::vector<TokenRow> probe = probe_rows(train, target->config.vocab_size);
-    out.decoder = keep_layers(
-        *target, choose_layers(target, spec.layers, std::move(probe), options.temperature, out.search, options.search));
-    return out;
+    const ChosenLayers chosen = choose_layers(target, spec.layers, probe_rows(train, target->config.vocab_size),
+                                              options.temperature, options.search);
+    return {keep_layers(*target, chosen.layers), chosen.record};
   }
   if (spec.kind == "model") {
     const model::DecoderConfig config = model::load_decoder_config(spec.argument);

@@ -40,11 +40,13 @@ struct LayerSearch {
 // Chooses the `keep` layers with the best acceptance, measured teacher-forced on `probe`. It starts from the whole
 // target and repeatedly removes the layer whose removal costs least (first and last stay while keep >= 2; among equals
 // the later one is removed). If the target is at least four times as deep as the draft, it repeatedly adds the layer
-// that gains most (among equals the earlier one). Writes the record to `search`. Throws Error(kUsage) unless 1 <= keep
-// <= layers.
-std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
-                                   std::vector<TokenRow> probe, double temperature, Json& search,
-                                   const LayerSearch& limits = {});
+// that gains most (among equals the earlier one). Throws Error(kUsage) unless 1 <= keep <= layers.
+struct ChosenLayers {
+  std::vector<int64_t> layers;  // ascending
+  Json record;                  // {"trials", "kept", "acceptance", "probe_rows"}
+};
+ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
+                           std::vector<TokenRow> probe, double temperature, const LayerSearch& limits = {});
 
 struct DraftInitOptions {
   DraftSpec spec;

@@ -28,18 +28,25 @@ struct PositionScores {
 // Limits how many rows of logits exist at a time: 8 M values of each model.
 constexpr int64_t kBlockValues = int64_t{1} << 23;
 
-void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int64_t* label, float inverse,
-                   int64_t first, PositionScores& out) {
-  const LogitRows q_rows(draft), p_rows = target.defined() ? LogitRows(target) : LogitRows();
+// Logits [rows, vocab] and labels [rows] of the positions from index `first` on; `target` may be undefined.
+struct PositionBlock {
+  at::Tensor draft, target, labels;
+  int64_t first = 0;
+};
+
+void score_on_host(const PositionBlock& block, double temperature, PositionScores& out) {
+  const LogitRows q_rows(block.draft), p_rows = block.target.defined() ? LogitRows(block.target) : LogitRows();
+  const int64_t* label = block.labels.const_data_ptr<int64_t>();
+  const auto inverse = static_cast<float>(1 / temperature);
   const int64_t vocab = q_rows.width();
   at::parallel_for(0, q_rows.count(), std::max<int64_t>(1, 65536 / vocab), [&](int64_t begin, int64_t end) {
     std::vector<float> q_room(static_cast<size_t>(vocab)), p_room(q_room.size()), p(q_room.size()), q(q_room.size());
     for (int64_t i = begin; i < end; ++i) {
       const float* x = q_rows.row(i, q_room.data());
-      const float* y = target.defined() ? p_rows.row(i, p_room.data()) : x;
+      const float* y = block.target.defined() ? p_rows.row(i, p_room.data()) : x;
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
-      const auto at = static_cast<size_t>(first + i);
+      const auto at = static_cast<size_t>(block.first + i);
       // A label outside of a reduced vocabulary counts as 0.
       out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
@@ -48,37 +55,40 @@ void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int6
   });
 }
 
-void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at::Tensor& label, double temperature,
-                     int64_t first, PositionScores& out) {
+void score_on_device(const PositionBlock& block, double temperature, PositionScores& out) {
   const auto keep = [&](const at::Tensor& figures, std::vector<float>& to) {
     const at::Tensor host = figures.cpu();
-    std::copy_n(host.const_data_ptr<float>(), host.numel(), to.begin() + first);
+    std::copy_n(host.const_data_ptr<float>(), host.numel(), to.begin() + block.first);
   };
-  const at::Tensor log_q = at::log_softmax(draft.to(at::kFloat) / temperature, -1);
-  const at::Tensor own = log_q.gather(1, label.to(draft.device()).unsqueeze(1)).squeeze(1);
+  const at::Tensor log_q = at::log_softmax(block.draft.to(at::kFloat) / temperature, -1);
+  const at::Tensor own = log_q.gather(1, block.labels.to(block.draft.device()).unsqueeze(1)).squeeze(1);
   keep(at::where(own.isneginf(), at::zeros_like(own), own.neg()), out.cross_entropy);
-  if (!target.defined()) return;
-  const at::Tensor log_p = at::log_softmax(target.to(at::kFloat) / temperature, -1);
+  if (!block.target.defined()) return;
+  const at::Tensor log_p = at::log_softmax(block.target.to(at::kFloat) / temperature, -1);
   keep(at::minimum(log_p.exp(), log_q.exp()).sum(-1), out.overlap);
   keep(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat), out.agree);
 }
 
+// The logits of both models at the learnt positions of a batch; `target` may be empty.
+struct ComparedLogits {
+  RowLogits draft, target;
+  int64_t vocab = 0;  // of the draft
+};
+
 // Calls `done` with the number of positions scored so far.
-PositionScores score_positions(const RowLogits& draft, const RowLogits& target, const Batch& batch, double temperature,
-                               int64_t vocab, const std::function<void(int64_t)>& done) {
-  const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / vocab);
+PositionScores score_positions(const ComparedLogits& logits, const Batch& batch, double temperature,
+                               const std::function<void(int64_t)>& done) {
+  const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / logits.vocab);
   const at::Tensor labels = batch.labels.index_select(0, batch.rows);
   PositionScores out;
   for (std::vector<float>* figures : {&out.overlap, &out.agree, &out.cross_entropy})
     figures->resize(static_cast<size_t>(count));
   for (int64_t begin = 0; begin < count; begin += block) {
     const int64_t end = std::min(count, begin + block);
-    const at::Tensor x = draft(begin, end), y = target ? target(begin, end) : at::Tensor(),
-                     label = labels.slice(0, begin, end);
-    if (x.is_cpu())
-      score_on_host(x, y, label.const_data_ptr<int64_t>(), static_cast<float>(1 / temperature), begin, out);
-    else
-      score_on_device(x, y, label, temperature, begin, out);
+    const PositionBlock positions{logits.draft(begin, end), logits.target ? logits.target(begin, end) : at::Tensor(),
+                                  labels.slice(0, begin, end), begin};
+    positions.draft.is_cpu() ? score_on_host(positions, temperature, out)
+                             : score_on_device(positions, temperature, out);
     done(end);
   }
   return out;
@@ -99,7 +109,7 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
 using TargetRows = std::function<RowLogits(const Batch&)>;  // empty without a target
 
 Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, const std::vector<TokenRow>& rows,
-                         double temperature, int64_t batch_tokens, const EvaluationStep& step) {
+                         const EvaluationOptions& options) {
   at::NoGradGuard guard;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Evaluation out;
@@ -108,16 +118,16 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
   std::iota(order.begin(), order.end(), size_t{0});
   const auto total = static_cast<double>(std::max<size_t>(1, rows.size()));
   double rows_done = 0;
-  for (const auto& group : group_rows(rows, order, batch_tokens)) {
+  for (const auto& group : group_rows(rows, order, options.batch_tokens)) {
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
-    const PositionScores scores = score_positions(
-        row_logits(draft, batch), target ? target(batch) : RowLogits(), batch, temperature, draft.config.vocab_size,
-        [&](int64_t done) {
-          if (step)
-            step((rows_done + in_batch * static_cast<double>(done) / static_cast<double>(batch.rows.numel())) / total);
-        });
+    const ComparedLogits logits{row_logits(draft, batch), target ? target(batch) : RowLogits(),
+                                draft.config.vocab_size};
+    const PositionScores scores = score_positions(logits, batch, options.temperature, [&](int64_t done) {
+      const double share = static_cast<double>(done) / static_cast<double>(batch.rows.numel());
+      if (options.step) options.step((rows_done + in_batch * share) / total);
+    });
     rows_done += in_batch;
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
@@ -149,16 +159,15 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
 }  // namespace
 
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens, const EvaluationStep& step) {
+                    const EvaluationOptions& options) {
   return evaluate_with(
       draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows,
-      temperature, batch_tokens, step);
+      options);
 }
 
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens, const EvaluationStep& step) {
-  return evaluate_with(
-      draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, temperature, batch_tokens, step);
+                    const EvaluationOptions& options) {
+  return evaluate_with(draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, options);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

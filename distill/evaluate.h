@@ -35,14 +35,20 @@ inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens per pass
 // evaluation.
 using EvaluationStep = std::function<void(double share)>;
 
-// Computes p and q at `temperature` > 0. `target` may be null. A pass has at most `batch_tokens` padded tokens;
-// arithmetic is fp32. With a large vocabulary only a few rows of logits exist at a time.
+struct EvaluationOptions {
+  double temperature = 1;                    // > 0, of p and q
+  int64_t batch_tokens = kEvaluationTokens;  // at most so many padded tokens per pass
+  EvaluationStep step = {};
+};
+
+// Compares draft and target on the answer positions of the rows. `target` may be null. Arithmetic is fp32. With a large
+// vocabulary only a few rows of logits exist at a time.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
+                    const EvaluationOptions& options);
 
 // Compares with the logits of a teacher that was made for these rows and keeps them between calls.
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
+                    const EvaluationOptions& options);
 
 // Held-out rows in two halves that share no conversation: `selection` to choose the checkpoint, `verdict` to judge the
 // chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves differ by at most one.

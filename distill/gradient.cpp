@@ -74,9 +74,9 @@ GradientFigures add_gradients(const GradientSource& source, const std::vector<Ba
   return out;
 }
 
-StepCost measure_step(const GradientSource& source, const std::vector<NamedTensor>& parameters,
-                      const std::vector<TokenRow>& rows, double seconds, const Clock& clock,
+StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between) {
+  const auto& [source, parameters, rows] = input;
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   const auto forget = [&] {

@@ -34,10 +34,16 @@ struct GradientFigures {
 GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
                               const std::function<void()>& between = {});
 
+// What a training step needs.
+struct StepInput {
+  GradientSource source;
+  std::vector<NamedTensor> parameters;  // of the source's draft
+  const std::vector<TokenRow>& rows;    // training rows
+};
+
 // Measures the time of a step by running steps on training batches, without changing the weights. Takes about
 // `seconds`, and at least one small step.
-StepCost measure_step(const GradientSource& source, const std::vector<NamedTensor>& parameters,
-                      const std::vector<TokenRow>& rows, double seconds, const Clock& clock,
+StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between = {});
 
 }  // namespace specdec::distill

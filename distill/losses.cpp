@@ -102,8 +102,14 @@ double mean_overlap(const HostRows& in) {
   return std::accumulate(overlap.begin(), overlap.end(), 0.0) / static_cast<double>(in.count);
 }
 
+struct ScaledMix {
+  LossMix mix;
+  double scale;  // multiplies the gradient
+};
+
 // Computes figures and gradient of one row against the target.
-Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, Room& room, float* grad) {
+Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, Room& room, float* grad) {
+  const auto& [mix, scale] = scaled;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
   // 0 * f.kl keeps a NaN.
@@ -166,7 +172,7 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
       const int64_t t = rows[i];
       float* g = grad.begin(t, room.grad.data());
       figures[static_cast<size_t>(i)] = mix.needs_target()
-                                            ? divergence_row(host, t, mix, scale, room, g)
+                                            ? divergence_row(host, t, {mix, scale}, room, g)
                                             : label_row(host, t, static_cast<float>(mix.ce * scale), room, g);
       grad.put(t, g);
     }

@@ -210,13 +210,12 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
   return out;
 }
 
-void publish_draft(const std::filesystem::path& destination, const model::Decoder& draft,
-                   const std::filesystem::path& tokenizer_directory, const std::optional<Fingerprint>& target,
-                   const DistillOptions& options, const Json& result) {
-  replace_directory(destination, [&](const fs::path& tmp) {
+void publish_draft(const model::Decoder& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
+                   const Json& result) {
+  replace_directory(fs::path(options.out) / "draft", [&](const fs::path& tmp) {
     model::save_decoder(draft, tmp);
     for (const char* name : kTokenizerFiles) {
-      const fs::path from = tokenizer_directory / name;
+      const fs::path from = fs::path(options.target) / name;
       if (fs::exists(from)) write_file_atomic(tmp / name, read_file(from, size_t{256} << 20, ErrorKind::kModel));
     }
     if (!target) return;

@@ -48,10 +48,9 @@ NextStep next_step(Verdict verdict, const DistillOptions& options, bool rising);
 // inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
-// Publishes the weights with byte-for-byte copies of the tokenizer files in `tokenizer_directory`, and specdec.json
-// unless `target` is empty.
-void publish_draft(const std::filesystem::path& destination, const model::Decoder& draft,
-                   const std::filesystem::path& tokenizer_directory, const std::optional<Fingerprint>& target,
-                   const DistillOptions& options, const Json& result);
+// Publishes the weights in OUT/draft with byte-for-byte copies of the target's tokenizer files, and specdec.json unless
+// `target` is empty.
+void publish_draft(const model::Decoder& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
+                   const Json& result);
 
 }  // namespace specdec::distill

@@ -64,7 +64,7 @@ double flop_per_second(const PreparationInput& in, const Work& work, Stages& sta
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {  // the first pass also warms up
     const double begin = clock.seconds();
-    evaluate(*in.target, nullptr, sample, in.options.temperature, kEvaluationTokens, stages.step());
+    evaluate(*in.target, nullptr, sample, {.temperature = in.options.temperature, .step = stages.step()});
     least = std::min(least, clock.seconds() - begin);
     if (least > kTuningShare * in.options.time_limit_seconds) break;
   }
@@ -137,8 +137,8 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
       static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);
   stages.begin("measuring the start");
-  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict, in.options.temperature, kEvaluationTokens,
-                        stages.step());
+  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict,
+                        {.temperature = in.options.temperature, .step = stages.step()});
   // Set after the measurement: the comparison is with the whole draft, so what a reduced vocabulary loses counts.
   if (in.options.draft_vocab > 0) {
     model::Decoder& draft = out.init.decoder;
@@ -147,15 +147,15 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   return out;
 }
 
-Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientSource& source,
-                     const std::vector<NamedTensor>& parameters, const std::vector<TokenRow>& rows, Stages& stages,
+Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock) {
+  const GradientSource& source = input.source;
   const model::DecoderConfig& config = source.draft->config;
   StepCost cost;
   const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
   if (measures) {
     stages.begin("measuring a step");
-    cost = measure_step(source, parameters, rows, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
+    cost = measure_step(input, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
     const bool kept = source.teacher && source.teacher->cached();
     if (kept)
       cost.first_answer =

@@ -57,8 +57,7 @@ Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& st
 // Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and the measured time
 // of a step. Returns {"batch_tokens", "accumulate", "learning_rate"} for the checkpoint, and {"step_seconds",
 // "expected_steps"} if the step was measured.
-Json choose_settings(DistillOptions& options, const RunLimits& limits, const GradientSource& source,
-                     const std::vector<NamedTensor>& parameters, const std::vector<TokenRow>& rows, Stages& stages,
+Json choose_settings(DistillOptions& options, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
 

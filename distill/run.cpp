@@ -188,7 +188,13 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
-  model::MemoryPlan plan = model::plan_memory(target, dtype, &draft, dtype, 0, 0, s.device);
+  model::MemoryPlan plan = model::plan_memory({.target = target,
+                                               .target_dtype = dtype,
+                                               .draft = &draft,
+                                               .draft_dtype = dtype,
+                                               .sequences = 0,
+                                               .tokens_per_sequence = 0,
+                                               .device = s.device});
   const int64_t parameters = model::num_parameters(draft);
   plan.target_bytes = 0;  // already loaded
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
@@ -318,8 +324,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
       apply_settings(start.kept.at("chosen"), s.options);
     else
       start.kept["chosen"] =
-          choose_settings(s.options, run_limits(s.options, s.train.tokens), gradient_source(s, draft, teacher.get()),
-                          trainable(draft), s.train.rows, stages, clock);
+          choose_settings(s.options, run_limits(s.options, s.train.tokens),
+                          {gradient_source(s, draft, teacher.get()), trainable(draft), s.train.rows}, stages, clock);
     count_steps(s);
     TrainerOptions options = trainer_options(s);
     options.extra = start.kept;
@@ -335,8 +341,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   judge.reset();
   outcome.kept_step = restore_best(outcome.training.measured, store, draft);
   stages.begin("judging");
-  outcome.after =
-      evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, kEvaluationTokens, stages.step());
+  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict,
+                           {.temperature = s.options.temperature, .step = stages.step()});
   outcome.by_acceptance = s.target != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
@@ -350,8 +356,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
                           {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
   outcome.started = started;
   outcome.seconds = clock.seconds() - begin;
-  publish_draft(out / "draft", draft, s.options.target, s.target_id, s.options,
-                result_json(outcome, s.options, std::nullopt));
+  publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
   return {json, exit_code(outcome.judgement.verdict)};

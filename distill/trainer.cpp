@@ -174,12 +174,11 @@ bool Trainer::measure() {
   Measured m{step_, static_cast<double>(step_), last_loss_};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
-    const double t = options_.loss.temperature;
-    const EvaluationStep step = [](double) {
-      if (stop_requested()) throw GivenUp{};
-    };
-    const Evaluation e = data_.judge ? evaluate(draft_, *data_.judge, rows, t, kEvaluationTokens, step)
-                                     : evaluate(draft_, nullptr, rows, t, kEvaluationTokens, step);
+    const EvaluationOptions options{.temperature = options_.loss.temperature, .step = [](double) {
+                                      if (stop_requested()) throw GivenUp{};
+                                    }};
+    const Evaluation e =
+        data_.judge ? evaluate(draft_, *data_.judge, rows, options) : evaluate(draft_, nullptr, rows, options);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
     if (data_.judge)

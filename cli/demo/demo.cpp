@@ -96,8 +96,12 @@ class Demo {
     return result.is_discarded() ? Json(nullptr) : result;
   }
 
-  ValidationReport validate(const fs::path& target, const fs::path& draft, const fs::path& data,
-                            const std::string& name, std::vector<std::string> more, int* code) {
+  struct Gate {
+    ValidationReport report;
+    int exit_code = 0;
+  };
+  Gate validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
+                const std::vector<std::string>& more = {}) {
     std::vector<std::string> arguments = {"validate",
                                           "--target",
                                           target,
@@ -120,9 +124,11 @@ class Demo {
                                           "--seed",
                                           std::to_string(options_.seed)};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    run_json(arguments, {0, 3, 4, 5, 6}, code);
+    Gate gate;
+    run_json(arguments, {0, 3, 4, 5, 6}, &gate.exit_code);
     const fs::path report = out_ / name / "report.json";
-    return validation_report_from_json(read_json(report), report.string());
+    gate.report = validation_report_from_json(read_json(report), report.string());
+    return gate;
   }
 
   void write_traffic(const fs::path& file, DemoEdition edition, int64_t first, int64_t count) {
@@ -181,11 +187,10 @@ class Demo {
     begin("references");
     write_bigram_draft(out_ / "data", first_, out_ / "bigram");
     write_untrained_draft(first_, options_.seed, out_ / "untrained");
-    int bigram_code = 0, untrained_code = 0;
-    const auto bigram =
-        validate(first_, out_ / "bigram", out_ / "data", "gate-bigram", {"--parts", "acceptance"}, &bigram_code);
-    const auto untrained = validate(first_, out_ / "untrained", out_ / "data", "gate-untrained",
-                                    {"--parts", "acceptance"}, &untrained_code);
+    const ValidationReport bigram =
+        validate(first_, out_ / "bigram", out_ / "data", "gate-bigram", {"--parts", "acceptance"}).report;
+    const auto [untrained, untrained_code] =
+        validate(first_, out_ / "untrained", out_ / "data", "gate-untrained", {"--parts", "acceptance"});
     untrained_alpha_ = untrained.alpha.value;
     check_entropy(bigram, "the target");
     check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor),
@@ -209,7 +214,9 @@ class Demo {
                result.at("acceptance").at("after").at("value").get<double>(),
                static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
     begin("validate");
-    first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &first_code_);
+    const Gate gate = validate(first_, out_ / "run" / "draft", out_ / "data", "gate");
+    first_report_ = gate.report;
+    first_code_ = gate.exit_code;
     check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d",
                  first_report_.alpha.value, to_string(first_report_.verdict), first_code_),
           first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
@@ -245,7 +252,7 @@ class Demo {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve.log");
       const std::string url = server.wait_for_line("listening on ", 60);
       const TrafficFigures sampled =
-          send_traffic(url, options_.seed, options_.conversations, kServed, DemoEdition::kFirst, 1.0);
+          send_traffic(url, options_.seed, options_.conversations, kServed, DemoEdition::kFirst);
       const int64_t same = compare_greedy(url);
       check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)),
             same == 4);
@@ -295,7 +302,7 @@ class Demo {
 
   void overnight_update() {
     begin("update");
-    int refused = 0, stale = 0, measured = 0;
+    int refused = 0, stale = 0;
     run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5}, &refused);
     const Json verdict = monitor({"--target", updated_}, &stale);
     check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)",
@@ -304,8 +311,9 @@ class Demo {
     write_traffic(out_ / "logs" / "day-2.jsonl", DemoEdition::kUpdated, options_.conversations, options_.conversations);
     run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated",
               "--holdout", "0.06"});
-    const auto report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale",
-                                 {"--parts", "acceptance", "--allow-stale"}, &measured);
+    const ValidationReport report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale",
+                                             {"--parts", "acceptance", "--allow-stale"})
+                                        .report;
     check_entropy(report, "the updated target");
     const double drop = first_report_.alpha.value - report.alpha.value;
     check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value,
@@ -341,7 +349,7 @@ class Demo {
     if (verdict == kPromoted) {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve-updated.log");
       send_traffic(server.wait_for_line("listening on ", 60), options_.seed, 2 * options_.conversations, kServed,
-                   DemoEdition::kUpdated, 1.0);
+                   DemoEdition::kUpdated);
       server.stop();
     }
     const Json found = monitor({"--target", updated_}, &code);

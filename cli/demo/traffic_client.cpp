@@ -27,8 +27,7 @@ data::OpenAiClient connect(const std::string& url) {
 
 }  // namespace
 
-TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition,
-                            double temperature) {
+TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition) {
   const SystemClock clock;
   const double start = clock.seconds();
   TrafficFigures figures;
@@ -36,7 +35,7 @@ TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first
   for (int64_t i = first; i < first + count; ++i) {
     const DemoConversation c = demo_conversation(seed, i, edition);
     const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", c.question}}}},
-                                      {"temperature", temperature},
+                                      {"temperature", 1.0},
                                       {"seed", i},
                                       {"max_tokens", 160},
                                       {"metadata", {{"domain", c.domain}}}});

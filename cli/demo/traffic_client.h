@@ -16,8 +16,7 @@ struct TrafficFigures {
 // Sends `count` questions of the given edition, starting with conversation `first`, one at a time (with batches of four
 // the draft would gain little on two cores). Each request carries its domain. Throws Error(kNetwork) if an answer
 // fails.
-TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition,
-                            double temperature);
+TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition);
 
 // Returns the text of one chat answer.
 std::string ask(const std::string& url, const std::string& question, double temperature, int64_t max_tokens);

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/loop/loop.h"
+#include "cli/loop/runs.h"
 
 namespace specdec::cli {
 
@@ -14,10 +15,8 @@ struct Advice {
   std::string change;  // a setting of LOOP.toml, or a command
 };
 
-// `result` is the stage's JSON, null if it gave none; `trained` is that of the distill stage; `error` is the last line
-// that the stage wrote to stderr.
-Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result,
-              const Json& trained, const std::string& error);
+// `trained` is the JSON of the distill stage, null if it did not finish.
+Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& trained);
 
 // Returns a stage's result as one line; "" if there is nothing to report.
 std::string headline(const std::string& stage, const Json& result);

@@ -159,8 +159,9 @@ class Stages {
   fs::path run_;
 };
 
-int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const std::string& key,
-               const fs::path& run, const std::optional<Refusal>& refused) {
+int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const fs::path& run,
+               const std::optional<Refusal>& refused) {
+  const std::string key = run.filename().string();
   Json json = {{"schema", "specdec.loop_plan/1"},
                {"verdict", refused ? "refused" : "planned"},
                {"key", key},
@@ -204,26 +205,25 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
     const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log,
                                         settings.file.parent_path());
-    const double seconds = clock.seconds() - start;
-    const Json result = parse_result(child.output);
-    const std::string error = last_error(log_since(log, said_before));
+    const StageEnd end{stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
+                       last_error(log_since(log, said_before))};
     char text[64];
-    std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), child.exit_code, seconds);
-    tell(global, log, text + headline(stage.name, result));
-    if (child.exit_code == 0) {
-      state.record(stage.name, stage.output, seconds, result);
+    std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), end.exit_code, end.seconds);
+    tell(global, log, text + headline(stage.name, end.result));
+    if (end.exit_code == 0) {
+      state.record(stage.name, stage.output, end.seconds, end.result);
       continue;
     }
     const Json& stages_done = state.json().at("stages");
     const Json trained = stages_done.contains("distill") ? stages_done.at("distill").value("result", Json()) : Json();
-    const Advice advice = advise(settings, stage.name, child.exit_code, result, trained, error);
-    state.stopped(stage.name, child.exit_code, seconds, result, clock.unix_seconds(), advice.reason, advice.change);
+    const Advice advice = advise(settings, end, trained);
+    state.stopped(end, clock.unix_seconds(), advice.reason, advice.change);
     const std::string line = "specdec: error: loop: " + stage.name + " ended with exit code " +
-                             std::to_string(child.exit_code) + ": " + advice.reason + ". To change: " + advice.change +
+                             std::to_string(end.exit_code) + ": " + advice.reason + ". To change: " + advice.change +
                              " (log: " + log.string() + ")";
     append_line(log, line);
     std::fprintf(stderr, "%s\n", line.c_str());
-    return stop_requested() ? stop_exit_code() : child.exit_code;
+    return stop_requested() ? stop_exit_code() : end.exit_code;
   }
   state.promoted(clock.unix_seconds());
   append_line(log, "promoted");
@@ -254,7 +254,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
       order.force ? std::nullopt : refusal(earlier, inputs, settings.cooldown_s, clock.unix_seconds());
   const fs::path run = settings.work / "runs" / key;
   const Stages stages(settings, inputs, run);
-  if (order.plan) return print_plan(global, inputs, stages, key, run, refused);
+  if (order.plan) return print_plan(global, inputs, stages, run, refused);
   if (refused) {
     if (global.json)
       std::printf("%s\n", Json{{"schema", "specdec.loop/1"},

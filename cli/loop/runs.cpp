@@ -103,12 +103,11 @@ void RunState::promoted(int64_t now) {
   finish(kPromoted, now);
 }
 
-void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
-                       const std::string& reason, const std::string& change) {
-  state_["stopped"] = {{"stage", stage},   {"exit_code", exit_code}, {"seconds", seconds},
-                       {"result", result}, {"reason", reason},       {"change", change}};
-  state_["seconds"] = state_.value("seconds", 0.0) + seconds;
-  finish(stage + " failed", now);
+void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reason, const std::string& change) {
+  state_["stopped"] = {{"stage", end.stage},   {"exit_code", end.exit_code}, {"seconds", end.seconds},
+                       {"result", end.result}, {"reason", reason},           {"change", change}};
+  state_["seconds"] = state_.value("seconds", 0.0) + end.seconds;
+  finish(end.stage + " failed", now);
 }
 
 void RunState::finish(const std::string& verdict, int64_t now) {

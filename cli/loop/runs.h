@@ -23,6 +23,15 @@ Json to_json(const RunInputs& inputs);
 // The word in state.json for a run that ended well. It stands where the results of other commands have a verdict.
 inline constexpr const char* kPromoted = "promoted";
 
+// The end of one stage's process.
+struct StageEnd {
+  std::string stage;
+  int exit_code = 0;
+  double seconds = 0;
+  Json result = nullptr;   // the stage's JSON, null if it gave none
+  std::string error = "";  // the last line that it wrote to stderr
+};
+
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
 // stage; a stage is skipped only if its output still exists.
 class RunState {
@@ -36,8 +45,7 @@ class RunState {
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
   // End the run: with kPromoted, or with the stage that stopped it and its exit code.
   void promoted(int64_t now);
-  void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
-               const std::string& reason = "", const std::string& change = "");
+  void stopped(const StageEnd& end, int64_t now, const std::string& reason = "", const std::string& change = "");
 
  private:
   void finish(const std::string& verdict, int64_t now);

@@ -338,10 +338,15 @@ class Run {
     row.speedup = gain;
     row.predicted = predicted(costs, f.counts, row.k, batch);
     const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
+    const model::DecoderConfig& target = pair_.target->config;
     const model::MemoryPlan plan =
-        model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,
-                           draft ? model::dtype_of(*draft) : pair_.dtype, batch,
-                           std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
+        model::plan_memory({.target = target,
+                            .target_dtype = pair_.dtype,
+                            .draft = draft ? &draft->config : nullptr,
+                            .draft_dtype = draft ? model::dtype_of(*draft) : pair_.dtype,
+                            .sequences = batch,
+                            .tokens_per_sequence = std::min(longest_ + options_.tokens, target.max_position),
+                            .device = pair_.device});
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
     log(LogLevel::kInfo, row_text(row));
     result_.rows.push_back(row);

@@ -109,18 +109,21 @@ LoadedPair load_pair(const PairOptions& options) {
     draft_config = draft_config_for(config.vocab_size, pair.draft_dir);
     draft_dtype = model::resolve_dtype(options.device.dtype_of_draft(), *draft_config);
   }
-  const model::DecoderConfig* const drafts = draft_config ? &*draft_config : nullptr;
+  const model::MemoryRequest request{.target = config,
+                                     .target_dtype = pair.dtype,
+                                     .draft = draft_config ? &*draft_config : nullptr,
+                                     .draft_dtype = draft_dtype,
+                                     .sequences = options.sequences,
+                                     .tokens_per_sequence = planned_tokens(options, config),
+                                     .device = pair.device};
   if (options.may_give_up) {
-    const model::FittedMemory fit =
-        model::fit_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config),
-                          pair.device, options.cache_bytes, options.device.draft_dtype.empty());
+    const model::FittedMemory fit = model::fit_memory(request, options.cache_bytes, options.device.draft_dtype.empty());
     pair.plan = fit.plan;
     pair.given_up = fit.given_up;
     draft_dtype = fit.draft_dtype;
     if (!fit.draft) draft_config.reset();
   } else {
-    pair.plan = model::plan_memory(config, pair.dtype, drafts, draft_dtype, options.sequences,
-                                   planned_tokens(options, config), pair.device);
+    pair.plan = model::plan_memory(request);
   }
   if (options.on_plan) options.on_plan(pair.plan);
   model::check_memory(pair.plan);
@@ -149,8 +152,13 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
   const model::DecoderConfig config = draft_config_for(pair.target->config.vocab_size, loaded.directory);
   const at::ScalarType dtype = model::resolve_dtype(options.device.dtype_of_draft(), config);
-  model::MemoryPlan plan = model::plan_memory(config, dtype, nullptr, dtype, options.sequences,
-                                              planned_tokens(options, pair.target->config), pair.device);
+  model::MemoryPlan plan = model::plan_memory({.target = config,
+                                               .target_dtype = dtype,
+                                               .draft = nullptr,
+                                               .draft_dtype = dtype,
+                                               .sequences = options.sequences,
+                                               .tokens_per_sequence = planned_tokens(options, pair.target->config),
+                                               .device = pair.device});
   std::swap(plan.target_bytes, plan.draft_bytes);
   std::swap(plan.target_cache_bytes, plan.draft_cache_bytes);
   if (options.on_plan) options.on_plan(plan);

@@ -14,17 +14,23 @@ namespace {
 // Prompt tokens per pass if their logits are wanted, since each is a row of V floats.
 constexpr int64_t kScoredChunk = 32;
 
-// Keeps the accepted path in a cache that holds `before` tokens followed by the first `nodes` nodes of a tree.
-void keep_path(CausalModel& model, SequenceId id, int64_t before, std::span<const int32_t> path, int64_t nodes,
+// A sequence's cache that holds `before` tokens followed by the first `nodes` nodes of a tree.
+struct CachedTree {
+  SequenceId id;
+  int64_t before, nodes;
+};
+
+// Keeps only the accepted path of the tree in the model's cache. `places` is scratch.
+void keep_path(CausalModel& model, const CachedTree& cached, std::span<const int32_t> path,
                std::vector<int64_t>& places) {
   places.clear();
   for (const int32_t node : path)
-    if (node < nodes) places.push_back(before + node);
+    if (node < cached.nodes) places.push_back(cached.before + node);
   const auto kept = static_cast<int64_t>(places.size());
-  if (places.empty() || places.back() == before + kept - 1)
-    model.truncate(id, before + kept);
+  if (places.empty() || places.back() == cached.before + kept - 1)
+    model.truncate(cached.id, cached.before + kept);
   else
-    model.keep(id, before, places);
+    model.keep(cached.id, cached.before, places);
 }
 
 }  // namespace
@@ -129,9 +135,9 @@ void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
   const int64_t accepted = step.result.accepted;
-  keep_path(target_, s.target_id_, step.before, step.path, static_cast<int64_t>(step.drafted.size()), b.places);
+  keep_path(target_, {s.target_id_, step.before, static_cast<int64_t>(step.drafted.size())}, step.path, b.places);
   if (const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1; held >= 0)
-    keep_path(*draft_of(s), s.draft_id_, step.before, step.path, held, b.places);
+    keep_path(*draft_of(s), {s.draft_id_, step.before, held}, step.path, b.places);
   if (step.depth > 0 && !step.from_text)
     s.counts_.add_step(step.depth, accepted, s.outcome_.overlaps);
   else

@@ -101,11 +101,39 @@ class Pass {
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
-  void product(const Member& member, const float* x, int64_t k, int64_t rows, const at::Tensor& w,
-               const at::Tensor& bias, std::pair<int64_t, int64_t> columns, float* out, int64_t width, bool add) const {
+  // [count, width] values
+  struct Input {
+    const float* values;
+    int64_t width, count;
+  };
+  struct Matrix {
+    const at::Tensor& weight;  // [outputs, inputs]
+    const at::Tensor* bias = nullptr;
+  };
+  // [count, width] values, which are overwritten, or added to.
+  struct Output {
+    float* values;
+    int64_t width;
+    bool add = false;
+  };
+
+  // Computes these columns of input · weightᵀ + bias.
+  void product(const Member& member, const Input& in, const Matrix& matrix, std::pair<int64_t, int64_t> columns,
+               const Output& out) const {
+    const at::Tensor& w = matrix.weight;
     const auto call = [&]<class S>(const S* values) {
-      return cpu::LinearCall<S, T>{x,          k,   rows,  values, k,        columns.first, columns.second,
-                                   data(bias), out, width, add,    w.size(0)};
+      return cpu::LinearCall<S, T>{.x = in.values,
+                                   .ldx = in.width,
+                                   .rows = in.count,
+                                   .w = values,
+                                   .k = in.width,
+                                   .n_begin = columns.first,
+                                   .n_end = columns.second,
+                                   .bias = matrix.bias ? data(*matrix.bias) : nullptr,
+                                   .out = out.values,
+                                   .ldo = out.width,
+                                   .add = out.add,
+                                   .n = w.size(0)};
     };
     switch (w.scalar_type()) {
       case at::kChar:
@@ -150,11 +178,10 @@ class Pass {
   }
 
   // Adds a matrix product to the residual stream, through a norm if there is one.
-  void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias,
-            const at::Tensor& out_norm) const {
+  void join(const Member& member, const Input& in, const Matrix& matrix, const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
-    product(member, rows, k, count_, w, bias, columns_of(member, e), direct ? x_ : branch_, e, direct);
+    product(member, in, matrix, columns_of(member, e), {direct ? x_ : branch_, e, direct});
     member.barrier();
     if (direct) return;
     const auto [begin, end] = member.part(count_);
@@ -201,9 +228,9 @@ class Pass {
                        std::clamp<int64_t>(end - first, 0, heads) * d};
     };
     const auto q = columns(0, h), k = columns(h, g), v = columns(h + g, g);
-    if (q.first < q.second) product(member, x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false);
-    if (k.first < k.second) product(member, x, e, count_, w.k, w.k_bias, k, k_, kv_width_, false);
-    if (v.first < v.second) product(member, x, e, count_, w.v, w.v_bias, v, v_, kv_width_, false);
+    if (q.first < q.second) product(member, {x, e, count_}, {w.q, &w.q_bias}, q, {q_, heads_width_});
+    if (k.first < k.second) product(member, {x, e, count_}, {w.k, &w.k_bias}, k, {k_, kv_width_});
+    if (v.first < v.second) product(member, {x, e, count_}, {w.v, &w.v_bias}, v, {v_, kv_width_});
     for (int64_t r = 0; r < count_; ++r) write(layer, v_ + r * kv_width_, false, r, v);
     const auto finish = [&](int64_t r, std::pair<int64_t, int64_t> queries, std::pair<int64_t, int64_t> keys) {
       finish_heads(flags, w.q_norm, r, q_ + r * heads_width_, queries);
@@ -258,12 +285,12 @@ class Pass {
   void feed_forward(const Member& member, const LayerWeights& w, const float* x) const {
     const int64_t e = config_.hidden_size, i = config_.intermediate_size;
     const auto part = columns_of(member, i);
-    product(member, x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
-    product(member, x, e, count_, w.up, w.up_bias, part, up_, i, false);
+    product(member, {x, e, count_}, {w.gate, &w.gate_bias}, part, {gate_, i});
+    product(member, {x, e, count_}, {w.up, &w.up_bias}, part, {up_, i});
     for (int64_t r = 0; r < count_; ++r)
       gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
     member.barrier();
-    join(member, gate_, i, w.down, w.down_bias, w.mlp_out_norm);
+    join(member, {gate_, i, count_}, {w.down, &w.down_bias}, w.mlp_out_norm);
   }
 
   // Chooses the experts of each row and their weights, ordered by expert, so that an expert's matrices stay in the CPU
@@ -296,8 +323,8 @@ class Pass {
 
   void mixture(const Member& member, const LayerWeights& w, const float* x) {
     const int64_t e = config_.hidden_size, i = config_.expert_intermediate_size, taken = config_.experts_per_token;
-    product(member, x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts,
-            false);
+    product(member, {x, e, count_}, {w.router}, columns_of(member, config_.num_experts),
+            {router_, config_.num_experts});
     member.barrier();
     if (member.id == 0) choose_experts();
     member.barrier();
@@ -305,15 +332,15 @@ class Pass {
     for (const Choice& c : choices_) {
       const ExpertWeights& expert = w.experts[static_cast<size_t>(c.expert)];
       const int64_t at = (c.row * taken + c.place) * i;
-      product(member, x + c.row * e, e, 1, expert.gate, {}, part, gate_ + at, i, false);
-      product(member, x + c.row * e, e, 1, expert.up, {}, part, up_ + at, i, false);
+      product(member, {x + c.row * e, e, 1}, {expert.gate}, part, {gate_ + at, i});
+      product(member, {x + c.row * e, e, 1}, {expert.up}, part, {up_ + at, i});
       gate(up_ + at + part.first, part.second - part.first, gate_ + at + part.first);
     }
     member.barrier();
     for (const Choice& c : choices_) {  // a row's experts are added in order of their index
       float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
-      product(member, gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {},
-              columns, branch, e, false);
+      product(member, {gate_ + (c.row * taken + c.place) * i, i, 1}, {w.experts[static_cast<size_t>(c.expert)].down},
+              columns, {branch, e});
       for (int64_t n = columns.first; n < columns.second; ++n) to[n] += c.weight * branch[n];
     }
     member.barrier();
@@ -341,7 +368,7 @@ class Pass {
       const int64_t rows = std::min(block, wanted - first);
       for (int64_t r = 0; r < rows; ++r)
         normalise(x_ + pass_.logit_rows[static_cast<size_t>(first + r)] * e, decoder_.weights.norm, e, own + r * e);
-      product(member, own, e, rows, decoder_.weights.lm_head, {}, columns, logits_ + first * vocab, vocab, false);
+      product(member, {own, e, rows}, {decoder_.weights.lm_head}, columns, {logits_ + first * vocab, vocab});
       for (int64_t r = first; cap != 0 && r < first + rows; ++r)
         kernels_.soft_cap(logits_ + r * vocab + columns.first, columns.second - columns.first, 1.0f, cap);
     }
@@ -363,7 +390,7 @@ class Pass {
       member.barrier();
       attend(member, l);
       member.barrier();
-      join(member, attended_, heads_width_, w.o, w.o_bias, w.attention_out_norm);
+      join(member, {attended_, heads_width_, count_}, {w.o, &w.o_bias}, w.attention_out_norm);
       const float* x = norm(member, w.mlp_norm);
       config_.layers[static_cast<size_t>(l)].experts ? mixture(member, w, x) : feed_forward(member, w, x);
       observe(member, l + 1);

@@ -94,31 +94,32 @@ int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t s
   return sequences * blocks * BlockPool::block_bytes(config, side_dtype(dtype, config));
 }
 
-MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
-                       at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
+MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights, int64_t& caches) {
     weights = weight_bytes(config, dtype);
-    caches = cache_bytes(config, dtype, sequences, tokens_per_sequence);
-    plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, sequences * kLogitRows), sequences * kLogitRows);
+    caches = cache_bytes(config, dtype, request.sequences, request.tokens_per_sequence);
+    const int64_t logit_rows = request.sequences * kLogitRows;
+    plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
   };
-  add(target, target_dtype, plan.target_bytes, plan.target_cache_bytes);
-  if (draft) add(*draft, draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);
-  plan.target_int8 = target_dtype == at::kChar;
-  plan.draft_int8 = draft && draft_dtype == at::kChar;
-  plan.available_bytes = available_bytes(device);
+  add(request.target, request.target_dtype, plan.target_bytes, plan.target_cache_bytes);
+  if (request.draft) add(*request.draft, request.draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);
+  plan.target_int8 = request.target_dtype == at::kChar;
+  plan.draft_int8 = request.draft && request.draft_dtype == at::kChar;
+  plan.available_bytes = available_bytes(request.device);
   return plan;
 }
 
-FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
-                        at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device,
-                        int64_t cache_bytes, bool narrow_draft, std::optional<int64_t> available) {
+FittedMemory fit_memory(const MemoryRequest& request, int64_t cache_bytes, bool narrow_draft,
+                        std::optional<int64_t> available) {
   constexpr int64_t kCachePart = 4;
   std::optional<FittedMemory> asked;
   const auto attempt = [&](const DecoderConfig* with, at::ScalarType dtype, const char* change) -> bool {
-    FittedMemory fit{plan_memory(target, target_dtype, with, dtype, sequences, tokens_per_sequence, device),
-                     with != nullptr, dtype, change};
+    MemoryRequest changed = request;
+    changed.draft = with;
+    changed.draft_dtype = dtype;
+    FittedMemory fit{plan_memory(changed), with != nullptr, dtype, change};
     MemoryPlan& plan = fit.plan;
     if (available) plan.available_bytes = *available;
     const auto scaled = [&plan](int64_t total) {
@@ -128,12 +129,12 @@ FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype
       out.draft_cache_bytes = static_cast<int64_t>(static_cast<double>(plan.draft_cache_bytes) * part);
       return out;
     };
-    const int64_t one = plan.cache_bytes() / sequences;
+    const int64_t one = plan.cache_bytes() / request.sequences;
     if (cache_bytes > 0) {
       if (cache_bytes < one)
         throw Error(ErrorKind::kUsage, "caches of " + human(cache_bytes) + " hold no answer of " +
-                                           std::to_string(tokens_per_sequence) + " tokens, which takes " + human(one) +
-                                           " in both models: give them more, or a shorter context");
+                                           std::to_string(request.tokens_per_sequence) + " tokens, which takes " +
+                                           human(one) + " in both models: give them more, or a shorter context");
       plan = scaled(cache_bytes);
     }
     const bool fits = plan.total() <= plan.available_bytes;
@@ -151,11 +152,11 @@ FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype
     asked = std::move(fit);
     return true;
   };
-  if (attempt(draft, draft_dtype, "") || !draft) return *asked;
-  if (narrow_draft && device.is_cpu() && draft_dtype != at::kChar &&
-      attempt(draft, at::kChar, "the draft's weights are int8"))
+  if (attempt(request.draft, request.draft_dtype, "") || !request.draft) return *asked;
+  if (narrow_draft && request.device.is_cpu() && request.draft_dtype != at::kChar &&
+      attempt(request.draft, at::kChar, "the draft's weights are int8"))
     return *asked;
-  attempt(nullptr, draft_dtype, "the draft is left out, and answers come at plain speed");
+  attempt(nullptr, request.draft_dtype, "the draft is left out, and answers come at plain speed");
   return *asked;
 }
 

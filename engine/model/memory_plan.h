@@ -24,10 +24,16 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
-// Plans both models with caches of sequences × tokens_per_sequence each. The dtypes are those given to load_decoder().
-// `draft` may be null.
-MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
-                       at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device);
+// What is to be held in memory: both models, and caches of sequences × tokens_per_sequence for each of them.
+struct MemoryRequest {
+  const DecoderConfig& target;
+  at::ScalarType target_dtype;  // dtypes as given to load_decoder()
+  const DecoderConfig* draft;   // may be null
+  at::ScalarType draft_dtype;
+  int64_t sequences, tokens_per_sequence;
+  at::Device device;
+};
+MemoryPlan plan_memory(const MemoryRequest& request);
 // Fits a plan to the memory. If it does not fit as requested, the caches are reduced, down to a quarter and at least
 // one sequence of full length (answers are then preempted when they are full); else the draft's weights become int8, on
 // a CPU and if `narrow_draft`; else the draft is left out. If even that does not fit, the plan is returned as
@@ -39,9 +45,8 @@ struct FittedMemory {
   at::ScalarType draft_dtype = at::kFloat;
   std::string given_up;  // a sentence for people about what was reduced; "": nothing
 };
-FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
-                        at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device,
-                        int64_t cache_bytes, bool narrow_draft, std::optional<int64_t> available = {});
+FittedMemory fit_memory(const MemoryRequest& request, int64_t cache_bytes, bool narrow_draft,
+                        std::optional<int64_t> available = {});
 // Throws Error(kDevice) that says what does not fit and what to do.
 void check_memory(const MemoryPlan& plan);
 

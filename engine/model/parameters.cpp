@@ -14,9 +14,10 @@ class ParameterList {
     const int64_t rows = shape[0];
     all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows, in_products});
   }
-  void linear(const std::string& name, at::Tensor& weight, at::Tensor& bias, bool biased, int64_t out, int64_t in) {
+  // `bias` is null where the layer has none.
+  void linear(const std::string& name, at::Tensor& weight, at::Tensor* bias, int64_t out, int64_t in) {
     add(name, weight, {out, in}, true);
-    if (biased) all.push_back({name + ".bias", &bias, {out}, name + ".bias", 0, out});
+    if (bias) all.push_back({name + ".bias", bias, {out}, name + ".bias", 0, out});
   }
   // Declares the matrices from index `first` on to be parts of one stored tensor, in this order.
   void join(size_t first, const std::string& name) {
@@ -30,45 +31,54 @@ class ParameterList {
   }
 };
 
-void add_attention(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family,
-                   const LayerConfig& flags, LayerWeights& w) {
+// One layer, whose parameters' names begin with `name`.
+struct Layer {
+  std::string name;  // such as "model.layers.0."
+  const DecoderConfig& config;
+  const Family& family;
+  const LayerConfig& flags;
+  LayerWeights& weights;
+};
+
+void add_attention(ParameterList& list, const Layer& layer) {
+  const auto& [name, config, family, flags, w] = layer;
   const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim,
                 g = config.num_kv_heads * config.head_dim;
-  const std::string attention = layer + "self_attn.";
+  const std::string attention = name + "self_attn.";
   const size_t first = list.all.size();
-  list.linear(attention + "q_proj", w.q, w.q_bias, flags.qkv_bias, h, e);
-  list.linear(attention + "k_proj", w.k, w.k_bias, flags.qkv_bias, g, e);
-  list.linear(attention + "v_proj", w.v, w.v_bias, flags.qkv_bias, g, e);
+  list.linear(attention + "q_proj", w.q, flags.qkv_bias ? &w.q_bias : nullptr, h, e);
+  list.linear(attention + "k_proj", w.k, flags.qkv_bias ? &w.k_bias : nullptr, g, e);
+  list.linear(attention + "v_proj", w.v, flags.qkv_bias ? &w.v_bias : nullptr, g, e);
   if (family.fused) list.join(first, attention + "qkv_proj");
   if (flags.qk_norm != QkNorm::kNone) {
     const bool whole = flags.qk_norm == QkNorm::kProjection;
     list.add(attention + "q_norm", w.q_norm, {whole ? h : config.head_dim});
     list.add(attention + "k_norm", w.k_norm, {whole ? g : config.head_dim});
   }
-  list.linear(attention + "o_proj", w.o, w.o_bias, flags.out_bias, e, h);
+  list.linear(attention + "o_proj", w.o, flags.out_bias ? &w.o_bias : nullptr, e, h);
 }
 
-void add_feed_forward(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family,
-                      const LayerConfig& flags, LayerWeights& w) {
+void add_feed_forward(ParameterList& list, const Layer& layer) {
+  const auto& [name, config, family, flags, w] = layer;
   const int64_t e = config.hidden_size, i = config.intermediate_size, x = config.expert_intermediate_size;
   if (flags.experts) {
     const ExpertNames& names = family.experts;
-    list.add(layer + names.router, w.router, {config.num_experts, e});
+    list.add(name + names.router, w.router, {config.num_experts, e});
     w.experts.resize(static_cast<size_t>(config.num_experts));
     for (size_t k = 0; k < w.experts.size(); ++k) {
-      const std::string expert = layer + names.experts + "." + std::to_string(k) + ".";
+      const std::string expert = name + names.experts + "." + std::to_string(k) + ".";
       list.add(expert + names.gate, w.experts[k].gate, {x, e}, true);
       list.add(expert + names.up, w.experts[k].up, {x, e}, true);
       list.add(expert + names.down, w.experts[k].down, {e, x}, true);
     }
     return;
   }
-  const std::string mlp = layer + "mlp.";
+  const std::string mlp = name + "mlp.";
   const size_t first = list.all.size();
-  list.linear(mlp + "gate_proj", w.gate, w.gate_bias, flags.mlp_bias, i, e);
-  list.linear(mlp + "up_proj", w.up, w.up_bias, flags.mlp_bias, i, e);
+  list.linear(mlp + "gate_proj", w.gate, flags.mlp_bias ? &w.gate_bias : nullptr, i, e);
+  list.linear(mlp + "up_proj", w.up, flags.mlp_bias ? &w.up_bias : nullptr, i, e);
   if (family.fused) list.join(first, mlp + "gate_up_proj");
-  list.linear(mlp + "down_proj", w.down, w.down_bias, flags.mlp_bias, e, i);
+  list.linear(mlp + "down_proj", w.down, flags.mlp_bias ? &w.down_bias : nullptr, e, i);
 }
 
 }  // namespace
@@ -82,17 +92,18 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
   for (size_t l = 0; l < weights.layers.size(); ++l) {
     LayerWeights& w = weights.layers[l];
     const LayerConfig& flags = config.layers[l];
-    const std::string layer = "model.layers." + std::to_string(l) + ".";
-    if (flags.input_norm) list.add(layer + "input_layernorm", w.input_norm, {e});
-    add_attention(list, layer, config, family, flags, w);
+    const std::string name = "model.layers." + std::to_string(l) + ".";
+    const Layer layer{name, config, family, flags, w};
+    if (flags.input_norm) list.add(name + "input_layernorm", w.input_norm, {e});
+    add_attention(list, layer);
     // In Llama post_attention_layernorm is the norm before the feed-forward part; in Gemma and OLMo it is the norm of
     // attention's result.
-    if (flags.attention_out_norm) list.add(layer + "post_attention_layernorm", w.attention_out_norm, {e});
+    if (flags.attention_out_norm) list.add(name + "post_attention_layernorm", w.attention_out_norm, {e});
     if (flags.mlp_norm)
-      list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
-               w.mlp_norm, {e});
-    add_feed_forward(list, layer, config, family, flags, w);
-    if (flags.mlp_out_norm) list.add(layer + "post_feedforward_layernorm", w.mlp_out_norm, {e});
+      list.add(name + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"), w.mlp_norm,
+               {e});
+    add_feed_forward(list, layer);
+    if (flags.mlp_out_norm) list.add(name + "post_feedforward_layernorm", w.mlp_out_norm, {e});
   }
   list.add("model.norm", weights.norm, {e});
   if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e}, true);

@@ -125,15 +125,17 @@ std::vector<int32_t> groups_of(const Parts& parts, const Quantisation& quantisat
   return out;
 }
 
-Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef weights_shape,
-                       int64_t outputs, int64_t inputs, int64_t per_number) {
+// `shape` is [outputs, inputs], `packed` the shape of qweight; an int32 holds `per_number` integers.
+Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape,
+                       at::IntArrayRef packed, int64_t per_number) {
+  const int64_t outputs = shape[0], inputs = shape[1];
   if (!parts.has("scales")) throw Error(ErrorKind::kModel, parts.where("qweight") + " has no scales beside it");
   const std::vector<int64_t>& found = parts.entry("scales").shape;
   if (found.size() != 2 || found[0] < 1 || found[1] != outputs)
     throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + c10::str(at::IntArrayRef(found)) +
                                        ", expected [groups, " + std::to_string(outputs) + "]");
   const int64_t groups = found[0];
-  return {parts.raw("qweight", "I32", at::kInt, weights_shape),
+  return {parts.raw("qweight", "I32", at::kInt, packed),
           parts.raw("qzeros", "I32", at::kInt, {groups, outputs / per_number}),
           parts.numbers("scales", found).contiguous(), groups_of(parts, quantisation, inputs, groups)};
 }
@@ -147,7 +149,7 @@ void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* w
 at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t outputs = shape[0], inputs = shape[1], bits = quantisation.bits, per_number = 32 / bits;
   require_multiple(parts, inputs, per_number, "inputs"), require_multiple(parts, outputs, per_number, "outputs");
-  const Integers q = read_integers(parts, quantisation, {inputs / per_number, outputs}, outputs, inputs, per_number);
+  const Integers q = read_integers(parts, quantisation, shape, {inputs / per_number, outputs}, per_number);
   at::Tensor out = at::empty(shape, at::kFloat);
   const auto *weights = q.weights.const_data_ptr<int32_t>(), *zeros = q.zeros.const_data_ptr<int32_t>();
   const float* scales = q.scales.const_data_ptr<float>();
@@ -175,7 +177,7 @@ at::Tensor read_awq(const Parts& parts, const Quantisation& quantisation, at::In
   constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // shift of output n % 8
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
   require_multiple(parts, outputs, kPerNumber, "outputs");
-  const Integers q = read_integers(parts, quantisation, {inputs, width}, outputs, inputs, kPerNumber);
+  const Integers q = read_integers(parts, quantisation, shape, {inputs, width}, kPerNumber);
   at::Tensor out = at::empty(shape, at::kFloat);
   const auto *weights = q.weights.const_data_ptr<int32_t>(), *zeros = q.zeros.const_data_ptr<int32_t>();
   const float* scales = q.scales.const_data_ptr<float>();

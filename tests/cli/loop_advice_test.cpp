@@ -28,7 +28,7 @@ struct LoopAdvice : ::testing::Test {
   LoopAdvice() { settings.draft = "prune:2", settings.file = "/etc/LOOP.toml"; }
   Advice of(const std::string& stage, int code, const Json& result, int64_t kept = 90,
             const std::string& error = "") const {
-    return advise(settings, stage, code, result, trained(kept), error);
+    return advise(settings, {stage, code, 1, result, error}, trained(kept));
   }
 };
 

@@ -32,7 +32,7 @@ struct LoopRuns : ::testing::Test {
   void ended(const RunInputs& i, int code, int64_t now) {
     RunState state = begin(i, now - kHour);
     state.record("data", run_of(i), 1, nullptr);
-    if (code != 0) state.stopped("validate", code, 1, nullptr, now);
+    if (code != 0) state.stopped({"validate", code, 1}, now);
   }
   std::optional<std::string> next(const RunInputs& i) const { return run_to_continue(earlier_runs(work), i); }
   int refused(const RunInputs& i, int64_t now = kNow) const {
@@ -53,7 +53,7 @@ TEST_F(LoopRuns, TheKeyIsWhatGoesIn) {
 
 TEST_F(LoopRuns, AnInterruptedRunGoesOnAlthoughLogsHaveGrown) {
   EXPECT_EQ(next(inputs), std::nullopt);
-  begin(inputs, kNow).stopped("data", 75, 1, nullptr, kNow);
+  begin(inputs, kNow).stopped({"data", 75, 1}, kNow);
   EXPECT_EQ(next(inputs), inputs.key());
   EXPECT_EQ(next(with_log("2")), std::nullopt) << "nothing of it is worth keeping before its data is there";
   ended(inputs, 0, kNow);

@@ -18,7 +18,7 @@ using namespace specdec::testing;
 TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
   const auto rows = toy_rows(13, 4);
-  const Evaluation e = evaluate(draft, &target, rows, 0.8, 64);
+  const Evaluation e = evaluate(draft, &target, rows, {.temperature = 0.8, .batch_tokens = 64});
   double by_request = 0, by_token = 0, entropy = 0;
   int64_t tokens = 0, agreed = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -42,10 +42,10 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   EXPECT_NEAR(e.acceptance_tokens, by_token / static_cast<double>(tokens), 1e-5);
   EXPECT_NEAR(e.greedy_agreement, static_cast<double>(agreed) / static_cast<double>(tokens), 1e-9);
   EXPECT_NEAR(e.cross_entropy, entropy / static_cast<double>(tokens), 1e-4);
-  EXPECT_NEAR(evaluate(target, &target, rows, 1, 64).acceptance, 1, 1e-6);
+  EXPECT_NEAR(evaluate(target, &target, rows, {.temperature = 1, .batch_tokens = 64}).acceptance, 1, 1e-6);
   Teacher teacher(std::make_shared<model::Decoder>(target), rows, 1 << 20);
-  EXPECT_NEAR(evaluate(draft, teacher, rows, 0.8, 64).acceptance, e.acceptance, 1e-3);
-  const Evaluation alone = evaluate(draft, nullptr, rows, 0.8, 64);
+  EXPECT_NEAR(evaluate(draft, teacher, rows, {.temperature = 0.8, .batch_tokens = 64}).acceptance, e.acceptance, 1e-3);
+  const Evaluation alone = evaluate(draft, nullptr, rows, {.temperature = 0.8, .batch_tokens = 64});
   EXPECT_TRUE(std::isnan(alone.acceptance));
   EXPECT_NEAR(alone.cross_entropy, e.cross_entropy, 1e-6);
 }
@@ -150,15 +150,15 @@ TEST(DraftInit, RemovesTheLayerThatCostsLeast) {
   target.weights.layers[2].o.zero_();  // this layer does nothing
   target.weights.layers[2].down.zero_();
   const auto shared = std::make_shared<model::Decoder>(target);
-  Json search;
-  EXPECT_EQ(choose_layers(shared, 3, toy_rows(20, 4), 1, search), (std::vector<int64_t>{0, 1, 3}));
-  EXPECT_NEAR(search["acceptance"].get<double>(), 1, 1e-3) << "the target's answers are kept as fp16 log-probabilities";
-  EXPECT_EQ(search["trials"].size(), 2u) << "first and last layer are no candidates";
-  const auto two = choose_layers(shared, 2, toy_rows(20, 4), 1, search);
+  const ChosenLayers three = choose_layers(shared, 3, toy_rows(20, 4), 1);
+  EXPECT_EQ(three.layers, (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_NEAR(three.record["acceptance"].get<double>(), 1, 1e-3)
+      << "the target's answers are kept as fp16 log-probabilities";
+  EXPECT_EQ(three.record["trials"].size(), 2u) << "first and last layer are no candidates";
+  const auto two = choose_layers(shared, 2, toy_rows(20, 4), 1).layers;
   EXPECT_EQ(two, (std::vector<int64_t>{0, 3}));
-  EXPECT_EQ(choose_layers(shared, 1, toy_rows(20, 4), 1, search).size(), 1u);
-  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"},
-               [&] { choose_layers(shared, 5, toy_rows(4, 4), 1, search); });
+  EXPECT_EQ(choose_layers(shared, 1, toy_rows(20, 4), 1).layers.size(), 1u);
+  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"}, [&] { choose_layers(shared, 5, toy_rows(4, 4), 1); });
 }
 
 TEST(DraftInit, SpecsAreChecked) {

@@ -28,13 +28,13 @@ TEST(Preparation, TheChoiceOfLayersCostsWhatItMay) {
   for (const auto& [layers, keep] : std::vector<std::pair<int64_t, int64_t>>{{12, 2}, {4, 2}, {5, 1}}) {
     const auto target = std::make_shared<model::Decoder>(toy_decoder(layers, 1));
     const auto passes = [&](int64_t limit) {
-      Json search;
       double last = 0;
-      const auto kept = choose_layers(target, keep, toy_rows(40, 4), 1, search, {limit, [&](double share) {
-                                                                                   EXPECT_GE(share, last - 1e-9);
-                                                                                   EXPECT_LE(share, 1 + 1e-9);
-                                                                                   last = share;
-                                                                                 }});
+      const auto step = [&](double share) {
+        EXPECT_GE(share, last - 1e-9);
+        EXPECT_LE(share, 1 + 1e-9);
+        last = share;
+      };
+      const auto [kept, search] = choose_layers(target, keep, toy_rows(40, 4), 1, {limit, step});
       EXPECT_EQ(static_cast<int64_t>(kept.size()), keep);
       EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end()));
       EXPECT_NEAR(last, 1, 1e-9);
@@ -72,7 +72,7 @@ TEST(Preparation, WhatIsGivenStaysAndTheRestFollows) {
   const auto parameters = trainable(draft);
   const auto chosen = [&](DistillOptions o) {
     o.draft = "prune:2";
-    const Json json = choose_settings(o, run_limits(o, 1000), source, parameters, rows, stages, clock);
+    const Json json = choose_settings(o, run_limits(o, 1000), {source, parameters, rows}, stages, clock);
     EXPECT_EQ(json["batch_tokens"], o.batch_tokens);
     EXPECT_EQ(json["accumulate"], o.accumulate);
     EXPECT_EQ(json["learning_rate"], o.learning_rate);

@@ -65,7 +65,8 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance, a["after"]["value"].get<double>(), 1e-6);
+  EXPECT_NEAR(evaluate(draft, &target, h.verdict, {.temperature = 1, .batch_tokens = 200}).acceptance,
+              a["after"]["value"].get<double>(), 1e-6);
   // A change of the target makes the draft stale.
   put(f.scratch / "target/generation_config.json", R"({"eos_token_id": 3})");
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kStale);
@@ -88,7 +89,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
   for (const int32_t id : target.config.eos_ids)
     EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance,
+  EXPECT_NEAR(evaluate(draft, &target, h.verdict, {.temperature = 1, .batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
   // Training that continues from this draft keeps its vocabulary.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();

@@ -190,7 +190,7 @@ TEST(Device, Flags) {
 
 TEST(MemoryPlan, CountsAndRefuses) {
   const DecoderConfig c = tiny();
-  MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
+  MemoryPlan plan = plan_memory({c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU});
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
   // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
@@ -213,11 +213,11 @@ TEST(MemoryPlan, GivesUpWhatItCan) {
   const DecoderConfig c = tiny();
   constexpr int64_t kSequences = 8, kTokens = 320;
   const auto fit = [&](int64_t available, bool narrow = true, int64_t caches = 0) {
-    return fit_memory(c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU, caches, narrow, available);
+    return fit_memory({c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU}, caches, narrow, available);
   };
-  const MemoryPlan whole = plan_memory(c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU);
-  const MemoryPlan int8 = plan_memory(c, at::kFloat, &c, at::kChar, kSequences, kTokens, at::kCPU);
-  const MemoryPlan alone = plan_memory(c, at::kFloat, nullptr, at::kFloat, kSequences, kTokens, at::kCPU);
+  const MemoryPlan whole = plan_memory({c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU});
+  const MemoryPlan int8 = plan_memory({c, at::kFloat, &c, at::kChar, kSequences, kTokens, at::kCPU});
+  const MemoryPlan alone = plan_memory({c, at::kFloat, nullptr, at::kFloat, kSequences, kTokens, at::kCPU});
   const int64_t caches = whole.cache_bytes(), rest = whole.total() - caches,
                 int8_rest = int8.total() - int8.cache_bytes(), alone_rest = alone.total() - alone.cache_bytes();
   ASSERT_LT(int8_rest, rest);
