@@ -14,7 +14,9 @@ Channel channel_of(const std::string& argument, const char* flag) {
 }
 
 std::optional<ResolvedPackage> package_in(const std::string& store, const std::string& digest) {
-  return locate_package(store + ":sha256-" + digest);
+  const std::string name = "sha256-" + digest;
+  if (!fs::is_directory(fs::path(store) / "packages" / name)) return std::nullopt;
+  return locate_package(store + ":" + name);
 }
 
 std::string absolute_path(const fs::path& path) { return fs::absolute(path).lexically_normal().string(); }

@@ -79,7 +79,7 @@ void answer_alerts(Memory& m) {
   for (auto& [key, line] : m.alerts) line.clear();
 }
 
-// Enters what the event itself changes in the memory, before the actions are made from the memory.
+// Makes the event's own changes to the memory. Called before the actions are made, because they read the memory.
 void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) {
   switch (occurrence.event) {
     case Event::kCandidate:
@@ -123,7 +123,7 @@ void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) 
 bool has_lost(Event event) { return event == Event::kWorse || event == Event::kRefused || event == Event::kExpired; }
 
 // Makes the action that the table asks for. Returns nothing if there is nothing to do: there is no candidate to drop,
-// speculation is off or on already, or the user has given no command to turn it off or on.
+// speculation is already off or on, or the user has given no command to switch it.
 std::optional<Action> action_of(Act act, Event event, Memory& m, const MachineContext& c) {
   switch (act) {
     case Act::kProbe:
@@ -191,6 +191,20 @@ Json to_json(const Memory& m) {
           {"regained", m.regained}, {"alerts", m.alerts}};
 }
 
+namespace {
+
+std::string as_text(const Json& value, const std::string& where) {
+  if (!value.is_string()) throw Error(ErrorKind::kData, where + ": expected a string, found " + value.dump());
+  return value.get<std::string>();
+}
+
+double as_number(const Json& value, const std::string& where) {
+  if (!value.is_number()) throw Error(ErrorKind::kData, where + ": expected a number, found " + value.dump());
+  return value.get<double>();
+}
+
+}  // namespace
+
 Memory memory_from_json(const Json& o, const std::string& where) {
   const auto text = [&](const char* key) { return json_string(o, key, "", where, ErrorKind::kData); };
   const auto count = [&](const char* key) {
@@ -204,7 +218,7 @@ Memory memory_from_json(const Json& o, const std::string& where) {
   m.key = text("key");
   m.candidate = text("candidate");
   for (const Json& digest : json_array(o, "rejected", 100000, where, ErrorKind::kData))
-    m.rejected.insert(digest.get<std::string>());
+    m.rejected.insert(as_text(digest, where + ": rejected"));
   m.promoted = text("promoted");
   m.former = text("former");
   m.bake_until = count("bake_until");
@@ -213,9 +227,9 @@ Memory memory_from_json(const Json& o, const std::string& where) {
   m.records = count("records");
   m.false_alarms = count("false_alarms");
   for (const Json& change : json_array(o, "regained", 3, where, ErrorKind::kData))
-    m.regained.push_back(change.get<double>());
+    m.regained.push_back(as_number(change, where + ": regained"));
   for (const auto& [key, line] : json_object(o, "alerts", 1000, where, ErrorKind::kData).items())
-    m.alerts[key] = line.get<std::string>();
+    m.alerts[key] = as_text(line, where + ": alerts");
   return m;
 }
 
@@ -237,8 +251,8 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
     return Event::kAlarm;
   if (input.verdict == Verdict::kWarn) return Event::kAmber;
-  // An inconclusive verdict is no event, except that it ends SUSPECT and STALE_TARGET: neither an alert from outside
-  // nor another target is reported any more.
+  // An inconclusive verdict is no event, with one exception: it ends SUSPECT and STALE_TARGET, because then neither an
+  // alert from outside nor another target is reported any more.
   if (input.verdict == Verdict::kHealthy || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget)
     return Event::kQuiet;
   return std::nullopt;
@@ -265,10 +279,10 @@ std::optional<Transition> advance(const Memory& memory, const Occurrence& occurr
   const auto want = [&](Act act, Event why) {
     if (std::optional<Action> action = action_of(act, why, m, context)) t.actions.push_back(std::move(*action));
   };
-  // Drops the candidate tried until now, before the memory names the next one.
+  // Drops the previous candidate before the memory names the next one.
   if (event == Event::kCandidate && m.candidate != occurrence.candidate) want(Act::kDrop, Event::kWithdrawn);
   remember(m, occurrence, context);
-  // first, because a draft can only be tried while speculation is on
+  // Turns speculation on first, because a draft can only be tried while it is on.
   if (speculates(m.stage)) want(Act::kEnable, event);
   for (const Act act : move->acts)
     if (event != Event::kCandidate || act != Act::kDrop) want(act, event);

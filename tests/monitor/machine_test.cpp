@@ -405,6 +405,12 @@ TEST(Machine, MemoryComesBackAsItWas) {
   Json broken = to_json(m);
   broken["state"] = "SLEEPING";
   testing::expect_error(ErrorKind::kData, {"m: state", "SLEEPING"}, [&] { memory_from_json(broken, "m"); });
+  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{
+           {"rejected", Json::array({1})}, {"regained", Json::array({"x"})}, {"alerts", {{"a", 1}}}}) {
+    broken = to_json(m);
+    broken[key] = value;
+    testing::expect_error(ErrorKind::kData, {"m: " + key}, [&] { memory_from_json(broken, "m"); });
+  }
 }
 
 }  // namespace
