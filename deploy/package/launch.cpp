@@ -22,7 +22,7 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-// Returns the ranges as engines take them: neighbours with the same K are joined.
+// Returns the schedule's ranges in the form that engines take: neighbours with the same K are joined.
 ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   ScheduleRanges ranges;
   for (const auto& range : ranges_of(plan.schedule))
@@ -41,8 +41,8 @@ LaunchPlan forced(LaunchPlan plan) {
   return plan;
 }
 
-// Returns the gate's result for this pair as comments. `how` is one line: what to change to draft although it did not
-// pass.
+// Returns the gate's result for this pair as comment lines. `how` is one line that says what to change in order to
+// draft although the gate did not pass.
 std::string gate_comment(const LaunchPlan& plan, const std::string& how) {
   std::string text = plan.gate.empty() ? "" : "# Gate: " + plan.gate + "\n";
   text += "# Schedule: " + schedule_line(plan.schedule) + "\n";
@@ -71,8 +71,8 @@ std::string choose_draft(const LaunchPlan& plan) {
          "\" >&2; exit 2 ;;\nesac\n";
 }
 
-// vLLM requires that the first range starts at 1 and K <= num_speculative_tokens, and uses the last K for larger
-// batches.
+// Returns vLLM's --speculative-config. vLLM requires that the first range starts at batch size 1 and that every K is at
+// most num_speculative_tokens. It uses the last K for larger batches.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", plan.eagle3 ? "eagle3" : "draft_model"},
                  {"model", draft},
@@ -84,7 +84,8 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   return config;
 }
 
-// Returns "add --speculative-config '…'", for scripts (which pass arguments on) and for settings that list arguments.
+// Returns the advice "add --speculative-config '…'". It suits scripts, which pass their arguments on, and settings that
+// list arguments.
 std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
   return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
 }
@@ -108,8 +109,9 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
   return plan.eagle3 && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
-// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that depends
-// on the batch work with EAGLE only: with STANDALONE SGLang 0.5.23 refuses the former at start and ignores the latter.
+// Returns SGLang's flags for speculation. With a top-k of 1 the number of draft tokens is the number of steps plus one.
+// Block verification and a K that depends on the batch size work with EAGLE only: with STANDALONE, SGLang 0.5.23
+// refuses to start with the former and ignores the latter.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") +
                      " --speculative-draft-model-path " + draft;
@@ -132,7 +134,8 @@ std::string sglang(const LaunchPlan& plan) {
   return text + " \"$@\"\n";
 }
 
-// Each key is the batch size from which its entry applies; a single candidate fixes K there.
+// Returns the file for --speculative-adaptive-config. Each key is the batch size from which its entry applies. An entry
+// with a single candidate fixes K.
 std::string sglang_schedule(const LaunchPlan& plan) {
   Json root = Json::object();
   for (const auto& [low, high, k] : engine_ranges(plan))
@@ -140,9 +143,9 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Keys of draft_len_schedule: in 1.3 a key is the last batch size of a range, and beyond the last key nothing is
-// drafted. In 1.2 it is the first batch size of a range, and beyond the last key its K applies. In both the first entry
-// must equal max_draft_len. 1.2 has --extra_llm_api_options, 1.3 --config.
+// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
+// size of a range, and beyond the last key nothing is drafted. In 1.2 a key is the first batch size of a range, and the
+// last key's K applies to all larger batches. In both versions the first entry must equal max_draft_len.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = plan.eagle3 ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
@@ -206,8 +209,8 @@ std::string llama_cpp(const LaunchPlan& plan) {
   return text + " \"$@\"\n";
 }
 
-// Returns a name of at most 63 lower-case letters, digits and '-' that begins and ends with a letter or digit (RFC
-// 1123).
+// Turns the text into a name as RFC 1123 demands it: at most 63 lower-case letters, digits and '-', with a letter or
+// digit at both ends.
 std::string kubernetes_name(const std::string& text) {
   std::string name;
   for (char c : text.substr(0, 63))
@@ -217,51 +220,52 @@ std::string kubernetes_name(const std::string& text) {
   return first == std::string::npos ? "model" : name.substr(first, name.find_last_not_of('-') + 1 - first);
 }
 
-// Passes the config through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds only plain strings and numbers, so it
-// cannot hold a schedule.
+// Returns a YAML single-quoted scalar, because an unquoted name such as 1.5 or true is no string.
+std::string yaml_quoted(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
+  return out + "'";
+}
+
+// Returns the KServe manifest. It passes the speculative config through VLLM_ADDITIONAL_ARGS, because
+// spec.speculator.config holds only plain strings and numbers and so cannot hold a schedule.
 std::string kserve(const LaunchPlan& plan) {
   std::string arguments = "--dtype " + engine_dtype(plan);
   if (plan.max_k() > 0)
     arguments += " --speculative-config '" + canonical_json(vllm_config(plan, "/mnt/package/draft")) + "'";
-  std::string quoted;  // inside a YAML single-quoted scalar
-  for (char c : arguments) quoted += c == '\'' ? std::string("''") : std::string(1, c);
   return "# KServe with vLLM. Put the package into the claim specdec-packages under PACKAGE (its directory name) and "
          "replace both words.\n" +
          gate_comment(plan, vllm_how(plan, "/mnt/package/draft") + " to VLLM_ADDITIONAL_ARGS, every ' in it doubled.") +
          "apiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " +
-         kubernetes_name(plan.name) + "\nspec:\n  model:\n    name: " + plan.name + "\n    uri: " +
+         yaml_quoted(kubernetes_name(plan.name)) + "\nspec:\n  model:\n    name: " + yaml_quoted(plan.name) +
+         "\n    uri: " +
          (plan.target_reference.empty() ? "pvc://specdec-packages/PACKAGE/target" : "pvc://specdec-packages/TARGET") +
          "\n  template:\n    containers:\n      - name: main\n        env:\n          - name: VLLM_ADDITIONAL_ARGS\n   "
-         "         value: '" +
-         quoted +
-         "'\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: "
+         "         value: " +
+         yaml_quoted(arguments) +
+         "\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: "
          "true}\n    volumes:\n      - name: package\n"
          "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
 }
 
-// Values of the vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. The package is in a claim as for
-// KServe.
+// Returns Helm values for the vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. As for KServe, the
+// package is in a persistent volume claim.
 std::string helm(const LaunchPlan& plan) {
-  const auto quoted = [](const std::string& text) {
-    std::string out = "'";
-    for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
-    return out + "'";
-  };
   std::string text =
       "# Helm values of vllm/vllm-stack. Put the package into the claim specdec-packages under PACKAGE (its directory "
       "name), replace that\n"
       "# word, and size the requests.\n" +
       gate_comment(plan, vllm_how(plan, "/mnt/package/draft") + " to extraArgs, as two entries.") +
-      "servingEngineSpec:\n  modelSpec:\n    - name: " + kubernetes_name(plan.name) +
+      "servingEngineSpec:\n  modelSpec:\n    - name: " + yaml_quoted(kubernetes_name(plan.name)) +
       "\n      repository: vllm/vllm-openai\n      tag: v0.33.0\n      modelURL: " +
-      quoted(plan.target_reference.empty() ? "/mnt/package/target" : plan.target_reference) +
+      yaml_quoted(plan.target_reference.empty() ? "/mnt/package/target" : plan.target_reference) +
       "\n      replicaCount: 1\n      requestCPU: 4\n      requestMemory: 32Gi\n      requestGPU: 1\n      "
       "vllmConfig:\n        dtype: " +
-      engine_dtype(plan) + "\n        extraArgs:\n          - --served-model-name\n          - " + quoted(plan.name) +
-      "\n";
+      engine_dtype(plan) + "\n        extraArgs:\n          - --served-model-name\n          - " +
+      yaml_quoted(plan.name) + "\n";
   if (plan.max_k() > 0)
     text += "          - --speculative-config\n          - " +
-            quoted(canonical_json(vllm_config(plan, "/mnt/package/draft"))) + "\n";
+            yaml_quoted(canonical_json(vllm_config(plan, "/mnt/package/draft"))) + "\n";
   return text +
          "      extraVolumes:\n        - name: package\n          persistentVolumeClaim: {claimName: specdec-packages, "
          "readOnly: true}\n"
@@ -316,13 +320,13 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   plan.schedule[0].low = 1;
   plan.verdict = report.verdict;
   plan.gate = gate_line(report);
-  // Segment names come from traffic, and some YAML parsers end a comment at U+0085 or U+2028.
+  // Segment names come from traffic and may hold U+0085 or U+2028, at which some YAML parsers end a comment.
   for (char& c : plan.gate)
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   if (report.verdict == Verdict::kPass) return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
-    // Reports of earlier versions have a schedule without figures.
+    // Reports of earlier specdec versions have a schedule without figures, so the measured figures are filled in.
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
       row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};
     row.k = 0;

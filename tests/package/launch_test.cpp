@@ -179,7 +179,10 @@ TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
 TEST(Launch, KserveCarriesTheSameConfig) {
   const std::string yaml = files(plan())["kserve.yaml"];
   EXPECT_NE(yaml.find("kind: LLMInferenceService"), std::string::npos);
-  EXPECT_NE(yaml.find("name: org-chat-7b\n"), std::string::npos);
+  EXPECT_NE(yaml.find("name: 'org-chat-7b'\n"), std::string::npos);
+  LaunchPlan number = plan();
+  number.name = "1.5";
+  EXPECT_NE(files(number)["kserve.yaml"].find("    name: '1.5'\n"), std::string::npos) << "a name is a string";
   const size_t begin = yaml.find("--speculative-config ''{") + 23, end = yaml.find("}''", begin) + 1;
   const Json config = Json::parse(yaml.substr(begin, end - begin));
   EXPECT_EQ(config["model"], "/mnt/package/draft");
@@ -190,13 +193,13 @@ TEST(Launch, HelmValues) {
   LaunchPlan p = plan();
   p.target_reference = "org/it's";
   const std::string yaml = files(p)["helm-values.yaml"];
-  EXPECT_NE(yaml.find("    - name: org-chat-7b\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("    - name: 'org-chat-7b'\n"), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("      modelURL: 'org/it''s'\n"), std::string::npos) << yaml;
   const size_t begin = yaml.find("- '{") + 3, end = yaml.find("}'\n", begin) + 1;
   EXPECT_EQ(Json::parse(yaml.substr(begin, end - begin))["num_speculative_tokens_per_batch_size"],
             (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
   p.name = "--/A.b/" + std::string(80, 'x') + "-";
-  EXPECT_NE(files(p)["helm-values.yaml"].find("- name: a-b-" + std::string(56, 'x') + "\n"), std::string::npos)
+  EXPECT_NE(files(p)["helm-values.yaml"].find("- name: 'a-b-" + std::string(56, 'x') + "'\n"), std::string::npos)
       << "RFC 1123";
 }
 
