@@ -21,13 +21,16 @@ std::string validate_again(const GateCommand& c, const std::vector<std::string>&
   std::vector<std::string> command = {"specdec", "validate", "--target", c.target};
   if (!c.draft.empty()) command.insert(command.end(), {"--draft", c.draft});
   command.insert(command.end(), {"--data", c.data, "--out", c.out});
-  for (const std::string& flag : c.flags)
-    if (more.empty() || flag.rfind(more.front() + "=", 0) != 0) command.push_back(flag);
+  for (const std::string& flag : c.flags) {
+    const std::string name = flag.substr(0, flag.find('='));
+    if (std::find(more.begin(), more.end(), name) == more.end()) command.push_back(flag);
+  }
   command.insert(command.end(), more.begin(), more.end());
   return shell_words(command);
 }
 
-// Chooses by the part that left the verdict open: a missing measurement, a busy machine, acceptance, or the speed-up.
+// Returns the command for an inconclusive verdict. It depends on what left the verdict open: a missing measurement, a
+// busy machine, acceptance, or the speed-up.
 std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   if (r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy))
     return validate_again(c, {});

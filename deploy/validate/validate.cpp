@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +19,7 @@
 #include "deploy/validate/acceptance.h"
 #include "deploy/validate/gate.h"
 #include "deploy/validate/lossless.h"
+#include "deploy/validate/repeat_flags.h"
 #include "deploy/validate/rollout.h"
 #include "deploy/validate/speed.h"
 #include "engine/decode/model_runner.h"
@@ -29,9 +30,11 @@ namespace {
 
 constexpr int kBatch = 8;  // sequences per roll-out step
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-// Requests between two looks at the gate; requests before the first stop.
+// kLookEvery: requests scored between two readings of the gate. kLeastRequests: requests scored before scoring may stop
+// early.
 constexpr size_t kLookEvery = 32, kLeastRequests = 64;
-// Requests that a segment needs: for a floor of --segments-floor, and for a loss in it to fail the gate.
+// Requests that a segment needs. kSegmentRequests: to get the floor of --segments-floor. kBigSegment: so that a loss in
+// it can fail the gate.
 constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
 constexpr double kMinGain = -0.02;  // default for --against
 const std::vector<int> kBatches = {1, 2, 4};
@@ -96,8 +99,8 @@ void check_options(const ValidateOptions& o) {
           "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
 }
 
-// Returns whole conversations in random order, so that scoring may stop after any of them, cut at `limit` rows; 0 =
-// all.
+// Returns the rows with their conversations in random order, so that scoring may stop after any conversation. Returns
+// at most the first `limit` rows of that order; 0 = all.
 std::vector<TokenRow> shuffled(std::vector<TokenRow> rows, int64_t limit, uint64_t seed) {
   std::map<std::string, size_t> place;
   std::vector<std::vector<size_t>> conversations;
@@ -123,42 +126,6 @@ std::vector<TokenRow> pick(const std::vector<TokenRow>& rows, int64_t count) {
   std::vector<TokenRow> chosen;
   for (const size_t i : choose_prompts(rows, count)) chosen.push_back(rows[i]);
   return chosen;
-}
-
-// Returns the options that differ from the defaults, for a command that repeats this measurement.
-std::vector<std::string> flags_of(const ValidateOptions& o) {
-  const ValidateOptions usual;
-  std::vector<std::string> flags;
-  const auto text = [&](const char* name, const std::string& value, const std::string& fallback) {
-    if (value != fallback) flags.push_back(std::string(name) + "=" + value);
-  };
-  const auto number = [&](const char* name, double value, double fallback) {
-    std::ostringstream out;
-    out << value;
-    if (value != fallback) flags.push_back(std::string(name) + "=" + out.str());
-  };
-  const auto flag = [&](const char* name, bool given) {
-    if (given) flags.push_back(name);
-  };
-  text("--split", o.split, usual.split), text("--contexts", o.contexts, usual.contexts);
-  text("--baseline", o.baseline, ""), text("--against", o.against, "");
-  number("--floor", o.floor, usual.floor), number("--goal", o.goal, usual.goal);
-  for (const std::string& floor : o.segment_floors) text("--segment-floor", floor, "");
-  if (o.segments_floor) number("--segments-floor", *o.segments_floor, -1);
-  if (o.min_gain) number("--min-gain", *o.min_gain, -2);
-  flag("--force", o.force), flag("--allow-stale", o.allow_stale), flag("--no-early-stop", !o.early_stop);
-  number("--max-requests", static_cast<double>(o.max_requests), static_cast<double>(usual.max_requests));
-  number("--speed-prompts", static_cast<double>(o.speed_prompts), static_cast<double>(usual.speed_prompts));
-  number("--speed-tokens", static_cast<double>(o.speed_tokens), static_cast<double>(usual.speed_tokens));
-  number("--temperature", o.sampling.temperature, usual.sampling.temperature),
-      number("--top-p", o.sampling.top_p, usual.sampling.top_p);
-  number("--top-k", static_cast<double>(o.sampling.top_k), static_cast<double>(usual.sampling.top_k)),
-      number("--min-p", o.sampling.min_p, usual.sampling.min_p);
-  number("--k", o.speculation.k, usual.speculation.k), number("--max-k", o.speculation.max_k, usual.speculation.max_k);
-  text("--verify", to_string(o.speculation.verify), to_string(usual.speculation.verify));
-  text("--device", o.device.device, usual.device.device), text("--dtype", o.device.dtype, usual.device.dtype);
-  text("--draft-dtype", o.device.draft_dtype, ""), number("--threads", o.device.threads, usual.device.threads);
-  return flags;
 }
 
 // A validation in progress. Each method fills its part of the report.
@@ -187,7 +154,7 @@ class Run {
     r.verdict = verdict.verdict;
     r.reason = verdict.reason;
     r.judged_by = verdict.judged_by;
-    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, flags_of(options_)});
+    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, repeat_flags(options_)});
     r.seconds = clock_.seconds() - begun;
     return std::move(out_);
   }
@@ -198,8 +165,10 @@ class Run {
     out_.details.notes.push_back(line);
   }
 
-  // Returns false if the draft is stale and that was not allowed.
+  // Returns false if the draft is stale and allow_stale is not set.
   bool load() {
+    if (!options_.baseline.empty())
+      before_ = validation_report_from_json(read_json(options_.baseline), options_.baseline);
     PairOptions wanted;
     wanted.target = options_.target;
     wanted.draft = options_.draft;
@@ -232,7 +201,8 @@ class Run {
     draft_ = decode::make_model_runner(pair_.draft);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;
-      // After an update of the target it is stale, which is a reason to replace it, not to skip the comparison.
+      // After an update of the target the serving draft is stale. That is a reason to replace it, not to skip the
+      // comparison.
       wanted.allow_stale = true;
       against_ = load_draft(pair_, wanted);
     }
@@ -270,7 +240,8 @@ class Run {
     predict();
   }
 
-  // Gives every segment with enough requests the floor of --segments-floor; a floor given by name applies regardless.
+  // Gives every segment with enough requests the floor of --segments-floor. A floor given by name applies to any number
+  // of requests.
   AcceptanceRules rules() {
     AcceptanceRules rules;
     rules.floor = options_.floor;
@@ -303,11 +274,10 @@ class Run {
 
   void compare_with_report() {
     ValidationReport& r = out_.report;
-    const ValidationReport before = validation_report_from_json(read_json(options_.baseline), options_.baseline);
     std::map<std::string, std::string> conversations;
     for (const TokenRow& row : rows_)
       if (!row.conversation.empty()) conversations[row.id] = row.conversation;
-    const Estimate difference = paired_difference(r, before, conversations);
+    const Estimate difference = paired_difference(r, *before_, conversations);
     if (difference.n == 0)
       note("baseline " + options_.baseline + " shares no request with this run: nothing compared");
     else
@@ -333,28 +303,31 @@ class Run {
       rollouts_.push_back(std::move(rollout));
   }
 
-  // Measures over the first rows of the random order, however early acceptance was decided. So early stopping does not
-  // bias the figures that the monitor uses as its baseline.
+  // Measures over the first rows of the random order, however early acceptance was decided, so that early stopping does
+  // not bias the figures that the monitor uses as its baseline.
   void rollout() {
-    roll_out_to(options_.rollout_requests ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size())
-                                          : rows_.size());
-    const std::span<const TokenRow> rows = std::span(rows_).first(rollouts_.size());
+    const size_t count = options_.rollout_requests
+                             ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size())
+                             : rows_.size();
+    roll_out_to(count);
+    const std::span<const TokenRow> rows = std::span(rows_).first(count);
+    const std::span<const Rollout> rollouts = std::span(rollouts_).first(count);  // acceptance may have needed more
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (rollouts_[i].tokens.empty()) ++silent;
+      if (rollouts[i].tokens.empty()) ++silent;
       all.push_back(i);
       if (!rows[i].domain.empty()) domains[rows[i].domain].push_back(i);
     }
     if (silent)
       note(std::to_string(silent) + " of " + std::to_string(rows.size()) +
            " prompts leave no room for an answer in the target's context and were left out");
-    out_.report.rollout = rollout_figures(rows, rollouts_, all, rollout_options());
-    out_.details.overlap_at = overlap_by_position(rows, rollouts_);
+    out_.report.rollout = rollout_figures(rows, rollouts, all, rollout_options());
+    out_.details.overlap_at = overlap_by_position(rows, rollouts);
     for (SegmentFigure& s : out_.report.segments)
       if (const auto it = domains.find(s.name); it != domains.end())
-        s.rollout = rollout_figures(rows, rollouts_, it->second, rollout_options());
+        s.rollout = rollout_figures(rows, rollouts, it->second, rollout_options());
   }
 
   // Scores whole conversations in batches until the verdict on acceptance is certain.
@@ -473,7 +446,8 @@ class Run {
   Parts parts_;
   Validation out_;
   LoadedPair pair_;
-  LoadedDraft against_;  // .draft is null without --against
+  std::optional<ValidationReport> before_;  // the report of --baseline
+  LoadedDraft against_;                     // .draft is null without --against
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::vector<TokenRow> rows_;
   bool written_by_target_ = false;

@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 const SystemClock kClock;
 const specdec::testing::IdleMeter kIdle;
 
-// Writes a random decoder with the demo's tokenizer. `noise` is the size of random changes to the weights of the seed.
+// Writes the random decoder of `seed` with the demo's tokenizer. `noise` is the relative size of random changes to its
+// matrices.
 void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -297,6 +298,21 @@ TEST_F(Validate, FloorsOfSegments) {
   }
 }
 
+// Acceptance stops as soon as it is decided. If it also decided how many requests the roll-outs cover, their figures,
+// the monitor's baseline, would be biased.
+TEST_F(Validate, RolloutFiguresCoverTheirOwnRequestsOnly) {
+  ValidateOptions o = options();
+  o.rollout_requests = 4;
+  o.parts = "acceptance,rollout";
+  const ValidationReport both = run_validate(o, kClock, kIdle).report;
+  EXPECT_EQ(both.alpha.n, 20) << "acceptance needed more roll-outs";
+  o.parts = "rollout";
+  const ValidationReport alone = run_validate(o, kClock, kIdle).report;
+  EXPECT_GT(alone.rollout.counts.steps, 4);
+  EXPECT_EQ(both.rollout.counts.steps, alone.rollout.counts.steps);
+  EXPECT_EQ(both.rollout.alpha.value, alone.rollout.alpha.value);
+}
+
 TEST_F(Validate, PredictsAnEngineThatIsNotHere) {
   ValidateOptions o = options();
   o.parts = "rollout";
@@ -389,8 +405,9 @@ TEST_F(Validate, BenchOnTheSameData) {
   ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
   EXPECT_EQ(r.ranking.size(), 2u);
   for (const BenchRow& row : r.rows) {
-    // Every configuration makes the same number of tokens. The normal row sums the plain runs, one beside each run of
-    // each of the four configurations; with fewer of them some configuration would lack what it was compared with.
+    // Every configuration makes the same number of tokens. The normal row sums the plain runs, of which one ran beside
+    // each run of each of the four configurations. A smaller sum would mean that a configuration was compared with
+    // nothing.
     EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? 4 : 1));
     EXPECT_GT(row.memory_bytes, 0);
     if (row.normal()) continue;

@@ -36,6 +36,10 @@ TEST(GateSummary, TheCommandThatHelpsWithEachVerdict) {
   const std::string again =
       "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
   EXPECT_EQ(next(report(Verdict::kNotLossless)), again + " --speed-prompts=16 --parts lossless --dtype fp32");
+  GateCommand narrow = kCommand;
+  narrow.flags = {"--max-k=4", "--dtype=bf16"};
+  EXPECT_EQ(next_command(report(Verdict::kNotLossless), narrow), again + " --parts lossless --dtype fp32")
+      << "no flag is given twice";
 }
 
 TEST(GateSummary, WhatIsOpenSaysWhatToGiveMoreOf) {
@@ -63,7 +67,8 @@ TEST(GateSummary, PromptsThatDecide) {
   EXPECT_EQ(prompts_to_decide({1.1, {0.9, 1.3}, 1}), 8);
 }
 
-// Paths and reasons may come from anywhere. The output must be one line that neither a shell nor a terminal obeys.
+// Paths and reasons may contain anything. The output must be one line with nothing that a shell would run or a terminal
+// would interpret.
 TEST(GateSummary, ForeignTextIsHarmless) {
   ValidationReport r = report(Verdict::kNotWorthIt);
   r.reason = "speed-up\n\x1b[2Jof 'x'";
@@ -88,7 +93,7 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
 }
 
-// Reports of earlier versions lack the figures: the schedule is taken for a prediction, and nothing is known about the
+// Reports of earlier versions lack these keys. Their schedule counts as predicted, and nothing is known about the
 // machine.
 TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
   Json json = to_json(report(Verdict::kPass));
