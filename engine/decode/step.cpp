@@ -11,10 +11,10 @@ namespace specdec::decode {
 
 namespace {
 
-// Prompt tokens per pass if their logits are wanted, since each is a row of V floats.
+// Limit of prompt tokens per pass if their logprobs are requested, since each token then needs a row of V floats.
 constexpr int64_t kScoredChunk = 32;
 
-// A sequence's cache that holds `before` tokens followed by the first `nodes` nodes of a tree.
+// Describes a sequence's cache that holds `before` tokens, followed by the first `nodes` nodes of a tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;
@@ -69,8 +69,8 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   if (s.target_id_ < 0) open_cache(target_, s.target_id_, s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
 }
 
-// Opens a cache and fills it from the tenant's cached blocks, so the first `count` tokens are not prefilled again where
-// they are cached.
+// Opens a cache and fills it from the tenant's cached blocks, so that those of the first `count` tokens that are cached
+// need no prefill.
 void Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
   id = model.open();
   model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
@@ -130,7 +130,7 @@ void Stepper::close(Sequence& s) {
   s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
-// Everything that can throw runs before the sequence is changed.
+// Calls everything that can throw before it changes the sequence.
 void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -162,8 +162,12 @@ void Stepper::commit(SequenceStep& step) {
 void Stepper::roll_back(SequenceStep& step) {
   Sequence& s = *step.sequence;
   if (s.rules_) s.rules_->rewind();
-  target_.truncate(s.target_id_, std::min(target_.length(s.target_id_), step.before - 1));
-  if (s.draft_id_ >= 0) draft_of(s)->truncate(s.draft_id_, std::min(draft_of(s)->length(s.draft_id_), step.before - 1));
+  const auto cut = [&](CausalModel& model, SequenceId id) {
+    model.truncate(id, std::min(model.length(id), step.before - 1));
+  };
+  cut(target_, s.target_id_);
+  if (s.draft_id_ >= 0) cut(*draft_of(s), s.draft_id_);
+  if (s.shadow_id_ >= 0) cut(*s.drafting_.shadow, s.shadow_id_);
 }
 
 void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {

@@ -4,6 +4,8 @@
 
 #include <limits>
 #include <memory>
+#include <stdexcept>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/decode/sampler.h"
@@ -60,7 +62,7 @@ TEST(Step, GreedyIsThePlainTextForEveryKAndBatchMix) {
     Toy r(stepper, {0, 7}, k, 40);
     EXPECT_EQ(run(stepper, r), plain[0]) << "K=" << k;
   }
-  // Six sequences with K = 0..5 in one batch, which finish at different times.
+  // Runs six sequences with K = 0 to 5 in one batch. They finish at different times.
   std::vector<std::unique_ptr<Toy>> requests;
   for (int32_t i = 0; i < 6; ++i) requests.push_back(std::make_unique<Toy>(stepper, toy::Tokens{i, 7}, i, 40));
   for (auto& r : requests) stepper.start(r->s);
@@ -188,7 +190,8 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
   const toy::Tokens text_a = run(alone, plain_a), text_b = run(alone, plain_b);
   enum class Way { kThrow, kNan };
   for (const Way way : {Way::kThrow, Way::kNan}) {
-    // Throws in the middle of a pass, when the caches of both sequences have grown.
+    // The draft fails in the middle of a pass, when the caches of both sequences have grown. It either throws or
+    // computes a logit that is NaN.
     toy::Model draft(kVocab, [&](std::span<const int32_t> context, std::span<float> l) {
       logits(context, l);
       if (context[0] != 1 || context.size() <= 6) return;
@@ -283,6 +286,36 @@ TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {
   Toy plain(stepper, {1, 2}, 0, 20);
   while (r.s.remaining() > 0) stepper.step(batch);
   EXPECT_EQ(r.s.tokens(), run(stepper, plain));
+}
+
+// A model that fails once when a cache is cut, which happens after the shadow draft has scored the step.
+class FailsWhenCut : public ForwardingModel {
+ public:
+  using ForwardingModel::ForwardingModel;
+  void truncate(SequenceId sequence, int64_t length) override {
+    if (std::exchange(fails, false)) throw std::runtime_error("the device lost it");
+    ForwardingModel::truncate(sequence, length);
+  }
+  bool fails = false;
+};
+
+TEST(Step, AFailureAfterTheShadowScoredLeavesItsCacheRight) {
+  toy::Model model(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1)),
+      shadow(kVocab, toy::random_logits(1));
+  FailsWhenCut target(model);
+  Stepper stepper(target, &draft);
+  Drafting drafts = drafting({.k = 4});
+  drafts.shadow = &shadow;
+  Toy r(stepper, {{1}, 1, {.max_tokens = 30, .sampling = {.temperature = 0}}}, drafts);
+  stepper.start(r.s);
+  Sequence* const batch[] = {&r.s};
+  for (int i = 0; i < 3; ++i) stepper.step(batch);
+  target.fails = true;
+  EXPECT_THROW(stepper.step(batch), std::runtime_error);
+  stepper.step(batch);
+  EXPECT_EQ(r.s.outcome().shadow_overlaps, std::vector<double>(r.s.outcome().overlaps.size(), 1.0));
+  EXPECT_FALSE(r.s.outcome().overlaps.empty());
+  EXPECT_EQ(shadow.open_sequences(), 1u);
 }
 
 TEST(Step, OneSequenceWithoutFiniteLogitsFailsAlone) {
