@@ -38,7 +38,7 @@ ResolvedModel resolve_model(const std::string& argument) {
     const fs::path& target = model.directory;
     const Fingerprint found = fingerprint_model(target);
     const std::string tiers = differing_tiers(package->manifest.target, found);
-    // Another target in its place may be allowed; no other file of the package may differ.
+    // The user may have allowed a different target, but no other file of the package may differ.
     model.verified = verify_files(package->root, package->manifest, true, tiers.empty());
     if (!tiers.empty())
       model.stale_reason =
@@ -52,11 +52,17 @@ ResolvedModel resolve_model(const std::string& argument) {
     if (!fs::is_directory(local, ec))
       throw Error(ErrorKind::kModel, argument + ": expected a model directory, found a file");
     if (!fs::exists(local / "config.json", ec))
-      throw Error(ErrorKind::kModel,
-                  argument + ": no config.json: not a Hugging Face model directory, nor a package (no manifest.json)");
+      throw Error(ErrorKind::kModel, argument + ": no config.json: not a Hugging Face model directory, nor a package " +
+                                         (fs::exists(local / "draft" / "config.json", ec)
+                                              ? "(did you mean " + (local / "draft").string() + "?)"
+                                              : "(no manifest.json)"));
     return {local, {}, "", "", ""};
   }
   if (const auto hub = parse_hub_name(argument)) {
+    if (!argument.starts_with("hf://") && fs::is_directory(hub->organisation, ec) && !find_snapshot(*hub))
+      throw Error(ErrorKind::kModel, argument + ": no such directory. " + hub->organisation +
+                                         " is a directory here, so this is taken for a path: write hf://" + argument +
+                                         " for a model of the hub");
     const HubSnapshot snapshot = hub_resolver() ? hub_resolver()(*hub) : cached_snapshot(*hub);
     return {snapshot.directory, {}, "", "", snapshot.commit};
   }

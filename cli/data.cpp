@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/model_directory.h"
+#include "base/secret.h"
 #include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
@@ -67,7 +68,8 @@ void print_splits(const Json& result, const std::string& out) {
   std::printf("written to %s\n", out.c_str());
 }
 
-// Prints what was left out and why, one line per reason, the most frequent first.
+// Prints the rows that were left out, one line per reason: first the rejected rows, the most frequent reason first,
+// then the dropped rows.
 void print_left_out(const data::IngestReport& report, const std::string& out) {
   std::vector<std::pair<int64_t, std::string>> lines;
   for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
@@ -88,6 +90,14 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   const std::string target = options.target;
+  if (!options.records && target.empty())
+    throw Error(ErrorKind::kUsage,
+                "--target is required: the model whose tokenizer and chat template the rows get (or --records)");
+  for (const std::string& source : options.sources)
+    if (source.find("://") != std::string::npos)
+      throw Error(ErrorKind::kUsage, SecretUrl(source).shown() +
+                                         ": expected a file or a directory, found a URL: copy the logs to this machine "
+                                         "first, such as with aws s3 cp or curl");
   if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;
@@ -164,7 +174,8 @@ int run_stats(const Global& global, const data::StatsOptions& options) {
   return 0;
 }
 
-// Loading weights takes longer than opening the port, and until then completions would be refused.
+// Waits until the server has loaded its model. The port is open before that, but completions would be refused. Throws
+// Error(kNetwork) if the server ends or needs more than 30 minutes.
 void wait_until_ready(BackgroundChild& server, const std::string& url) {
   data::ClientOptions options;
   options.url = url;
@@ -195,7 +206,8 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   if (!flags.api_key_file.empty()) {
     options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
-    // The user did not ask to send it there, and an internal endpoint may need none.
+    // Sends this key only where it stays secret: the user did not ask for it to be sent, and an internal endpoint may
+    // need no key.
     if (net::keeps_secrets(flags.target))
       options.api_key = key;
     else
@@ -210,7 +222,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // fail before starting a server in vain
+    data::validate(options);  // fails before a server is started in vain
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());
     server = std::make_unique<BackgroundChild>(

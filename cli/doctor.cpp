@@ -1,5 +1,5 @@
-// `specdec doctor`: lists what this machine has and what is missing, one line each. Torch-free: a child process checks
-// the engine.
+// `specdec doctor`: lists what this machine has and what is missing, one line each. It does not link LibTorch: a child
+// process checks the engine.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/version.h"
+#include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/exec_engine.h"
 #include "net/hub.h"
@@ -54,8 +55,8 @@ Finding check_engine(const Global& global) {
   }
   if (::access(engine.c_str(), X_OK) != 0)
     return {"engine", false, engine.string() + " is missing: build with LibTorch"};
-  // --version makes the loader resolve LibTorch and does nothing else.
-  const int status = std::system(("'" + engine.string() + "' --version >/dev/null 2>&1").c_str());
+  // --version needs no more than a loader that finds LibTorch.
+  const int status = run_child(engine.string(), {"--version"}, "/dev/null").exit_code;
   return {"engine", status == 0,
           status == 0 ? engine.string() + " starts"
                       : engine.string() + " does not start: LibTorch not found (set SPECDEC_TORCH_LIB)"};

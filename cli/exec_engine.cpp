@@ -1,5 +1,5 @@
-// Replaces this process by specdec-engine. In a build tree its run path names LibTorch; an installed tree has to search
-// for it.
+// Replaces this process by specdec-engine. In a build tree the engine's run path names LibTorch; in an installed tree
+// LibTorch has to be searched for.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
@@ -20,14 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns torch/lib of the Python environment with this prefix, or "".
+bool holds_torch(const fs::path& lib) { return ::access((lib / "libtorch_cpu.so").c_str(), R_OK) == 0; }
+
+// Returns the torch/lib directory of the Python environment at `prefix`, or "".
 fs::path torch_of_prefix(const fs::path& prefix) {
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(prefix / "lib", ec)) {
     if (entry.path().filename().string().rfind("python3", 0) != 0) continue;
     for (const char* packages : {"site-packages", "dist-packages"}) {
       const fs::path lib = entry.path() / packages / "torch" / "lib";
-      if (fs::exists(lib / "libtorch_cpu.so", ec)) return lib;
+      if (holds_torch(lib)) return lib;
     }
   }
   return {};
@@ -47,6 +50,14 @@ fs::path find_torch() {
   return {};
 }
 
+// Returns the torch/lib that the engine of a build tree was linked with; "" in an installed tree.
+fs::path torch_of_build(const fs::path& libexec) {
+  std::ifstream file(libexec / "torch-lib");
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
 void prepend_library_path(const fs::path& directory) {
   const char* old = std::getenv("LD_LIBRARY_PATH");
   ::setenv("LD_LIBRARY_PATH", (directory.string() + (old && *old ? ":" + std::string(old) : "")).c_str(), 1);
@@ -55,16 +66,23 @@ void prepend_library_path(const fs::path& directory) {
 }  // namespace
 
 fs::path prepare_engine(const Global& global) {
-  const fs::path root = fs::path(global.program).parent_path().parent_path();
-  if (fs::exists(root / "lib" / "specdec") || std::getenv("SPECDEC_TORCH_LIB")) {
-    const fs::path torch = find_torch();
-    if (torch.empty())
-      throw Error(ErrorKind::kConfig,
-                  "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to "
-                  "its torch/lib");
-    prepend_library_path(torch);
-  }
-  return root / "libexec" / "specdec-engine";
+  const fs::path directory = fs::path(global.program).parent_path().parent_path() / "libexec";
+  const fs::path engine = directory / "specdec-engine";
+  std::error_code ec;
+  if (!fs::exists(engine, ec)) return engine;
+  const char* given = std::getenv("SPECDEC_TORCH_LIB");
+  if (!given && holds_torch(torch_of_build(directory))) return engine;
+  const fs::path torch = find_torch();
+  if (torch.empty())
+    throw Error(ErrorKind::kConfig,
+                "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to "
+                "its torch/lib");
+  if (!holds_torch(torch))
+    throw Error(ErrorKind::kConfig, "SPECDEC_TORCH_LIB: " + torch.string() +
+                                        " has no libtorch_cpu.so that this user can read: give the torch/lib of torch "
+                                        "2.11");
+  prepend_library_path(torch);
+  return engine;
 }
 
 void exec_engine(const Global& global) {
@@ -74,8 +92,8 @@ void exec_engine(const Global& global) {
   argv.push_back(nullptr);
   // libgomp reads this when it is loaded: idle threads must not spin on cores that other processes use.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // Signals are blocked until the engine unblocks them (cli/program.cpp). One that arrived earlier would be lost by the
-  // exec, so check for it here.
+  // Blocks the stop signals until the engine unblocks them (cli/program.cpp). The exec would lose a signal that arrived
+  // before this call, so it is checked for here.
   sigset_t stops;
   sigemptyset(&stops);
   sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);

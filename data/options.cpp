@@ -1,5 +1,7 @@
 #include "data/options.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "data/domain_clusters.h"
 #include "data/row_parser.h"
@@ -53,6 +55,10 @@ void validate(const IngestOptions& o) {
 }
 
 void validate(const RegenerateOptions& o) {
+  std::error_code ec;
+  if (std::filesystem::equivalent(o.data, o.out, ec))
+    throw Error(ErrorKind::kUsage,
+                "--out " + o.out + ": is the directory that is read: give a new one, so that the old answers stay");
   require(o.url.starts_with("http://") || o.url.starts_with("https://"), "--target",
           "a model directory or an http(s) URL", o.url);
   require(!o.temperature || (*o.temperature >= 0 && *o.temperature <= 10), "--temperature", "a number from 0 to 10",

@@ -16,7 +16,8 @@ constexpr size_t kMaxRowsFileBytes = size_t{4} << 30;
               file.string() + ": " + what + ": the data directory is damaged, run specdec data ingest again");
 }
 
-// The errors of safetensors are about models; here they mean damaged data.
+// Calls f and turns Error(kModel) into Error(kData): the safetensors reader blames a model, but here the data are
+// damaged.
 template <class F>
 auto as_data_error(F&& f) {
   try {
@@ -99,6 +100,10 @@ void check_digest(const fs::path& file, const std::string& expected) {
 
 ShardReader::ShardReader(const fs::path& directory) : directory_(directory) {
   const fs::path file = directory / "index.json";
+  std::error_code ec;
+  if (!fs::exists(file, ec) && fs::exists(directory, ec))
+    throw Error(ErrorKind::kData, directory.string() + ": expected a directory that specdec data ingest wrote, found " +
+                                      (fs::is_directory(directory, ec) ? "one without index.json" : "a file"));
   index_ = shard_index_from_json(read_json(file), file.string());
   index_.validate(file.string());
   for (const ShardFile& shard : index_.shards) {

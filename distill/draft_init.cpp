@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
-// For targets at least this many times deeper than the draft, layers are added one by one instead of removed: that
-// costs keep × total passes of shallow models instead of total² / 2 passes of deep ones.
+// If the target has at least this many times the layers of the draft, layers are added one by one instead of removed.
+// Adding costs keep × total passes of shallow models, removing total² / 2 passes of deep ones.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
@@ -29,8 +29,8 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// The candidates of a round. When adding: each layer that is not kept yet, the last layer first. When removing: each
-// layer except the first and the last.
+// Return the candidates of a round. candidates_to_add: each layer that is not kept yet, the last layer first.
+// candidates_to_remove: each layer except the first and the last.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -42,7 +42,7 @@ std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
 }
 std::vector<Layers> candidates_to_remove(const Layers& kept) {
   std::vector<Layers> out;
-  const size_t ends = kept.size() > 2 ? 1 : 0;  // down to one layer, the last round may remove an end, too
+  const size_t ends = kept.size() > 2 ? 1 : 0;  // with two layers left, either may be removed
   for (size_t i = ends; i < kept.size() - ends; ++i) {
     out.push_back(kept);
     out.back().erase(out.back().begin() + static_cast<ptrdiff_t>(i));
@@ -50,7 +50,8 @@ std::vector<Layers> candidates_to_remove(const Layers& kept) {
   return out;
 }
 
-// How many candidates each round measures and how many rows of the probe it uses, within the limit.
+// The plan of a search for layers: the number of candidates of each round, the number of probe rows, and the number of
+// candidates of all rounds. `limit` is LayerSearch::passes.
 struct SearchPlan {
   std::vector<size_t> rounds;
   size_t rows = 0, passes = 0;
@@ -79,7 +80,7 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
   std::vector<TokenRow> probe;
   const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
   const int64_t most = std::clamp<int64_t>(kProbeValues / vocab, 256, kProbeTokens);
-  // Where only few positions fit, take the first ones of several rows instead of all of one row.
+  // If only few positions fit, takes the first ones of several rows instead of all of one row.
   const int64_t of_a_row = most < kProbeTokens ? std::max<int64_t>(1, most / 16) : kProbeTokens;
   int64_t positions = 0;
   for (size_t i = 0; i < train.size() && positions < most; i += stride) {
@@ -174,7 +175,7 @@ DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<cons
     return {model::load_decoder(spec.argument, options.device, model::resolve_dtype(options.dtype, config)), nullptr};
   }
   const model::DecoderConfig config = with_context("--draft config", [&] {
-    return model::parse_decoder_config(read_json(spec.argument, ErrorKind::kConfig), spec.argument);
+    return model::parse_decoder_config(read_json(spec.argument, ErrorKind::kModel), spec.argument);
   });
   return {model::random_decoder(config, options.seed, options.device, model::resolve_dtype(options.dtype, config)),
           nullptr};

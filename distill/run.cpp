@@ -30,7 +30,7 @@ bool has_weights(const fs::path& directory) {
   return false;
 }
 
-// The loaded target, data and draft, with the options' defaults filled in.
+// The loaded target and data, and the options with some defaults filled in.
 struct Setup {
   DistillOptions options;
   DraftSpec spec;
@@ -40,12 +40,13 @@ struct Setup {
   PreparedRows train;
   HeldOut held_out;
   int64_t holdout_rows = 0;
-  Json given;  // options as given, which --resume compares
+  Json given;  // the options that --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
 };
 
-// Enters RUN. A RUN that exists needs --resume, and then the same options and inputs.
+// Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
+// differ. Throws Error(kUsage) also for any other RUN that is not empty.
 void enter_run_directory(const Setup& setup) {
   const fs::path out = setup.options.out;
   const Json now = {{"schema", "specdec.distill_run/1"},
@@ -74,8 +75,8 @@ void load_target(Setup& s) {
   s.device = model::resolve_device(o.device.device);
   const fs::path directory = o.target;
   s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
-  // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. It is not loaded
-  // when the draft starts as the target itself.
+  // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. Then the target
+  // is not loaded if it has no weights, or if the draft starts as the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   if (s.ce && (itself || !has_weights(directory))) return;
@@ -99,7 +100,7 @@ model::DecoderConfig draft_config(const Setup& s) {
     return s.target->config;
   }
   if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
-  return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kConfig), s.spec.argument);
+  return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kModel), s.spec.argument);
 }
 
 void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::string& where) {
@@ -164,7 +165,7 @@ void count_steps(Setup& s) {
   DistillOptions& o = s.options;
   if (o.max_steps > 0 || o.epochs <= 0 || s.train.rows.empty()) return;
   const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-  // Epochs differ by about a batch, so the mean of the first few is used.
+  // Epochs differ by about a batch, so this takes the mean of the first few.
   const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
   double batches = 0;
   for (int64_t e = 0; e < looked_at; ++e)
@@ -174,8 +175,8 @@ void count_steps(Setup& s) {
       std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
 }
 
-// Returns the configuration of the draft in its final size. A pruned draft has the requested number of layers,
-// whichever they are.
+// Returns the configuration of the draft that will be trained. A pruned draft has the requested number of layers; which
+// layers they are does not matter here.
 model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
   if (s.spec.kind != "prune") return draft;
   draft.num_layers = s.spec.layers;
@@ -183,8 +184,9 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
   return draft;
 }
 
-// Throws if the run does not fit into memory or on the disk. Memory holds weights, gradients and Adam's two moments of
-// the draft in fp32, the logits of a batch of both models with their gradients, and the cached logits of the target.
+// Throws if the run does not fit into memory or on the disk. For the draft, memory holds weights and gradients in its
+// dtype, and master weights and Adam's two moments in fp32. It also holds both models' logits of a batch with their
+// gradients, and the target's cached logits.
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
@@ -233,7 +235,7 @@ GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teac
           kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
 }
 
-// Restores the best measured checkpoint that is still intact; returns its step.
+// Restores the best measured checkpoint that is still intact, and returns its step.
 int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, model::Decoder& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
@@ -245,8 +247,8 @@ int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStor
               "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
 }
 
-// The exit code of a run that ended earlier. Its result.json counts as inconclusive where it names no verdict of
-// distill.
+// Returns the exit code of a run that has ended already, from its result.json. Any verdict but improved and
+// no_significant_gain counts as inconclusive.
 int exit_code_of(const Json& done, const std::string& where) {
   const auto verdict = verdict_named(json_string(done, "verdict", where, ErrorKind::kData));
   const bool is_decided = verdict == Verdict::kImproved || verdict == Verdict::kNoSignificantGain;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -23,10 +24,11 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 
 void check(const ServeOptions& o) {
   const auto range = [](const char* flag, double value, double low, double high) {
-    if (!(value >= low && value <= high))
-      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected " + std::to_string(static_cast<int64_t>(low)) +
-                                         " to " + std::to_string(static_cast<int64_t>(high)) + ", found " +
-                                         std::to_string(value));
+    if (value >= low && value <= high) return;
+    std::ostringstream text;
+    text.precision(12);  // enough for all digits of the counts
+    text << flag << ": expected " << low << " to " << high << ", found " << value;
+    throw Error(ErrorKind::kUsage, text.str());
   };
   range("--port", o.port, 0, 65535);
   range("--max-batch", static_cast<double>(o.max_batch), 1, 1024);
@@ -46,7 +48,7 @@ size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
   return static_cast<size_t>(keys.tenants() > 1 ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
 }
 
-// Divides the bytes that requests hold in the same way.
+// Returns the bytes that one tenant's requests may hold: half of all bytes if there are several tenants.
 size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) {
   return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes;
 }

@@ -61,7 +61,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(binding->loss, "lk_hybrid");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(model::load_decoder_config(f.scratch / "run/draft").num_layers, 2);
-  // The figures are those of the published weights on the verdict half.
+  // The reported figures are those of the published weights on the half of the held-out rows that gives the verdict.
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
@@ -213,7 +213,8 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
   EXPECT_NE(next_step(Verdict::kInconclusive, o, true).reason.find("16 held-out conversations"), std::string::npos);
 }
 
-// A stop at any stage before the first step gives exit code 75, and the same command with --resume then succeeds.
+// A stop at any stage before or after the training steps gives exit code 75, and the same command with --resume then
+// succeeds.
 TEST(Run, PreparingEndsAtAStop) {
   for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start",
                             "measuring and saving the start", "measuring and saving the end", "judging"}) {
@@ -255,8 +256,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Training that continues from a target's own weights, as for its overnight update: the draft starts as the target
-  // itself, so acceptance would say nothing.
+  // Continues training from the target's own weights, as an overnight update of the target does. The draft starts as
+  // the target itself, so acceptance would say nothing.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();
@@ -288,9 +289,9 @@ TEST(Run, RefusesWhatDoesNotBelongTogether) {
   f.options.out = (f.scratch / "run3").string();
   expect_error(ErrorKind::kModel, {"vocab_size 30", "24"}, [&] { f.run(); });
   put(f.scratch / "wide.json", "{");
-  expect_error(ErrorKind::kConfig, {"wide.json"}, [&] { f.run(); });
+  expect_error(ErrorKind::kModel, {"wide.json"}, [&] { f.run(); });
   f.options.draft = "config:" + (f.scratch / "missing.json").string();
-  expect_error(ErrorKind::kConfig, {"missing.json"}, [&] { f.run(); });
+  expect_error(ErrorKind::kModel, {"missing.json"}, [&] { f.run(); });
   f.options.draft = "prune:2";
   f.options.sequence_length = 49;
   expect_error(ErrorKind::kUsage, {"--sequence-length 49", "48"}, [&] { f.run(); });

@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import tempfile
 from pathlib import Path
 
 from faults import ENOSPC, environment
-from specdec_run import SOURCE, expect, run
+from specdec_run import SOURCE, SPECDEC, expect, run
 
 MODEL = SOURCE / "cli/demo/assets/target"
 work = Path(tempfile.mkdtemp())
@@ -205,7 +206,50 @@ for arguments, text in [
     run(*arguments, code=2, last_line=(text,), timeout=60)
 print("ok: usage errors")
 
-# Other files of the contract.
+# Mistakes of a hurried user: each answer says what was meant and what to give instead, and nothing is left behind.
+(work / "models").mkdir()
+(work / "run/draft").mkdir(parents=True)
+(work / "run/draft/config.json").write_text("{}")
+shutil.copytree(work / "data", work / "read")
+gate = ["validate", "--target", MODEL, "--draft", MODEL, "--out", work / "g"]
+os.chdir(work)
+for arguments, code, texts in [
+    (["generate", "--target", "models/nope", "--prompt", "a"], 7, ("models/nope: no such directory", "hf://models")),
+    (["generate", "--target", MODEL, "--draft", "run", "--prompt", "a"], 7, ("did you mean run/draft?",)),
+    (["serve", "--target", MODEL, "--port", "70000"], 2, ("--port", "found 70000")),
+    (["data", "ingest", log, "--out", "none"], 2, ("--target is required",)),
+    (["data", "ingest", "s3://bucket/logs", "--target", MODEL, "--out", "none"], 2, ("s3://", "found a URL")),
+    (["data", "regenerate", "read", "--target", MODEL, "--out", "read"], 2, ("--out read", "give a new one")),
+    ([*gate, "--data", log], 7, ("log.jsonl", "data ingest wrote", "found a file")),
+    ([*gate, "--data", work / "models"], 7, ("models", "without index.json")),
+    ([*gate, "--data", "read", "--baseline", "no.json"], 7, ("no.json",)),
+    (["distill", "--target", MODEL, "--data", "read", "--draft", "model:no", "--out", "r"], 7, ("no:",)),
+    (["distill", "--target", MODEL, "--data", "read", "--draft", "config:no", "--out", "r"], 7, ("no:",)),
+]:
+    run(*arguments, code=code, last_line=texts, timeout=60)
+expect(not any((work / name).exists() for name in ("none", "g", "r")), "a refused command leaves nothing behind")
+expect((work / "read/index.json").exists(), "the data that were read are there")
+print("ok: mistakes of a hurried user")
+
+# A program whose LibTorch is not there, as for a user who may not read the environment that it was built with.
+other = work / "other"
+(other / "bin").mkdir(parents=True)
+(other / "libexec").mkdir()
+shutil.copy(SPECDEC, other / "bin/specdec")
+(other / "libexec/specdec-engine").symlink_to(SPECDEC.parent.parent / "libexec/specdec-engine")
+(other / "libexec/torch-lib").write_text("/nowhere\n")
+for env in ({"PATH": "/nowhere", "VIRTUAL_ENV": "/nowhere"}, {"SPECDEC_TORCH_LIB": "/nowhere"}):
+    done = subprocess.run(
+        [other / "bin/specdec", "generate", "--target", MODEL, "--prompt", "a"],
+        capture_output=True,
+        env={**os.environ, **env},
+    )
+    expect(
+        done.returncode == 2 and b"SPECDEC_TORCH_LIB" in done.stderr,
+        f"the missing LibTorch is named: {done.returncode}, {done.stderr.decode()}",
+    )
+
+# Checks a report of an unknown version, and a data directory that does not exist.
 (work / "report.json").write_text('{"schema":"specdec.validate/99"}')
 run(
     "package",
