@@ -16,7 +16,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr double kLookAgain = 10;  // seconds between two measurements while the quota is full
+constexpr double kLookAgain = 10;  // seconds between two measurements of record_dir while the quota is full
 constexpr char kPartial[] = ".partial";
 
 std::filesystem::path made(const std::filesystem::path& directory) {
@@ -44,7 +44,7 @@ void publish(const std::filesystem::path& partial) {
   rename_file(partial, published_name(partial));
 }
 
-// Publishes a file that a dead process left. That process may have failed to flush it, and then only writing it anew
+// Publishes a file that a dead process left. The process may have failed to flush the file; then only writing it anew
 // gets it onto the disk.
 void publish_left_over(const std::filesystem::path& partial) {
   const std::filesystem::path fresh = partial.string() + ".copy";
@@ -107,7 +107,7 @@ AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderO
   record.segment = answer.request->domain;
   record.temperature = answer.request->options.sampling.temperature;
   record.constrained = answer.request->options.rules && answer.request->options.rules->constraint;
-  record.target = options.target.substr(0, 12);
+  record.target = options.target.substr(0, kDraftLabel);
   record.draft = draft_of(answer, options);
   record.counts = answer.result.counts;
   return record;
@@ -125,7 +125,7 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
   for (const auto& path : left) {
     try {
       publish_left_over(path);
-    } catch (const Error& e) {  // it is tried again at the next start: recording never keeps a server from serving
+    } catch (const Error& e) {  // tried again at the next start; recording never keeps a server from serving
       log(LogLevel::kError, e.what());
     }
   }

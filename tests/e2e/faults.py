@@ -20,6 +20,7 @@ REPLAY = BUILD / "tests/specdec_power_cut"
 ALL = os.environ.get("SPECDEC_FAULTS") == "all"
 SEED = int(os.environ.get("SPECDEC_FAULT_SEED") or 1)
 chance = random.Random(SEED)
+LOSSES = ("all", "contents", "some")  # what a power cut loses of the changes that were not synced
 lock = threading.Lock()
 print(f"faults: SPECDEC_FAULT_SEED={SEED}, {'all' if ALL else 'a tenth of the'} points", flush=True)
 
@@ -118,13 +119,14 @@ class Recording:
 
 
 class Subject:
-    """A command, what it changes, and what must hold. Every folder that prepare() makes holds everything that the
-    command changes, and the same command works in another folder."""
+    """A command under test, and the checks of what must hold. A folder made by prepare() holds everything that the
+    command changes, and the same command works in any such folder."""
 
     name = ""
     codes = (0,)  # exit codes of a finished command
     reads_below = None  # a folder outside of the subject's own where reads fail, too
-    often = 1  # finish() runs after each n-th point at which a fault occurred
+    # finish() runs after every point whose number is a multiple of this, and after every kill and every power cut.
+    often = 1
     word = None  # only processes started with this argument count; power cuts affect all of them
     least = 3  # at least this many points of each kind
 
@@ -190,9 +192,27 @@ def meet(subject, work, kind, n):
     shutil.rmtree(folder)
 
 
-def cut(subject, recording, n, lost):
+def record(subject, work, worker):
+    folder = work / f"{subject.name}-recorded-{worker}"
+    folder.mkdir()
+    subject.prepare(folder)
+    scratch = work / f"{subject.name}-recording-{worker}"
+    return Recording(subject.command(folder), folder, scratch, subject.codes, subject.environment(folder))
+
+
+def planned_cuts(points, recording):
+    """Returns power cuts after these changes and after the last one: the change, what is lost, and the seed of that."""
+    last = len(recording.names)
+    return [
+        (n, lost, number())
+        for n in sorted({*points, last})
+        for lost in (LOSSES if ALL or n == last else (LOSSES[number() % 3],))
+    ]
+
+
+def cut(subject, recording, n, lost, seed):
     folder = recording.root  # the folder where it ran, because the files contain its paths
-    text = f"{subject.name}, {recording.restore(n, lost, number(), folder)}"
+    text = f"{subject.name}, {recording.restore(n, lost, seed, folder)}"
     subject.check(folder, text)
     if n == len(recording.names):
         subject.done(folder, text)
@@ -219,29 +239,15 @@ def under_faults(subject, work, kinds=KINDS):
             points = list(range(1, n + 1)) if kind == KILL else some(n, subject.least)
             list(pool.map(lambda point, kind=kind: meet(subject, work, kind, point), points))
             met[kind] = f"{len(points)} of {n}"
-        folder = work / f"{subject.name}-recorded"
-        folder.mkdir()
-        subject.prepare(folder)
-        recording = Recording(
-            subject.command(folder),
-            folder,
-            work / f"{subject.name}-recording",
-            subject.codes,
-            subject.environment(folder),
-        )
-        n = len(recording.names)
-        moments = sorted({*some(n, 2 * subject.least), n})
-        order = [
-            (point, lost)
-            for point in moments
-            for lost in (
-                ("all", "contents", "some") if ALL or point == n else (("all", "contents", "some")[number() % 3],)
-            )
-        ]
-        for moment in order:
-            cut(subject, recording, *moment)
-        met["power cut"] = f"{len(order)} at {len(moments)} of {n}"
-        shutil.rmtree(folder)
-        shutil.rmtree(work / f"{subject.name}-recording")
+        # The files of a recording hold its folder's path, so each worker needs a recording of its own.
+        recordings = list(pool.map(lambda worker: record(subject, work, worker), range(os.cpu_count())))
+        points = some(min(len(recording.names) for recording in recordings), 2 * subject.least)
+        cuts = [planned_cuts(points[i :: len(recordings)], recording) for i, recording in enumerate(recordings)]
+        list(pool.map(lambda recording, mine: [cut(subject, recording, *one) for one in mine], recordings, cuts))
+        for recording in recordings:
+            shutil.rmtree(recording.root)
+            shutil.rmtree(recording.journal.parent)
+        moments = {n for mine in cuts for n, _, _ in mine}
+        met["power cut"] = f"{sum(map(len, cuts))} at {len(moments)} of {max(len(r.names) for r in recordings)}"
     expect(True, f"{subject.name} under faults: {met}, {time.monotonic() - started:.0f} s")
     return met

@@ -1,6 +1,6 @@
 """Kills the monitor and `specdec package` (`kill -9`) at every change that they and the monitor's database make to the
-file system in one night: from a drift alarm through a redistillation, a promoted candidate and its relapse to the
-roll-back. Also runs the night with faults of the file system and with power cuts.
+file system in one night. The night goes from a drift alarm through a redistillation, a promoted candidate and its
+relapse to the roll-back. The test also runs the night with faults of the file system and with power cuts.
 
 Later checks take the very same way to the end, the training has run once, each alarm and each transition has been
 reported, and the store is valid all the time. Kills happen at every point, other faults and power cuts at a tenth of
@@ -22,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import EDQUOT, EINTR, EIO, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
+from faults import EDQUOT, EINTR, EIO, ENOSPC, FSYNC, KILL, LOSSES, PRELOAD, REPLAY, SHORT, number, some
 from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
@@ -30,8 +30,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 
 class Admin(http.server.BaseHTTPRequestHandler):
-    """The admin listeners of many servers, which also receive the webhooks. The first part of the path says whose it
-    is."""
+    """Plays the admin listeners of the servers of all nights and receives their webhooks. The first part of a path
+    names the night."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # sends a reply in one packet, so that no body waits for the head to be acknowledged
@@ -122,7 +122,7 @@ def records(pair, overlap, n):
 
 
 def check(place, n, point=None, kind=KILL, journal=None):
-    """Runs one check and returns its exit code. At the point, if the check comes so far, it is killed or meets another
+    """Runs one check and returns its exit code. If the check reaches the point, it is killed there or meets another
     fault."""
     store = place / "store"
     env = dict(os.environ)
@@ -209,8 +209,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # The replay writes each file anew, but the requests' log must remain the same file: the monitor would read another
-    # one from its beginning.
+    # The replay writes each file anew. The requests' log must remain the same file, because the monitor would read a
+    # new file from its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
@@ -271,7 +271,7 @@ def night(n, point=None, kind=KILL, lost=None, seed=0):
             if not killed:
                 continue
             valid(place, n)
-        for _ in range(4):  # a killed child of a check that lived is tried again by the next one
+        for _ in range(4):  # if only a check's child was killed, the next check runs the child again
             if check(place, n) != 75 and not pending(place):
                 break
         else:
@@ -384,8 +384,8 @@ def nights():
             f"{kind} at {reached} of {total} points, {took}",
         )
     started = time.monotonic()
-    # The seeds are drawn here, because the order of the threads does not follow from a seed.
-    cuts = [(n, ("all", "contents", "some")[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
+    # The seeds are drawn here, because the order in which threads would draw them is not reproducible.
+    cuts = [(n, LOSSES[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
     at_once([(f"CUT-{n}-{lost}-{seed}", n, KILL, lost, seed) for n, lost, seed in cuts], night)
     expect(True, f"power cuts at {len(cuts)} changes, {time.monotonic() - started:.0f} s")
 
