@@ -64,7 +64,9 @@
     const edge = bars ? (spec.x.length > 1 ? (spec.x[1] - spec.x[0]) * 0.6 : 0.6) : (spec.x.length > 1 ? (spec.x[spec.x.length - 1] - spec.x[0]) * 0.04 : 0.5);
     const range = yRange(spec), name = v => spec.xNames[spec.x.indexOf(v)] ?? "";
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
-    const integers = spec.x.every(Number.isInteger) && spec.x.length <= 40;
+    // Each point has a label of its own if they all are whole numbers and far enough apart.
+    const gaps = spec.x.slice(1).map((x, i) => x - spec.x[i]), extent = spec.x[spec.x.length - 1] - spec.x[0];
+    const integers = spec.x.every(Number.isInteger) && gaps.every(gap => gap / extent * (width - 70) >= 7 * (2 + String(spec.x[spec.x.length - 1]).length));
     const short = text => text.length > 16 ? text.slice(0, 15) + "…" : text;
     // Names that would overlap are rotated.
     const slant = named && spec.xNames.reduce((n, t) => n + short(t).length + 3, 0) * 7 > width - 70;
