@@ -19,7 +19,8 @@ $(BUILD)/build.ninja: | setup
 build: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS)
 
-# The seed of the mutations is fixed here, so that every change meets the same mutations; `make fuzz` and the nightly run draw fresh ones.
+# Fixes the seed of the mutations, so that every change is tested with the same mutations. `make fuzz` and the nightly
+# run draw a fresh seed.
 test: export FUZZ_SEED := $(or $(FUZZ_SEED),1)
 test: build fuzz
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
@@ -27,7 +28,7 @@ test: build fuzz
 fast: build
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -L fast -j $(JOBS) --no-tests=error
 
-# Formats C++ and Python as tests/architecture/format_test.py, one of the fast tests, expects them.
+# Formats C++ and Python in the way that tests/architecture/format_test.py (one of the fast tests) requires.
 format: setup
 	@$(ENV) && "$$SPECDEC_PYTHON" tests/architecture/format_test.py --apply
 
@@ -38,7 +39,8 @@ tidy: setup
 demo: build
 	@$(ENV) && $(BUILD)/bin/specdec demo
 
-# Makes the relocatable tree: binaries, the small shared libraries that they need, licences. To run it needs only a Python venv with torch.
+# Makes the relocatable tree: binaries, the small shared libraries that they need, licences. To run, it needs only a
+# Python venv with torch.
 dist: build
 	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip
 

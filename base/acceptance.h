@@ -1,5 +1,5 @@
-// Acceptance statistics. The step, the gate, the server and the monitor share these counts and this arithmetic.
-// docs/contract.md defines the words (steps, drafted, accepted, emitted, reached_i, accepted_i, overlap_i).
+// Acceptance statistics. Distillation, the gate, the server and the monitor share these counts and formulas.
+// docs/glossary.md defines the words (steps, drafted, accepted, emitted, reached_i, accepted_i, overlap_i).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Sums over the verification steps of one sequence, request or process. Positions count from 0.
+// Holds sums over the verification steps of one sequence, request or process. Positions count from 0.
 struct AcceptanceCounts {
   int64_t steps = 0;        // verification passes with at least one drafted token
   int64_t plain_steps = 0;  // steps with K = 0, counted separately
@@ -18,7 +18,7 @@ struct AcceptanceCounts {
   int64_t emitted = 0;                 // after the cut by EOS, stop or max_tokens
   std::vector<int64_t> drafted_at;     // steps that drafted position i
   std::vector<int64_t> reached_at;     // steps that drafted position i and accepted all positions before it
-  std::vector<int64_t> accepted_at;    // steps that accepted position i too
+  std::vector<int64_t> accepted_at;    // steps that also accepted position i
   std::vector<double> overlap_sum_at;  // Σ over the reached steps of Σ_x min(p, q)
 
   // Adds one step that drafted `drafted_tokens` tokens and accepted the first `accepted_tokens`. overlaps[i] = Σ_x
@@ -37,7 +37,7 @@ struct AcceptanceCounts {
   double length() const;               // tau = 1 + accepted / steps; 1 without steps
 };
 
-// Adds by position; `sum` becomes as long as the longer of the two.
+// Adds `other` to `sum` element by element; extends `sum` if it is shorter.
 template <class T>
 void add_to(std::vector<T>& sum, const std::vector<T>& other) {
   if (sum.size() < other.size()) sum.resize(other.size());
@@ -48,7 +48,8 @@ void add_to(std::vector<T>& sum, const std::vector<T>& other) {
 double expected_length(double alpha, int k);
 // Returns tau = 1 + Σ_{k≤K} Π_{j≤k} overlap_j for the overlaps of K positions.
 double expected_length(std::span<const double> overlaps);
-// Returns S = tau / (K·c + v).
+// Returns the predicted speed-up S = tau / (K·c + v) over plain decoding. The costs c = draft_cost (one draft token)
+// and v = verify_cost (the rest of the step) are in units of one plain step.
 double predicted_speedup(double tau, int k, double draft_cost, double verify_cost);
 
 }  // namespace specdec

@@ -17,20 +17,20 @@ struct ChildStart {
   int out = -1, err = -1;      // descriptors for its stdout and stderr, -1 = ours
   int keep = -1;               // a descriptor that stays open in the child, -1 = none
   std::string directory = {};  // the child's working directory, "" = ours
-  bool outlives_us = false;    // gets its own process group; otherwise it gets SIGTERM when we end
+  bool outlives_us = false;    // true: has its own process group; false: gets SIGTERM when we end
 };
 
 class Child {
  public:
-  // Throws Error(kInternal) if no process can be created. A program that cannot be run ends with 127.
+  // Throws Error(kInternal) if no process can be created. If the program cannot be executed, the exit code is 127.
   explicit Child(const ChildStart& start);
   Child(Child&&) = default;
-  // Returns the exit code once the child has ended, 128 + signal if it was killed. Throws Error(kInternal) if the code
-  // is lost.
+  // Returns the exit code if the child has ended (128 + signal if a signal killed it), else nothing. Does not wait.
+  // Throws Error(kInternal) if waitpid fails, because the exit code is lost then.
   std::optional<int> code();
   void signal(int number);
-  void hand_on_stop();  // sends a stop request (base/progress.h) as SIGTERM, once
-  int wait();           // waits for the end, and hands on a stop request meanwhile
+  void hand_on_stop();  // forwards a stop request (base/progress.h) once, as SIGTERM
+  int wait();           // waits until the child ends; forwards a stop request meanwhile
 
  private:
   pid_t pid_ = -1;

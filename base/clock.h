@@ -27,16 +27,16 @@ class SystemClock final : public Clock {
   }
 };
 
-// Returns "2026-11-21T12:00:00Z".
+// Returns the time as "2026-11-21T12:00:00Z", or as "unix <seconds>" if it is too far away for a calendar date.
 std::string format_utc(int64_t unix_seconds);
 
 struct DurationRules {
-  // "m" is a month of 30.4 days, and neither seconds nor numbers without a unit are allowed.
+  // If true, "m" means a month of 30.4 days, and seconds and numbers without a unit are rejected.
   bool months = false;
-  bool zero = false;  // a time of zero is allowed
+  bool zero = false;  // if true, a duration of 0 is allowed
 };
 // Returns the seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days). A number without a unit means seconds. Throws
-// Error(kind) naming `where`.
+// Error(kind) naming `where` if the text is not a duration that `rules` allow, or is longer than 1e11 seconds.
 double parse_duration(const std::string& text, const std::string& where, ErrorKind kind,
                       const DurationRules& rules = {});
 

@@ -1,5 +1,5 @@
 // Does work on untrusted bytes in a forked child with bounded memory. If the work runs out of memory, overflows its
-// stack or never ends, it kills the child and not the program. Linux only.
+// stack or never ends, only the child dies. Linux only.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,38 @@
 namespace specdec {
 
 struct ChildLimits {
-  uint64_t memory_bytes = 512u << 20;     // address space in addition to what the process has
+  uint64_t memory_bytes = 512u << 20;     // address space that may be added to the process's own
   int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
 };
 
 class ConfinedChild {
  public:
-  // Runs `work` in a child with the writing end of a pipe; an exception ends the child. The child's stderr is discarded
-  // (Rust's abort message is not for the user). The child runs C++ and Rust after fork, so no other thread may hold a
-  // lock now. Throws Error(kIo).
+  // Runs `work` in a child and passes it the write end of a pipe; an exception ends the child. The child's stderr is
+  // discarded (Rust's abort message is not for the user). The child runs C++ and Rust after fork, so no other thread
+  // may hold a lock now. Throws Error(kIo).
   ConfinedChild(const ChildLimits& limits, const std::function<void(int pipe)>& work);
   ~ConfinedChild();  // kills the child
   ConfinedChild(const ConfinedChild&) = delete;
   ConfinedChild& operator=(const ConfinedChild&) = delete;
 
-  // Fills `out` from the pipe, and returns fewer bytes only at its end. Throws Error(kIo), and Error(kNetwork) after a
-  // stop request.
+  // Fills `out` from the pipe. Returns the number of bytes read, which is smaller than out.size() only at the end of
+  // the pipe. Throws Error(kIo), and Error(kNetwork) after a stop request.
   size_t read(std::span<char> out);
-  // Call after the end: returns " by signal …", or "" if the child ended by itself. Use it for messages only: if
-  // SIGCHLD is ignored there is no status.
+  // Waits until the child ends. Returns " by signal …" if a signal killed it, else "". Use it for messages only: if
+  // SIGCHLD is ignored, there is no exit status, and the result is "".
   std::string death();
 
  private:
   int pid_ = -1, pipe_ = -1;
 };
 
-// Applies `limits` to this process, which is a child; memory counts on top of `space` bytes. Resets the signals that
-// end it to their default.
+// Applies `limits` to the calling process, which must be a child. Its address space is limited to `space` +
+// memory_bytes. Signals such as SIGSEGV, SIGXCPU and SIGPIPE get their default action, SIGINT and SIGTERM are ignored,
+// and stderr goes to /dev/null.
 void confine(const ChildLimits& limits, uint64_t space);
 uint64_t address_space_bytes();  // bytes of address space that this process has
 
-// Writes all of `bytes`, in the child. Ends the process if nobody reads them.
+// Writes all of `bytes`; called in the child. Ends the process if the parent no longer reads them.
 void write_pipe(int pipe, std::span<const char> bytes);
 
 }  // namespace specdec

@@ -19,13 +19,13 @@ namespace specdec {
 
 namespace {
 
-// Precedes the bytes of a job or of an answer.
+// The header sent before the bytes of a job or of an answer.
 struct Head {
   uint64_t size = 0;
-  uint64_t leaves = 0;  // in an answer: the worker has grown and takes no further job
+  uint64_t leaves = 0;  // 1 in an answer if the worker has grown too much and exits after it
 };
 
-constexpr int kInherited = 3;  // the descriptors below are the standard ones
+constexpr int kInherited = 3;  // number of the first descriptor after stdin, stdout and stderr
 
 bool send_all(int socket, const void* data, size_t size) {
   for (const char* at = static_cast<const char*>(data); size > 0;) {
@@ -49,7 +49,7 @@ bool receive_all(int socket, void* data, size_t size) {
   return true;
 }
 
-// Sends head and bytes in one call if the socket allows it, because a call costs as much as a short job.
+// Sends head and bytes in one call if the socket allows it, because a system call takes as long as a short job.
 bool send_message(int socket, Head head, std::string_view bytes) {
   head.size = bytes.size();
   iovec parts[] = {{&head, sizeof head}, {const_cast<char*>(bytes.data()), bytes.size()}};
@@ -73,7 +73,8 @@ bool receive_message(int socket, Head& head, std::string& bytes) {
   return receive_all(socket, bytes.data(), bytes.size());
 }
 
-// One byte that carries a descriptor over a socket. It holds pointers to itself, so it cannot be copied or moved.
+// One byte that carries a descriptor over a socket. The object holds pointers to itself, so it cannot be copied or
+// moved.
 struct DescriptorMessage {
   char byte = 0;
   iovec data{&byte, 1};
@@ -115,7 +116,8 @@ int passed(int socket) {
   return descriptor;
 }
 
-// Sets the CPU time of the next job. A worker that exceeds it is killed; waiting costs no CPU time.
+// Limits the CPU time of the next job (0 = no limit): SIGPROF kills a worker that exceeds it. Waiting for a job costs
+// no CPU time.
 void allow_time(int cpu_seconds) {
   const itimerval limit{{0, 0}, {cpu_seconds, 0}};
   ::setitimer(ITIMER_PROF, &limit, nullptr);
@@ -129,7 +131,7 @@ void allow_time(int cpu_seconds) {
     for (std::string job; receive_message(socket, head, job);) {
       allow_time(limits.cpu_seconds);
       const std::string answer = work(job);
-      // Memory that a job left behind must not count against the next one.
+      // Memory that this job did not free must not count against the next job, so a worker that has grown exits.
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
@@ -138,8 +140,8 @@ void allow_time(int cpu_seconds) {
   _exit(0);
 }
 
-// Runs the keeper, which inherits only the program's memory, and closes or ignores its files, terminal and signals.
-// Ends when the program does.
+// Runs the keeper process, which needs only its copy of the program's memory. It closes the program's files, points
+// stdin, stdout and stderr to /dev/null, and ignores the signals that stop the program. It exits when the program does.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
   // SIGCHLD is ignored because nobody waits for workers.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);
@@ -152,7 +154,7 @@ void allow_time(int cpu_seconds) {
       close(orders);
       serve_jobs(socket, limits, work);
     }
-    close(socket);  // if fork failed, the program sees its socket end
+    close(socket);  // if fork failed, the program finds its end of the socket closed
   }
   _exit(0);
 }
@@ -183,7 +185,7 @@ ConfinedService::~ConfinedService() {
 }
 
 bool ConfinedService::works() const {
-  pollfd end{orders_, 0, 0};  // nothing is sent on this socket, so only a hang-up can be seen
+  pollfd end{orders_, 0, 0};  // the keeper sends nothing on this socket, so poll can only report a hang-up
   return ::poll(&end, 1, 0) == 0;
 }
 

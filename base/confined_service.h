@@ -1,5 +1,5 @@
 // Does a repeated kind of work on untrusted bytes in child processes that stay alive. A job that overflows its stack,
-// runs out of memory or never ends costs only its worker. Linux only.
+// runs out of memory or never ends kills only its worker. Linux only.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +17,18 @@ namespace specdec {
 
 class ConfinedService {
  public:
-  // `work` turns a job into its answer, in a worker that has a copy of the memory at this moment; an exception ends the
-  // worker. `limits` apply to one job. At most `workers` jobs run at a time, others wait. The constructor forks once,
-  // for a keeper that forks workers when they are needed, so no other thread may hold a lock now. Throws Error(kIo).
+  // `work` computes the answer to a job. It runs in a worker that has a copy of the memory at the time of construction;
+  // an exception ends the worker. `limits` apply to each job. At most `workers` jobs run at a time, others wait. The
+  // constructor forks once, for a keeper process that forks workers when they are needed, so no other thread may hold a
+  // lock now. Throws Error(kIo).
   using Work = std::function<std::string(std::string_view job)>;
   ConfinedService(const ChildLimits& limits, size_t workers, Work work);
   ~ConfinedService();  // no job may be running
   ConfinedService(const ConfinedService&) = delete;
   ConfinedService& operator=(const ConfinedService&) = delete;
 
-  // Returns the answer, or nothing if the job ended its worker. Thread-safe. Throws Error(kIo) if no worker can be
-  // started.
+  // Returns the job's answer, or nothing if the job ended its worker. Thread-safe. Throws Error(kIo) if no worker can
+  // be started.
   std::optional<std::string> ask(std::string_view job);
 
   // Returns false once the keeper has been killed, by the system or by hand, so that no more workers can be started.

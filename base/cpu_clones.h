@@ -1,6 +1,7 @@
-// SPECDEC_CLONES("avx2", "default") compiles the function that follows once for each instruction set, and the loader
-// picks the one that fits the machine. For that the loader calls a resolver, which the thread sanitizer instruments
-// before it is ready. So with the thread sanitizer, or a compiler other than GCC on x86-64, there is only one version.
+// SPECDEC_CLONES("avx2", "default") compiles the following function once for each instruction set, and the loader picks
+// the version that fits the machine. The loader calls a resolver function for this. With the thread sanitizer, that
+// function is instrumented and runs before the sanitizer is ready, so there is only one version. Compilers other than
+// GCC and machines other than x86-64 also get only one.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)

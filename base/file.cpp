@@ -34,13 +34,13 @@ namespace {
 constexpr size_t kBlockBytes = 1u << 20;
 const char kPartialSuffix[] = ".partial";
 
-// Returns the number of PublicFiles that exist in this thread.
+// Returns a reference to the number of PublicFiles objects that exist in this thread.
 int& public_files() {
   thread_local int count = 0;
   return count;
 }
 
-// The mode for open and mkdir. The umask can only remove permissions from it.
+// file_mode() returns the mode for open, directory_mode() the mode for mkdir. The umask can only remove permissions.
 mode_t file_mode() { return public_files() > 0 ? 0664 : 0600; }
 mode_t directory_mode() { return public_files() > 0 ? 0775 : 0700; }
 
@@ -87,7 +87,7 @@ void fsync_tree(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Fills the new directory `tmp`, makes it durable, passes it to `publish`, and removes it after an error.
+// Fills the new directory `tmp`, makes it durable, and calls `publish`, which renames it. Removes `tmp` after an error.
 template <class Fill, class Publish>
 auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
   make_directories(tmp);
@@ -105,7 +105,7 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
   }
 }
 
-// Renames `tmp` to `destination`. If that exists, removes `tmp` and returns false.
+// Renames `tmp` to `destination` and returns true. If `destination` exists, removes `tmp` and returns false.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
   // Without RENAME_NOREPLACE (NFS), a plain rename of a directory still refuses to replace a directory that is not
@@ -257,7 +257,7 @@ void OutputFile::finish() {
     how_ = Open::kNew;  // the content on disk is unknown, so the destructor removes the file
     throw;
   }
-  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {  // on EINTR Linux has closed it
+  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {  // Linux closes the descriptor even on EINTR
     const int error = errno;
     ::unlink(path_.c_str());
     io_error(path_, "cannot close", error);
@@ -308,7 +308,7 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
   const auto make = [&target](const fs::path& link) {
     return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
   };
-  int error = make(path);  // a new link needs no temporary name, and a crash leaves none behind
+  int error = make(path);  // a link that is new needs no temporary name, which a crash could leave behind
   if (error == 0) return fsync_directory(parent_of(path));
   std::error_code ec;
   if (error == EEXIST && fs::read_symlink(path, ec) == target) return;
@@ -320,7 +320,8 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
 
 void append_line(const fs::path& path, std::string_view line, bool durable) {
   const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK);
-  // A writer killed in the middle of a line leaves no newline. Starting on a new line loses only the torn one.
+  // A writer killed in the middle of a line leaves no newline. Starting a new line then loses only that incomplete
+  // line.
   std::string text;
   struct stat info{};
   char last = '\n';

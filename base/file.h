@@ -33,8 +33,8 @@ class PublicFiles {
 // Throws an Error(kIo) that names the path, the failed action and the errno.
 [[noreturn]] void io_error(const fs::path& path, const std::string& action, int error);
 
-// Writes all of `bytes` to an open file; flushes what was written to the disk. Both throw Error(kIo) naming `path`. A
-// failed flush is final: nobody knows which part of the file is on the disk, and a second flush would find nothing left
+// write_all writes all of `bytes` to an open file; flush_to_disk calls fsync. Both throw Error(kIo) naming `path`. A
+// failed fsync is final: nobody knows which part of the file is on the disk, and a second fsync would find nothing left
 // to write.
 void write_all(int fd, std::string_view bytes, const fs::path& path);
 void flush_to_disk(int fd, const fs::path& path);
@@ -48,11 +48,12 @@ int open_file(const fs::path& path, int flags);
 // Error(kIo) if reading fails or is not permitted.
 std::string read_file(const fs::path& path, size_t max_bytes = 64u << 20, ErrorKind kind = ErrorKind::kData);
 
-// Fills `out` from a pipe or standard input, and returns fewer bytes only at its end. Throws Error(kIo) naming `what`,
-// Error(kNetwork) after a stop request.
+// Fills `out` from a pipe or standard input. Returns the number of bytes read, which is smaller than out.size() only at
+// the end of the stream. Throws Error(kIo) naming `what`, Error(kNetwork) after a stop request.
 size_t read_stream(int fd, std::span<char> out, const std::string& what);
 
-// A regular file, read with pread on demand: if it is truncated meanwhile, that is an error and not a SIGBUS.
+// A regular file that is read on demand with pread, so that a file truncated meanwhile causes an Error and not a
+// SIGBUS.
 class InputFile {
  public:
   explicit InputFile(fs::path path, ErrorKind kind = ErrorKind::kModel);
@@ -72,10 +73,10 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-// A buffered sequential writer to a file; finish() flushes, fsyncs and closes it and checks every return value. A new
-// file is removed by the destructor unless finish() was called. A resumed file is appended to, and what was written
-// stays, unless it could not be flushed to disk: then nobody knows which part is there, and the file is removed. A
-// symbolic link at `path` is Error(kIo), because it leads to a file of somebody else.
+// A buffered sequential writer to a file. finish() flushes, fsyncs and closes the file and checks every return value.
+// The destructor removes a new file unless finish() was called. A resumed file is appended to and keeps what was
+// written, unless fsync or close fails: then nobody knows what is on the disk, and the file is removed. A symbolic link
+// at `path` is Error(kIo), because it may lead to somebody else's file.
 class OutputFile {
  public:
   enum class Open { kNew, kResume };
@@ -109,7 +110,7 @@ void append_line(const fs::path& path, std::string_view line, bool durable = fal
 
 void fsync_directory(const fs::path& directory);
 
-// Calls rename(2) and fsyncs the directory; `to` is replaced.
+// Calls rename(2) and fsyncs the directory. Replaces `to` if it exists.
 void rename_file(const fs::path& from, const fs::path& to);
 // Makes `path` a symbolic link to `target` (used as given, relative to `path`'s directory). Replaces what exists there
 // in one rename.
@@ -121,8 +122,8 @@ void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind 
 
 // Creates the directory and its missing parents, durably.
 void make_directories(const fs::path& directory);
-// Creates a directory for files that only this user may read. If it exists and other users can look into or write to
-// it, it is used as it is, with one warning in the log: a volume that a cluster mounts is often open to all, and the
+// Creates a directory for files that only this user may read. An existing directory is used as it is, with one warning
+// in the log if other users can look into or write to it. A volume that a cluster mounts is often open to all, and the
 // files in it are private anyway.
 void make_private_directory(const fs::path& directory);
 
@@ -142,11 +143,11 @@ struct Published {
   bool is_new = false;
 };
 Published publish_from(const fs::path& workshop, const std::function<fs::path(const fs::path& tmp)>& fill);
-// Works as publish_directory, but exchanges an existing `destination` for the new directory in one rename and then
+// Works like publish_directory, but exchanges an existing `destination` for the new directory in one rename and then
 // removes the old one. Throws Error(kIo) on a file system without an atomic exchange.
 void replace_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
-// Removes "*.partial" entries of `parent` that were last modified at least so many seconds ago. Does nothing if
-// `parent` is missing.
+// Removes the "*.partial" entries of `parent` that were last modified at least `older_than_seconds` ago. Does nothing
+// if `parent` is missing.
 void remove_partials(const fs::path& parent, int64_t older_than_seconds);
 
 // Returns the bytes available to this user on the file system of `path` (or of its nearest existing parent).

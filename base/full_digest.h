@@ -7,12 +7,12 @@
 
 namespace specdec {
 
-// Returns SHA-256 over, for every tensor sorted by name: its name, NUL, and all its bytes. Does not depend on sharding.
+// Returns the SHA-256 of the name, NUL and all bytes of every tensor, sorted by name. Does not depend on sharding.
 // Throws Error(kModel), Error(kIo).
 std::string full_weights_digest(const std::filesystem::path& directory);
 
-// Returns a digest of the shards' device, inode, size, mtime and ctime in nanoseconds. If it is the same twice, nobody
-// wrote to them in between. Throws Error(kModel).
+// Returns a digest of the shards' paths and their device, inode, size, mtime and ctime in nanoseconds. If two calls
+// return the same digest, nobody wrote to the shards in between. Throws Error(kModel).
 std::string weights_stamp(const std::filesystem::path& directory);
 
 }  // namespace specdec

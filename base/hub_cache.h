@@ -1,4 +1,4 @@
-// Finds models that are named as on a Hugging Face hub in the local cache, whose layout is that of huggingface_hub:
+// Finds models by hub name ("org/name") in the local Hugging Face cache, which huggingface_hub lays out like this:
 //   CACHE/models--ORG--NAME/{blobs/<etag>, refs/<revision> = commit, snapshots/<commit>/<file> → ../../blobs/<etag>}
 // Only reads the cache; net/hub fills it.
 #pragma once
@@ -16,26 +16,29 @@ struct HubName {
   std::string repository() const { return organisation + "/" + name; }
   std::string text() const { return repository() + (revision == "main" ? "" : "@" + revision); }
 };
-// Parses "org/name[@revision]", optionally after "hf://". Returns nothing for other text; no name leads out of the
-// cache.
+// Parses "org/name[@revision]", optionally after "hf://". Returns nothing for any other text. A parsed name cannot lead
+// out of the cache directory.
 std::optional<HubName> parse_hub_name(std::string text);
 
-// "~/" stands for HOME. Throws Error(kConfig) if HOME is needed and not set.
+// In the environment variables below, a leading "~/" stands for HOME. Throw Error(kConfig) if HOME is needed and not
+// set.
 std::filesystem::path hub_home();   // HF_HOME, else XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface
-std::filesystem::path hub_cache();  // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else the home's hub/
+std::filesystem::path hub_cache();  // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else hub_home()/hub
 std::filesystem::path hub_repository(const HubName& hub);
 
 struct HubSnapshot {
   std::filesystem::path directory;
   std::string commit;
 };
-// Returns the snapshot of this revision if it has a config.json: that of the ref with this name, else of the commit,
-// else of the only commit with these first digits (at least 7). Throws Error(kModel) for a ref that holds no commit.
+// Returns the cached snapshot of hub.revision if it has a config.json. The revision is first taken as a ref's name,
+// then as a commit, then as the first digits (at least 7) of a commit if only one commit has them. Throws Error(kModel)
+// for a ref that holds no commit.
 std::optional<HubSnapshot> find_snapshot(const HubName& hub);
-// Does the same, but throws Error(kModel) if there is no snapshot, saying what was looked for and how to get it.
+// Works like find_snapshot, but throws Error(kModel) if there is no snapshot; the message says how to download it.
 HubSnapshot cached_snapshot(const HubName& hub);
 
-// Returns the name of the model in this directory: for a snapshot that of its repository, else that of the directory.
+// Returns the model's name: for a snapshot in the hub's cache the repository's name without "org/", else the
+// directory's name.
 std::string model_name(const std::filesystem::path& directory);
 
 bool is_commit(const std::string& text);  // 40 lower-case hexadecimal digits

@@ -13,7 +13,7 @@ namespace specdec {
 namespace {
 
 constexpr size_t kMaxNames = 65536;
-// An object that keeps the order of its keys compares each new key with all before it, hence the limit.
+// An object that keeps the order of its keys compares each new key with all keys before it, so their number is limited.
 constexpr size_t kMaxOrderedKeys = 4096;
 
 // Builds the value from parser events. nlohmann's parser keeps its own stack on the heap. The depth is bounded here,

@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 struct JsonLimits {
   size_t max_bytes = 64u << 20;
   int max_depth = 64;
-  // Counts the values of all arrays and objects together: an empty one takes two bytes of text and 180 of memory.
+  // Limits the number of values of all arrays and objects together: an empty array takes 2 bytes of text but 180 of
+  // memory.
   size_t max_values = size_t{1} << 20;
 };
 
@@ -38,10 +39,11 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::stri
 // Reads and parses a regular file. Throws Error(kind) if it is missing, not a regular file, too large or malformed.
 Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
-// Writes sorted keys, no spaces, UTF-8, so that equal values give equal bytes. Digests are computed from this form.
+// Returns UTF-8 JSON with sorted keys and without spaces, so that equal values give equal bytes. Digests are computed
+// from it.
 std::string canonical_json(const Json& value);
 
-// The values that a key may have, in [low, high], and the one that a missing key has.
+// The allowed range [low, high] of a key's value, and the value used if the key is missing.
 struct JsonInts {
   int64_t low, high;
   std::optional<int64_t> fallback = {};
@@ -51,8 +53,9 @@ struct JsonNumbers {
   std::optional<double> fallback = {};
 };
 
-// Typed access; the error names the key ("config.json: hidden_size: expected integer in [1, 65536], found -3"). `where`
-// is the file (or the path inside it). A missing key or null gives the fallback if there is one, else an error.
+// Return the typed value of a key. An error names the key ("config.json: hidden_size: expected integer in [1, 65536],
+// found -3"). `where` is the file (or the path inside it). A missing key or null gives the fallback if there is one,
+// else an error.
 int64_t json_int(const Json& object, const char* key, const JsonInts& allowed, const std::string& where,
                  ErrorKind kind);
 double json_double(const Json& object, const char* key, const JsonNumbers& allowed, const std::string& where,
@@ -67,12 +70,13 @@ std::string json_string(const Json& object, const char* key, const std::string& 
 const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
 const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where,
                         ErrorKind kind);
-// Returns counts by name, each in [0, kMaxCount]; none if the key is missing. Throws Error(kind) for anything else and
-// for more than 65536 names.
+// Returns counts by name, each in [0, kMaxCount], or an empty map if the key is missing. Throws Error(kind) for
+// anything else and for more than 65536 names.
 inline constexpr int64_t kMaxCount = int64_t{1} << 50;
 std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where,
                                            ErrorKind kind);
-// Returns a SHA-256 digest: 64 lower-case hexadecimal digits, or "" if `may_be_empty`.
+// Returns the SHA-256 digest under `key`: 64 lower-case hexadecimal digits, or "" if `may_be_empty` and it is missing
+// or empty.
 std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where,
                         ErrorKind kind);
 bool is_sha256_hex(std::string_view text);

@@ -13,7 +13,7 @@ LogSink& current_sink() {
   return sink;
 }
 
-// Lines that came before the sink, such as warnings about the command line that configures it.
+// Lines logged before the sink was installed, such as warnings about the command line that configures the sink.
 constexpr size_t kMostEarly = 64;
 std::vector<std::pair<LogLevel, std::string>>& early_lines() {
   static std::vector<std::pair<LogLevel, std::string>> lines;

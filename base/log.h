@@ -1,5 +1,5 @@
-// Libraries pass log lines to a sink that cli installs (text or JSON on stderr). The first 64 lines before that are
-// kept and passed to the sink when it is installed; without a sink they are lost.
+// Libraries pass log lines to a sink that cli installs (text or JSON on stderr). The first 64 lines logged before the
+// sink is installed are kept and passed to it then; without a sink they are lost.
 #pragma once
 
 #include <functional>

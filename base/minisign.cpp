@@ -83,8 +83,8 @@ struct ScryptLimits {
   uint64_t operations, memory;  // memory: in bytes
 };
 
-// Returns the key stream of crypto_pwhash_scryptsalsa208sha256. libsodium derives N and p from the two limits, with r =
-// 8.
+// Returns the key stream of crypto_pwhash_scryptsalsa208sha256. As in libsodium, N and p follow from the two limits,
+// and r is 8.
 std::string scrypt_stream(const std::string& passphrase, std::string_view salt, const ScryptLimits& limits, size_t size,
                           const std::string& where) {
   const uint64_t memory = limits.memory;
@@ -108,14 +108,15 @@ std::string scrypt_stream(const std::string& passphrase, std::string_view salt, 
   return stream;
 }
 
-// Bytes that are overwritten when they are no longer needed.
+// A string whose bytes are overwritten when it is destroyed.
 struct Secret {
   std::string bytes;
   ~Secret() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// Layout: "Ed", "Sc" or 0 0, "B2", salt 32, limits 8 + 8, then id 8, seed 32, public key 32, checksum 32, encrypted or
-// not.
+// Reads and decrypts a secret key. The second line of the file is base64 of these bytes: "Ed", "Sc" (encrypted with
+// scrypt) or 0 0 (not encrypted), "B2", 32 bytes of salt, two limits of 8 bytes, then the part that may be encrypted.
+// That part is an id of 8 bytes, and seed, public key and checksum of 32 bytes each.
 Secret read_secret_key(const fs::path& file, const std::string& passphrase) {
   const Secret text{read_file(file, 4096, ErrorKind::kConfig)};
   const std::vector<std::string> lines = lines_of(text.bytes);
@@ -206,7 +207,7 @@ std::string sign_minisign(std::string_view message, const fs::path& secret_key, 
                 EVP_PKEY_free);
   std::string derived(kKeyBytes, '\0');
   size_t size = derived.size();
-  // The seed yields the public key stored beside it, unless it was decrypted with a wrong passphrase.
+  // The seed must yield the public key stored beside it. Otherwise the passphrase was wrong, or the key is damaged.
   if (!key || EVP_PKEY_get_raw_public_key(key.get(), reinterpret_cast<unsigned char*>(derived.data()), &size) != 1 ||
       derived != std::string_view(secret.bytes).substr(kIdBytes + kKeyBytes, kKeyBytes))
     throw Error(ErrorKind::kConfig, secret_key.string() + ": the passphrase is another, or the key is damaged");

@@ -16,12 +16,14 @@ struct ResolvedModel {
   std::filesystem::path directory;  // a Hugging Face directory; for a package, its target
   std::filesystem::path draft;      // the package's draft, else empty
   std::string package_digest;       // 64 hex digits for a package, else empty
-  // Why a package's target is no longer the one that it was validated with; "" = it is, or this is not a package.
-  std::string stale_reason;
-  std::string hub_commit;  // commit for a hub name, also for that of a package's target; else empty
-  std::shared_ptr<const DirectoryLock> hold = {};  // for a package (base/schema/package_manifest.h), else null
-  // The package's verified files, to be asked again after loading; without its target if that is stale. Null if not a
+  // Says why the target is not the model that the package was validated with; "" if it is, or for a model that is no
   // package.
+  std::string stale_reason;
+  // The commit of a model, or of a package's target, that was given by hub name; else empty.
+  std::string hub_commit;
+  std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null for other models
+  // The package's verified files, without the files of a stale target. Call its require_unchanged() after loading. Null
+  // if the model is not a package.
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
 // Resolves `argument`, which is one of:

@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al., SC'11): counter-based random numbers that are the same on every machine and in every
-// order. A stream is keyed by (seed, stream id), and element n of a stream needs no state except n.
+// Philox4x32-10 (Salmon et al., SC'11): counter-based random numbers that are the same on every machine, in whatever
+// order they are drawn. A stream is keyed by (seed, stream id), and element n of a stream needs no state except n.
 #pragma once
 
 #include <array>

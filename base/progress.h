@@ -16,8 +16,8 @@ struct Progress {
 };
 using ProgressFn = std::function<void(const Progress&)>;  // may be empty; called from the working thread only
 
-// Returns whether a signal has requested a stop (cli's handler calls request_stop). Long work asks at safe points,
-// saves, and throws Error(kNetwork, "stopped by a signal…").
+// Returns whether a signal has requested a stop (cli's handler calls request_stop). Long-running work checks this at
+// safe points, saves its state, and throws Error(kNetwork, "stopped by a signal…").
 bool stop_requested();
 void request_stop();
 

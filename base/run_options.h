@@ -1,4 +1,4 @@
-// Options that every command that runs a model shares (docs/contract.md: Commands). Plain data; cli fills them and
+// Options shared by all commands that run a model (docs/contract.md: Commands). Plain data; cli fills them and
 // validate() checks them.
 #pragma once
 
@@ -13,14 +13,14 @@ struct DeviceOptions {
   // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only the weights when decoding; norms and caches stay
   // wide)
   std::string dtype = "auto";
-  std::string draft_dtype = {};  // of the draft; empty = as dtype
+  std::string draft_dtype = {};  // dtype of the draft; empty = as dtype
   uint64_t seed = 0;
   int threads = 0;  // 0 = all cores
   const std::string& dtype_of_draft() const { return draft_dtype.empty() ? dtype : draft_dtype; }
 };
 
-// p is the softmax of logits / temperature, cut by top-k, top-p and min-p in this order, and renormalised after each.
-// temperature 0 = greedy (one-hot).
+// The sampling distribution p is the softmax of logits / temperature, cut by top-k, top-p and min-p in this order, and
+// renormalised after each. temperature 0 = greedy (one-hot).
 struct SamplingOptions {
   double temperature = 1.0;  // [0, 10]
   int64_t top_k = 0;         // 0 = off
@@ -35,18 +35,18 @@ struct SpeculationOptions {
   int k = -1;     // draft tokens per step; -1 = auto (the controller chooses, 0 included); 0 = plain
   int max_k = 8;  // upper bound for auto
   VerifyRule verify = VerifyRule::kToken;
-  // Children of every node by depth, each in [1, 8], at most 64 nodes; empty = a chain of K.
+  // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
   std::vector<int> tree = {};
   bool suffix = false;  // also drafts from the text itself (engine/decode/suffix_drafter.h)
 };
 
-// Throws Error(kUsage) naming the flag and its range.
+// Throw Error(kUsage) naming the flag and its range if a value is not allowed.
 void validate(const SamplingOptions& options);
 void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
 VerifyRule parse_verify_rule(const std::string& name);    // parses "token" | "block" | "target" | "coupled"
 std::vector<int> parse_tree(const std::string& text);     // parses "2,2,1"
-int tree_nodes(const std::vector<int>& tree, int depth);  // number in the first `depth` levels; `depth` for a chain
+int tree_nodes(const std::vector<int>& tree, int depth);  // nodes in the first `depth` levels; `depth` for a chain
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

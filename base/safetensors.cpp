@@ -142,7 +142,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 }
 
 void refuse_foreign_magic(const std::filesystem::path& path, std::string_view head) {
-  // A header of 640 bytes starts like a pickle.
+  // A safetensors file with a header of 640 bytes (0x280) starts with the same two bytes as a pickle.
   if (head.size() > 8 && head.substr(4, 5) == std::string_view("\0\0\0\0{", 5)) return;
   const auto starts = [&](std::string_view magic) { return head.substr(0, magic.size()) == magic; };
   if ((head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5) || starts("PK\x03\x04"))

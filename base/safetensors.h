@@ -42,8 +42,9 @@ class SafetensorsFile {
 };
 
 // The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json. Throws
-// Error(kModel) if neither exists (the message names a pickle-only directory), the index names a path with '/' or "..",
-// a shard is missing, or a tensor is in two shards or in another shard than the index says.
+// Error(kModel) if neither exists; the message then names a pickle file that is there instead. Also throws it if the
+// index names a path with '/' or "..", if a shard or tensor is missing, or if a tensor is in two shards or in another
+// shard than the index says.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);
@@ -67,7 +68,8 @@ struct TensorToWrite {
   std::span<const std::byte> data;  // little-endian, contiguous, shape × dtype_bytes
 };
 
-// Writes one file and fsyncs it. Pads the header with spaces to 8 bytes and adds the metadata {"format":"pt"}.
+// Writes one file and fsyncs it. Adds `metadata` to the header, and pads the header with spaces to a multiple of 8
+// bytes.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        std::map<std::string, std::string> metadata = {{"format", "pt"}});
 

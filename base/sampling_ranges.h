@@ -1,5 +1,6 @@
-// The allowed values of sampling parameters, for flags, requests and the engine alike. The smallest positive values are
-// those of float, in which logits and probabilities are computed: below them 1 / T and l / r overflow float.
+// The allowed values of sampling parameters, for flags, requests and the engine alike. The least positive temperature
+// and top-p are float's smallest normal number, because logits and probabilities are computed in float: dividing by a
+// smaller number could overflow.
 #pragma once
 
 #include <limits>
@@ -25,8 +26,9 @@ inline constexpr double kSmallestFloat = std::numeric_limits<float>::min();
 inline constexpr NumberRange kTemperatures{.low = kSmallestFloat, .high = 10, .or_zero = true};
 inline constexpr NumberRange kTopPs{.low = kSmallestFloat, .high = 1};
 inline constexpr NumberRange kMinPs{.low = 0, .high = 1, .below_high = true};
-inline constexpr NumberRange kPenalties{.low = -2, .high = 2};              // of presence and frequency
-inline constexpr NumberRange kRepetitionPenalties{.low = 0.01, .high = 2};  // a divisor: a logit of 10^36 stays finite
+inline constexpr NumberRange kPenalties{.low = -2, .high = 2};  // presence and frequency penalties
+// A logit is divided by this penalty; with a penalty of at least 0.01, a logit of 10^36 stays finite.
+inline constexpr NumberRange kRepetitionPenalties{.low = 0.01, .high = 2};
 inline constexpr NumberRange kLogitBiases{.low = -100, .high = 100};
 
 }  // namespace specdec

@@ -1,5 +1,5 @@
-// Values that must not be shown: keys, and URLs that may contain one. They print themselves without the secret, whoever
-// prints them; reveal() is only for the one place that needs the text, the request.
+// Values that must not be shown: keys, and URLs that may contain one. Printing such a value never shows the secret.
+// Only the code that sends the request may call reveal().
 #pragma once
 
 #include <filesystem>
@@ -24,9 +24,9 @@ class Secret {
 std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if it is empty
 void to_json(nlohmann::json& json, const Secret& secret);
 
-// A URL that is shown as "http://***@host:9090/metrics?***". Of the query only a Prometheus match is shown, which
-// distinguishes sources. Of a webhook, whose path is its key, only the host is shown. Text that is not a URL with a
-// plain host is shown as "http://***".
+// A URL that is shown as "http://***@host:9090/metrics?***". A query is hidden unless it is only a Prometheus match,
+// because the match distinguishes sources. For a webhook (kHost) only the host is shown, because its path is its key.
+// A URL without a plain host is shown as "http://***". Text without "://" is a path or a name and is shown whole.
 class SecretUrl {
  public:
   enum class Shows { kPath, kHost };

@@ -1,5 +1,5 @@
-// SHA-256 through OpenSSL, which identifies files, models and packages, and git's ids of files. Always lower-case
-// hexadecimal.
+// SHA-256 and HMAC-SHA-256 through OpenSSL, and git's ids of files. SHA-256 identifies files, models and packages.
+// Digests and ids are lower-case hexadecimal; the HMAC is raw bytes.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-// Returns HMAC-SHA-256 (RFC 2104), 32 bytes: proves that the holder of the key wrote these bytes.
+// Returns HMAC-SHA-256 (RFC 2104), 32 raw bytes, which proves that the holder of the key wrote `bytes`.
 std::string hmac_sha256(std::string_view key, std::string_view bytes);
 std::string to_hex(std::string_view bytes);
 // Returns the digest of a regular file, read in blocks. Throws Error(kData) if it is missing or not regular, Error(kIo)
 // on read errors.
 std::string sha256_file(const std::filesystem::path& file);
-// Returns git's id of a file with these bytes: SHA-1 of "blob <size>", NUL, bytes. It is a name, and no protection
-// against forgery.
+// Returns git's id of a file with these bytes: SHA-1 of "blob <size>", NUL, bytes. It only names the file and does not
+// protect against forgery.
 std::string git_blob_id(std::string_view bytes);
 
 }  // namespace specdec

@@ -67,8 +67,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // The bet would be infinite at one end of the grid, so it is capped. It moves no end of the interval there,
-      // because the interval's end is always one candidate further out.
+      // The bet would be infinite at one end of the grid, so it is capped. The cap cannot change the interval, because
+      // the interval's end is always one candidate further out.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }

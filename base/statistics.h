@@ -31,23 +31,23 @@ double quantile(std::vector<double> x, double q);
 //
 // Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so the printed interval
 // (90 %) and the limit of a gate (one-sided 95 %) are the same numbers. Proof: at the true mean, up is a non-negative
-// martingale that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2. Only up moves the lower end,
-// and because the factors 1 + min(λ, c/m)(x − m) fall in m, all m below a refuted one are refuted too. The same holds
-// for down, and the union of both errors is `level`. (Comparing ½up + ½down with 1/level would be narrower, but its
-// ends are not one-sided sequences: each may err with `level`.)
+// martingale that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2. Only up moves the lower end.
+// The factors 1 + min(λ, c/m)(x − m) fall in m, so all m below a refuted one are refuted too. The same holds for down,
+// and by the union bound both ends hold with an error of at most `level`. (Comparing ½up + ½down with 1/level would be
+// narrower, but its ends are not one-sided sequences: each may err with probability `level`.)
 //
-// The interval is valid at any time one looks or stops, as long as the mean of each value, given the values before it,
-// is the mean in question.
+// The interval is valid at any time at which one reads it or stops, as long as the mean of each value, given the values
+// before it, is the mean to be estimated.
 struct ConfidenceOptions {
-  double level = 0.10;  // of the two-sided interval
+  double level = 0.10;  // error probability of the two-sided interval
   int breaks = 1000;    // candidates are i / breaks
   // Constant bets λ = stake/m, λ' = stake/(1 − m), whose capitals are averaged.
   std::vector<double> stakes = {0.25, 0.5, 0.9};
   bool plug_in = false;     // adds the predictable plug-in bet of the paper's eq. 26, at level/2
   double truncation = 0.5;  // the c of the plug-in bet
 };
-// With stakes {} and the plug-in bet, this is betting_cs(x, alpha=level, breaks=breaks, trunc_scale=truncation,
-// running_intersection=True) of confseq 0.0.11; with stakes, it is the same function with these bets.
+// With no stakes and the plug-in bet, this is betting_cs(x, alpha=level, breaks=breaks, trunc_scale=truncation,
+// running_intersection=True) of confseq 0.0.11. With stakes, it is the same function with these constant bets.
 class ConfidenceSequence {
  public:
   explicit ConfidenceSequence(const ConfidenceOptions& options = {});  // throws Error(kInternal)
@@ -60,16 +60,17 @@ class ConfidenceSequence {
   ConfidenceOptions options_;
   double step_, threshold_;
   int64_t n_ = 0;
-  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the latter two include one made-up value, 1/2 ± 1/2
+  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the last two start with pseudo-values 1/2 and 1/4
   std::vector<double> up_, down_;                        // [bet, candidate]
   std::vector<double> bet_up_, bet_down_;                // [bet, candidate], constant bets only
   Interval ci_{0, 1};
 };
 
-// Returns the sequence's estimate after all of x. The order of x affects only the width.
+// Returns the estimate of a ConfidenceSequence after all of x. The order of x affects only the interval.
 Estimate bounded_mean(std::span<const double> x, double level = 0.10);
 
-// Percentile bootstrap of a statistic over units (conversations), 0 ≤ unit < num_units. Deterministic for a given seed.
+// Returns a statistic of all units (conversations), 0 ≤ unit < num_units, with its percentile bootstrap interval.
+// Deterministic for a given seed. Throws Error(kInternal) without units or resamples.
 Estimate bootstrap(size_t num_units, const std::function<double(std::span<const size_t> units)>& statistic,
                    double level = 0.10, int resamples = 2000, uint64_t seed = 0);
 

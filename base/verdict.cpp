@@ -14,7 +14,7 @@ struct Row {
   Verdict verdict;
   const char* name;
   int exit_code;
-  bool of_gate;  // validate can come to it
+  bool of_gate;  // whether validate can end with this verdict
 };
 constexpr Row kRows[] = {
     {Verdict::kPass, "pass", 0, true},
@@ -32,7 +32,7 @@ constexpr Row kRows[] = {
     {Verdict::kNoSignificantGain, "no_significant_gain", 3, false},
 };
 
-// Each verdict has the row of its own number.
+// row_of() uses a verdict's number as the index of its row.
 consteval bool rows_are_in_order() {
   for (size_t i = 0; i < std::size(kRows); ++i)
     if (static_cast<size_t>(kRows[i].verdict) != i) return false;

@@ -11,7 +11,7 @@
 namespace specdec {
 
 enum class Verdict {
-  // validate gives the first six. bench and monitor give some of them, too.
+  // The first six are validate's; bench and monitor use some of them, too.
   kPass,
   kFail,
   kNotLossless,
@@ -30,19 +30,20 @@ enum class Verdict {
   kNoSignificantGain,
 };
 
-// Returns the name that JSON and files have, such as "not_worth_it".
+// Returns the verdict's name in JSON and files, such as "not_worth_it".
 const char* to_string(Verdict verdict);
-// Returns nothing for a name that no verdict has.
+// Returns the verdict with this name, or nothing if there is none.
 std::optional<Verdict> verdict_named(std::string_view name);
 // Returns a verdict's name for people: "not_worth_it" becomes "not worth it".
 std::string readable(std::string_view name);
 // Returns the contract's exit code for the verdict. bench_exit_code() and monitor_exit_code() say where these two
 // commands depart from it.
 int exit_code(Verdict verdict);
-// Says whether validate can come to this verdict, so that a report may have it.
+// Returns whether validate can end with this verdict, so that a validation report may contain it.
 bool is_gate_verdict(Verdict verdict);
 
-// {"verdict", v} writes the name. There is no way back but verdict_named(), since a name in a file may be foreign.
+// Lets {"verdict", v} write the name. from_json is deleted, because a name in a file may be unknown: use
+// verdict_named().
 void to_json(Json& json, Verdict verdict);
 void from_json(const Json& json, Verdict& verdict) = delete;
 

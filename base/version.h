@@ -1,4 +1,4 @@
-// The version of the program, as the file VERSION at the root says.
+// The version of the program, from the file VERSION at the root.
 #pragma once
 
 namespace specdec {

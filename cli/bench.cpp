@@ -9,7 +9,8 @@ namespace specdec::cli {
 
 namespace {
 
-// Parses "2", "4,6", "auto": whole numbers, or auto (-1) where `allow_auto` permits it.
+// Converts the words of a comma list to whole numbers; "auto" gives -1 and is accepted only if `allow_auto`. Throws
+// Error(kUsage) for any other word.
 std::vector<int> parse_list(const char* flag, const std::vector<std::string>& words, bool allow_auto) {
   std::vector<int> values;
   for (const std::string& word : words) {

@@ -72,7 +72,7 @@ BackgroundChild::BackgroundChild(const std::string& program, const std::vector<s
 BackgroundChild::~BackgroundChild() {
   try {
     stop();
-  } catch (const Error&) {  // its exit code is lost, but nobody needs it
+  } catch (const Error&) {  // the child's exit code is lost, but nobody needs it
   }
 }
 

@@ -15,27 +15,28 @@ struct ChildResult {
   std::string output;  // its stdout, at most 64 MiB
 };
 
-// Runs the program until it ends. Captures stdout; appends stderr to `stderr_file` ("" = inherits it). `directory` is
-// the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as SIGTERM. Throws
-// Error(kInternal) if the program cannot be started.
+// Runs the program until it ends. Captures stdout; appends stderr to `stderr_file` ("" = the child inherits stderr).
+// `directory` is the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as
+// SIGTERM. A program that cannot be executed gives exit code 127. Throws Error(kInternal) if no process can be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {});
 
 // A server in the background. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
 class BackgroundChild {
  public:
-  // stdout and stderr are appended to `log_file`.
+  // Starts the server. Its stdout and stderr are written to `log_file`, which replaces an older file.
   BackgroundChild(const std::string& program, const std::vector<std::string>& arguments,
                   const std::filesystem::path& log_file, double grace_seconds = 30);
   ~BackgroundChild();
   BackgroundChild(const BackgroundChild&) = delete;
   BackgroundChild& operator=(const BackgroundChild&) = delete;
 
-  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the last line
-  // of the log if the child ends first or `seconds` pass.
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) if the child ends
+  // first, `seconds` pass or a stop is requested. Except after a stop request, the message has the last line of the
+  // log.
   std::string wait_for_line(const std::string& pattern, double seconds);
   bool running() { return !child_.code(); }
-  int stop();  // sends SIGTERM and waits; returns the exit code
+  int stop();  // sends SIGTERM, and SIGKILL after `grace_seconds`; returns the exit code
 
  private:
   std::filesystem::path log_file_;

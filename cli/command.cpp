@@ -96,8 +96,7 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
 
 namespace {
 
-// Draws the progress that the working thread reports. A thread of its own keeps the line alive while the work reports
-// nothing.
+// Draws the progress that the working thread reports. A second thread redraws the line while no progress is reported.
 class LiveProgress {
  public:
   explicit LiveProgress(bool terminal)

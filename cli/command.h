@@ -1,6 +1,7 @@
-// The parts of a subcommand. The options are plain structs of the stages; add_<command>() declares the flags. Both
-// executables link it: `specdec` (torch-free: parses, runs the light commands, execs the other one for the rest) and
-// `specdec-engine` (runs models). EngineRunners is empty in the first and filled in the second.
+// Shared declarations of the subcommands. add_<command>() declares the flags of a subcommand, which fill a plain
+// options struct. Two executables link this code: `specdec` (torch-free) parses the command line, runs the light
+// commands and execs the other executable for the rest; `specdec-engine` runs models. EngineRunners is empty in
+// `specdec` and filled in `specdec-engine`.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@
 #include "base/secret.h"
 
 namespace CLI {
-class App;  // a heavy header, which only files that declare flags include
+class App;  // only files that declare flags include CLI11's large header
 }
 namespace specdec::deploy {
 struct GenerateOptions;
@@ -32,7 +33,7 @@ struct Global {
   int verbosity = 0;  // -q = -1, -v = 1
   std::string log_format = "text";
   std::string config_file;
-  std::string program;                 // absolute path of this executable, to start other processes of it
+  std::string program;                 // absolute path of this executable, for starting it as a child process
   std::vector<std::string> arguments;  // argv[1..], passed to specdec-engine
 };
 
@@ -49,7 +50,7 @@ struct Cli {
   CLI::App& app;
   Global& global;
   const EngineRunners& runners;
-  // set by the chosen subcommand's callback; run_program calls it where errors become exit codes
+  // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
   std::function<int()> selected;
 };
 
@@ -68,14 +69,15 @@ void add_demo(Cli& cli);
 void add_doctor(Cli& cli);
 void add_completion(Cli& cli);
 
-// The body of an engine command's callback: calls `runner` in this process, or execs specdec-engine with the same
-// arguments if it is null. Usage: sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options);
-// });
+// Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is
+// null, execs specdec-engine with the same arguments. Usage:
+//   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
 template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);
 [[noreturn]] void exec_engine(const Global& global);
 
-// Groups of flags that commands share, so that the same option has the same name, help and check everywhere.
+// Each of these functions declares flags that several commands share, so that an option has the same name, help and
+// check everywhere.
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
@@ -83,16 +85,16 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k 
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k
 void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tree, --suffix
 
-// Returns the key that a client sends: the first word of a file such as serve --api-key-file reads. Throws
-// Error(kConfig) for a file without one.
+// Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
+// Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
-// Returns the URL of an argument: the argument itself, or for @FILE the first word of that file, which other users of
-// the machine cannot see. Warns if the argument itself contains a secret. Throws Error(kConfig) for a file without a
-// word.
+// Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
+// the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws
+// Error(kConfig) if the file contains no word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// From now on, MODEL arguments may be hub names, which are downloaded if they are not in the cache. A second call makes
-// names be resolved at the hub again.
+// Lets MODEL arguments be hub names, which are downloaded if they are not in the cache. A resolved name is remembered;
+// a second call forgets all names, so that the hub is asked again.
 void install_hub(const Global& global);
 
 // Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines of text elsewhere, nothing with

@@ -1,4 +1,4 @@
-// `specdec completion bash|zsh|fish`: generates the script from the same tree of commands that parses them.
+// `specdec completion bash|zsh|fish`: generates the script from the CLI11 objects that also parse the command line.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>

@@ -47,7 +47,7 @@ std::string interval(const Json& figure) {
   return "[" + number(ci[0].get<double>()) + ", " + number(ci[1].get<double>()) + "]";
 }
 
-// Adds one chart of the curves that exist, over the union of their steps.
+// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps.
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -89,7 +89,7 @@ void add_tiles(const Json& result, Page& page) {
                             " conversations"});
 }
 
-// "3", "0 and 3", "0, 3 and 7".
+// Returns the numbers as text: "3", "0 and 3", "0, 3 and 7".
 std::string listed(const Json& numbers) {
   std::string out;
   for (size_t i = 0; i < numbers.size(); ++i)
@@ -147,7 +147,7 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
     for (const auto& [name, value] : row.items()) {
       if (name == "kind" || name == "step" || name == "time" || !value.is_number()) continue;
       auto& curve = points[kind + "/" + name];
-      curve.erase(curve.upper_bound(step), curve.end());  // a step that was run again replaces all later ones
+      curve.erase(curve.upper_bound(step), curve.end());  // a step that is run again discards all later points
       curve[step] = value.get<double>();
     }
   }

@@ -15,8 +15,9 @@ struct Curve {
   std::vector<double> step, value;  // steps ascending
 };
 // Reads RUN/metrics.jsonl into curves by "<kind>/<name>", such as "train/loss". Steps that were rolled back, or run
-// again after a resume, count once, with their latest value. More than 500 steps are averaged to at most 500 points. A
-// line that is not a metric is skipped (a crash may truncate the last one); a file that cannot be read gives no curves.
+// again after a resume, count once, with their latest value. A curve of more than 500 steps is averaged to at most 500
+// points. Lines that are not metrics are skipped (a crash may truncate the last line). A file that cannot be read gives
+// no curves.
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file);
 
 // `result` has the schema specdec.distill/1.

@@ -10,7 +10,7 @@ namespace specdec::cli {
 
 namespace {
 
-// The commands from the program down to the one that the words have named so far.
+// The chain of commands from the program itself down to the innermost command that the words have named so far.
 using Levels = std::vector<const CLI::App*>;
 
 // Returns the words of the command with a space before each: " data ingest", "" for the program itself.
@@ -33,7 +33,8 @@ const CLI::App* subcommand(const CLI::App& app, const std::string& word) {
   return nullptr;
 }
 
-// Groups of flags are commands without a name.
+// Returns the names of the subcommands. CLI11 represents groups of flags as subcommands without a name; they are
+// skipped.
 std::vector<std::string> subcommand_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* sub : app.get_subcommands({}))
@@ -41,7 +42,7 @@ std::vector<std::string> subcommand_names(const CLI::App& app) {
   return names;
 }
 
-// Words that other tools have for these commands.
+// Maps words that other tools use to the commands and flags of specdec.
 const std::map<std::string, std::string>& other_words() {
   static const std::map<std::string, std::string> kWords = {
       {"version", "--version"}, {"download", "fetch"},        {"train", "distill"}, {"eval", "validate"},

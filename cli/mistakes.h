@@ -1,5 +1,5 @@
-// Finds mistyped commands and flags before the command line is parsed, so that the answer names the mistake first and
-// says what may have been meant.
+// Finds mistyped commands and flags before the command line is parsed, so that the error message names the mistake
+// first and suggests what may have been meant.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class App;
 
 namespace specdec::cli {
 
-// Throws Error(kUsage) for the first word of `arguments` that should be a command or a flag of `app` and is none.
+// Throws Error(kUsage) for the first word of `arguments` that should be a command or a flag of `app` but is not.
 void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments);
 
 // Returns the help of the command that `words` name, such as {"data", "ingest"}; the general help without words.

@@ -23,11 +23,11 @@ namespace specdec::cli {
 
 namespace {
 
-// Makes text from records and metrics pages safe to print, on one line.
+// Makes text from records and metrics pages safe to print and puts it on one line.
 std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
 
-// Prints one row per judged segment: the measured acceptance, and what the baseline expects at the positions that were
-// reached.
+// Prints one row per judged segment: the measured acceptance, and the acceptance that the baseline expects at the same
+// positions.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
@@ -78,8 +78,8 @@ int run_check(const Global& global, monitor::CheckOptions options) {
   return result.exit_code;
 }
 
-// Checks repeatedly until a signal. A source that does not answer, or answers nonsense, is logged and does not end the
-// loop.
+// Repeats the check until a signal arrives. A source that does not answer or sends malformed data is logged and does
+// not end the loop.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   options.program = global.program;
   int code = 0, failed_polls = 0;
@@ -178,7 +178,7 @@ int print_history(const Global& global, const std::string& file, int64_t newest)
   return 0;
 }
 
-// A duration that is kept in a unit of its own, such as 3,600 s.
+// A duration that is kept in a unit of its own, such as hours (unit_s = 3600).
 struct InUnit {
   double& value;
   double unit_s;
@@ -196,7 +196,7 @@ struct UrlList {
   SecretUrl::Shows shows;
   std::vector<SecretUrl>& urls;
 };
-// Declares a flag of which each occurrence adds one URL.
+// Declares a flag that may be repeated; each occurrence adds one URL.
 CLI::Option* add_urls(CLI::App& sub, const char* flag, UrlList list, const char* help) {
   const auto set = [list](const std::vector<std::string>& given) {
     list.urls.clear();

@@ -1,5 +1,5 @@
-// `specdec package` and its subcommands verify | sign | lint. package_store.cpp has the subcommands of the store,
-// package_transfer.cpp has push and pull.
+// `specdec package` and its subcommands verify | sign | quantise | lint. package_store.cpp has the subcommands of the
+// store, package_transfer.cpp has push and pull.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,8 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
     if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
 }
 
-// If the exit code is not 0 but there was no error, the reason is the last line on stderr, as for errors.
+// Prints the outcome and returns its exit code. If the exit code is not 0, the last line on stderr gives the reason, as
+// it does after an error.
 int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
            const std::string& verdict, const std::string& text) {
   result["verdict"] = outcome.exit_code == exit_code(Verdict::kStale) ? to_string(Verdict::kStale) : verdict;
@@ -74,7 +75,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.store = flags.store;
   options.name = flags.name;
   options.engines = flags.engines;
-  // The package refers to a directory by its absolute path, and to a hub name by the name.
+  // The package refers to a local target by its absolute path, and to a hub model by its name.
   if (flags.reference_target)
     options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
@@ -184,7 +185,7 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   }
   if (flags.format == "sarif")
     std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-  // The output includes the gate's verdict with the figure that decided it, and what to do about it.
+  // The output includes the gate's verdict with the figure that decided it, and the command to run next.
   const GateCommand again =
       report && !flags.package.empty()
           ? command_of(*report, "gate")

@@ -15,14 +15,14 @@ namespace specdec::cli {
 struct PackageFlags {
   std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file,
                                                                                public_key, out, visibility = "private";
-  // `reports` are those for create: the draft's first, then those of its variants.
+  // `reports` are the gate reports for creating a package: first the draft's own report, then its variants' reports.
   std::vector<std::string> engines, quantise, reports;
   bool allow_failed = false, reference_target = false, dry_run = false, make_public = false, understood = false;
   int keep = 3;
 };
 using PackageCommand = int (*)(const Global&, const PackageFlags&);
 
-// The JSON result of a command on stdout, with the fields that every result has.
+// Collects the JSON result of a command, with the fields that every result has. print() writes it to stdout.
 class PackageResult {
  public:
   explicit PackageResult(const std::string& action);
@@ -36,12 +36,13 @@ class PackageResult {
   Json json_;
 };
 
-// Declares --key and --passphrase-file. channel_signer() returns their signer, which signs nothing without --key.
+// add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer with this key, or one that
+// signs nothing if there is no --key.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what);
 deploy::ChannelSigner channel_signer(const PackageFlags& flags);
-// Adds push and pull.
+// Adds the commands push and pull to `app`; `select` receives the chosen command.
 void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
-// Adds list, promote, rollback, gc, pin, unpin below `app`; `select` receives the chosen command.
+// Adds the commands list, promote, rollback, gc, pin and unpin to `app`; `select` receives the chosen command.
 void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
 
 }  // namespace specdec::cli

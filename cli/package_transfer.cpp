@@ -1,4 +1,5 @@
-// `specdec package` push | pull: copies packages between stores, which are directories or are in S3 or at a hub.
+// `specdec package` push | pull: copies packages between stores, which are directories, S3 buckets or repositories of a
+// hub.
 #include <cstdio>
 
 #include "cli/package.h"
@@ -8,7 +9,8 @@ namespace specdec::cli {
 
 namespace {
 
-// Both copy PACKAGE into a store. push is used where the package was made, pull where it is needed.
+// Runs push or pull (`action`). Both copy PACKAGE into a store: push is run where the package was made, pull where it
+// is needed.
 int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
   PackageResult result(action);
   const deploy::TransferOutcome done = deploy::transfer({.package = flags.package,

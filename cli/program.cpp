@@ -21,13 +21,15 @@ namespace specdec::cli {
 
 namespace {
 
-// The first signal asks long work to save and stop, and gives it some seconds; the second has its default action.
+// The first signal asks long work to save its state and stop, within a few seconds. The second signal has its default
+// action.
 void on_signal(int number) {
   stop_by_signal(number);
   std::signal(number, SIG_DFL);
 }
 
-// exec_engine() blocks these signals while one program replaces the other.
+// Installs the signal handlers. Unblocks SIGINT and SIGTERM, which exec_engine() blocks before it replaces specdec by
+// specdec-engine.
 void take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGINT, on_signal);
@@ -56,7 +58,8 @@ std::string own_path() {
   return ec ? std::string("specdec") : path.string();
 }
 
-// The last line on stderr names the file or key and the reason. It is one line, whatever the message contains.
+// Prints the error as one line on stderr, whatever the message contains, and returns its exit code. This last line
+// names the file or key and the reason.
 int report_error(const Error& error) {
   std::fprintf(stderr, "specdec: error: %s\n", one_line(error.what()).c_str());
   return error.kind() == ErrorKind::kNetwork && stop_requested() ? stop_exit_code() : exit_code(error.kind());
@@ -86,7 +89,7 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
-// True for commands that resume the work of a stopped process when they are run again, some with --resume.
+// True for commands that resume the work of a stopped process when they are run again (some only with --resume).
 bool goes_on(const std::string& command) {
   static const std::set<std::string> kThese = {"distill", "data regenerate", "package push",  "package pull",
                                                "fetch",   "loop run",        "monitor check", "monitor watch"};

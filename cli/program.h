@@ -1,4 +1,4 @@
-// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code only here.
+// Parses argv and runs one command. Only here do errors become one line on stderr and an exit code.
 #pragma once
 
 #include "cli/command.h"

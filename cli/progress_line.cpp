@@ -35,7 +35,7 @@ void ProgressLine::show(const Progress& progress, double now) {
   }
   any_ = true;
   last_ = progress;
-  // if a stage ends again because it repeats work, it is shown at the usual interval
+  // A stage that repeats work may end again; it is then shown at the usual interval.
   const bool ends = finished() && !ended_;
   ended_ = finished();
   const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;

@@ -1,5 +1,6 @@
-// Shows progress as text on stderr: one line that is redrawn on a terminal, separate lines elsewhere. Users never wait
-// two seconds for a sign of life: if the work reports nothing new, tick() repeats the last line with the elapsed time.
+// Shows progress as text on stderr: one line that is redrawn on a terminal, separate lines elsewhere. If the work
+// reports nothing new, tick() repeats the last line with the elapsed time: every second on a terminal, elsewhere every
+// 1.9 s, and every 30 s once a stage has taken 10 minutes.
 #pragma once
 
 #include <functional>
@@ -13,11 +14,11 @@ class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
   static constexpr double kRedrawSeconds = 0.1;  // interval on a terminal
-  // interval elsewhere, in the first kOldStageSeconds of a stage; later kOldLineSeconds
+  // interval elsewhere: kLineSeconds in the first kOldStageSeconds of a stage, then kOldLineSeconds
   static constexpr double kLineSeconds = 1.9;
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
 
-  // Times are seconds of any clock. `now` is when the command began.
+  // Times are in seconds of any monotonic clock. `now` is the time when the command began.
   ProgressLine(bool terminal, Write write, double now) : terminal_(terminal), write_(std::move(write)), shown_(now) {}
 
   void show(const Progress& progress, double now);
@@ -34,7 +35,7 @@ class ProgressLine {
   double started_ = 0, shown_;
 };
 
-// "42s", "5m07s", "2h09m"
+// Returns the time in the form "42s", "5m07s" or "2h09m".
 std::string readable_duration(double seconds);
 
 }  // namespace specdec::cli

@@ -48,8 +48,8 @@ std::string scalar_text(const toml::node& node, const std::string& where) {
   throw Error(ErrorKind::kConfig, where + ": expected a string, number or boolean");
 }
 
-// Returns a table's value for an option as text. apply_settings puts it into the environment, unless the variable is
-// set already.
+// Returns a table's value for an option as text; a list becomes one line per item. Returns nullopt if the table has no
+// such value.
 std::optional<std::string> value_in(const toml::table* table, const std::string& key, const std::string& file) {
   if (table == nullptr) return std::nullopt;
   const toml::node* node = table->get(key);
@@ -105,7 +105,8 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
     if (!value) value = value_in(&root, name, file);
     if (!value) continue;
-    // Lists are joined by newlines in the environment, because the engine process reads it again.
+    // A list is passed in the environment as one string, because the engine process reads it again. Its items are
+    // separated by the option's delimiter, or by newlines if the option has none.
     if (const char delimiter = option->get_delimiter(); delimiter != '\0')
       std::replace(value->begin(), value->end(), '\n', delimiter);
     else if (option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)

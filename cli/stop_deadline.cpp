@@ -12,7 +12,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Lock-free, so that signal handlers may use them.
+// These variables are lock-free, so that signal handlers may use them.
 std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};

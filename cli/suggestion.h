@@ -1,4 +1,4 @@
-// Finds what somebody meant who mistyped the name of a command, a flag or a key of a settings file.
+// Suggests the name that was meant by a mistyped command, flag or key of a settings file.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 namespace specdec::cli {
 
 // Returns the name of `known` that is most like `word`, or "" if none is. Letters that are left out, added, replaced or
-// swapped with their neighbour count one mistake each (optimal string alignment); a third of the word may be mistaken.
-// Case and '_' instead of '-' are no mistakes. A word that begins exactly one name means that name.
+// swapped with their neighbour count as one mistake each (optimal string alignment). At most one mistake per three
+// letters of the word, rounded up, is allowed. Case does not count, and '_' equals '-'. If no name is that similar but
+// `word` is the beginning of exactly one name, returns this name.
 std::string nearest(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace specdec::cli

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kMaxParts = 32;
 
-// Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. The parser recurses
-// along the parts of a key. Dots in strings and comments do not count.
+// Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. toml++ recurses once per
+// part of a key. Dots in strings and comments do not count.
 int line_of_deep_key(std::string_view text) {
   int line = 1, parts = 1;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -43,12 +43,12 @@ int line_of_deep_key(std::string_view text) {
   return 0;
 }
 
-// Spells bytes outside of ASCII in ASCII, and reads them back. Each one becomes a mark that the text does not contain
-// and two hexadecimal digits. toml++ 3.3 has undefined behaviour for such bytes in many places, so it never sees one.
+// Encodes non-ASCII bytes in ASCII and decodes them: each byte becomes a mark that the text does not contain, followed
+// by two hexadecimal digits. toml++ 3.3 has undefined behaviour for such bytes in many places, so it only gets ASCII.
 class AsciiSpelling {
  public:
   explicit AsciiSpelling(std::string_view text) {
-    std::random_device random;  // the mark is random, so that no escape sequence of the text can spell it
+    std::random_device random;  // the mark is random, so that no escape sequence in the text can produce it
     do {
       const std::random_device::result_type drawn = random();
       mark_ = "Z" + to_hex({reinterpret_cast<const char*>(&drawn), sizeof drawn});

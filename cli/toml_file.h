@@ -1,4 +1,4 @@
-// Reads all TOML files: settings and loop files.
+// Every TOML file (the settings file and LOOP.toml) is read through this header.
 #pragma once
 
 namespace specdec::cli {
@@ -6,7 +6,7 @@ struct TomlAssertion {};
 [[noreturn]] inline void fail_toml_assertion() { throw TomlAssertion(); }
 }  // namespace specdec::cli
 // toml++ asserts conditions that a malformed file may violate (a date-time that continues without a digit). Such an
-// assertion must be an error about the file and must not abort the program.
+// assertion must become an error about the file and must not abort the program.
 #define TOML_ASSERT(expr) ((expr) ? static_cast<void>(0) : ::specdec::cli::fail_toml_assertion())
 #include <toml++/toml.h>
 
@@ -14,8 +14,8 @@ struct TomlAssertion {};
 
 namespace specdec::cli {
 
-// Reads at most 1 MiB. Throws Error(kConfig) with file and line for text that is not TOML, and for keys of more than 32
-// parts ("a.b.c"): the parser recurses over these without a limit of its own.
+// Reads at most 1 MiB. Throws Error(kConfig) with file and line for text that is not TOML and for keys of more than 32
+// parts ("a.b.c" has three). toml++ recurses over the parts without a limit of its own.
 toml::table read_toml(const std::filesystem::path& file);
 
 }  // namespace specdec::cli

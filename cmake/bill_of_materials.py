@@ -23,7 +23,7 @@ import subprocess
 import sys
 import uuid
 
-# Debian's short names (DEP-5) that SPDX spells otherwise.
+# Maps Debian's short names of licences (DEP-5) to the SPDX names.
 SPDX = {
     "apache-2.0": "Apache-2.0",
     "apache-2": "Apache-2.0",
@@ -114,7 +114,7 @@ def crates(source, licences):
         os.makedirs(folder)
         for text in texts:
             shutil.copyfile(text, os.path.join(folder, os.path.basename(text)))
-        if not texts:  # a crate of a workspace that keeps its licence elsewhere: the expression and where it comes from
+        if not texts:  # the licence is elsewhere in the crate's workspace, so name it and the repository
             with open(os.path.join(folder, "LICENSE"), "w") as f:
                 f.write(
                     f"{p['name']} {p['version']} is licensed under {p['license']}.\nIts crate carries no "
@@ -179,7 +179,7 @@ def wheels(source):
 
 
 def compress(folder):
-    """Compresses the texts of 4 KiB or more, as Debian does: one of them alone has 2 MB."""
+    """Compresses the texts of 4 KiB or more, as Debian does, because one of them alone has 2 MB."""
     for path in [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]:
         if os.path.getsize(path) < 4096:
             continue

@@ -2,7 +2,8 @@
 add_library(specdec_flags INTERFACE)
 target_compile_options(specdec_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-fno-math-errno>)
-# Another compiler's own warnings must not keep anyone from building.
+# Only the compilers that this project is built with turn warnings into errors, because other compilers have warnings of
+# their own, which must not stop a build.
 if(SPECDEC_WERROR)
   target_compile_options(specdec_flags INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<OR:$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>,$<CXX_COMPILER_ID:Clang>>>:-Werror>)

@@ -1,6 +1,6 @@
-# Finds everything that is not part of this repository. Torch is found through Torch_DIR (cmake/setup.sh --env sets it for the pinned wheel;
-# a user's own LibTorch >= 2.11 works the same way). Small libraries are linked statically where Debian ships archives,
-# so that an install tree moves to a machine that has only a torch wheel.
+# Finds everything that is not part of this repository. Torch is found through Torch_DIR, which cmake/setup.sh --env
+# sets for the pinned wheel; a user's own LibTorch >= 2.11 works the same way. Small libraries are linked statically
+# where Debian ships archives, so that an install tree runs on a machine that has only a torch wheel.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(OpenSSL REQUIRED)
@@ -34,15 +34,15 @@ find_path(SPECDEC_TOML_INC toml++/toml.h REQUIRED)
 target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Threads ${CMAKE_DL_LIBS})
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
-# For SHA-256 the shared library is linked, which libcurl's libssl loads anyway: with a second, static copy libssl would take half of its
-# symbols from there.
+# SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. With a second, static copy, libssl would
+# take half of its symbols from the static one.
 find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})
 
-# Torch's own config file drags in the legacy FindCUDA and links the whole of libtorch into every process. Its headers and
-# the two libraries of the CPU half are all that most of this project needs; CUDA code adds its own (engine/CMakeLists.txt).
-# The fuzz target of config.json needs header-only types and no library.
+# Torch's own config file uses the legacy FindCUDA and links the whole of libtorch into every process. Most of this
+# project needs only its headers and the two libraries of the CPU half; CUDA code adds its own libraries
+# (engine/CMakeLists.txt). The fuzz target of config.json needs header-only types and no library.
 if(SPECDEC_TORCH OR SPECDEC_FUZZ)
   if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
     set(Torch_DIR $ENV{Torch_DIR})

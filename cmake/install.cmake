@@ -1,6 +1,7 @@
-# Installs the relocatable tree: bin/specdec, libexec/specdec-engine, lib/specdec/ with the small shared libraries, share/specdec with the
-# demo's model, share/doc/specdec with the licences and the SBOM. LibTorch, CUDA, glibc and libstdc++ come from the machine (cli/exec_engine.cpp
-# finds torch). DT_RPATH instead of DT_RUNPATH, because the latter does not apply to what those libraries need themselves.
+# Installs the relocatable tree: bin/specdec, libexec/specdec-engine, lib/specdec/ with the small shared libraries,
+# share/specdec with the demo's model, share/doc/specdec with the licences and the SBOM. LibTorch, CUDA, glibc and
+# libstdc++ come from the machine (cli/exec_engine.cpp finds torch). The tree uses DT_RPATH because DT_RUNPATH does not
+# apply to the libraries that the small shared libraries need themselves.
 install(TARGETS specdec RUNTIME DESTINATION bin)
 set_target_properties(specdec PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
 target_link_options(specdec PRIVATE -Wl,--disable-new-dtags,--gc-sections)
@@ -19,7 +20,8 @@ if(SPECDEC_TORCH)
 endif()
 set(SPECDEC_INSTALL_SCRIPT ${CMAKE_BINARY_DIR}/install_libraries-$<CONFIG>.cmake)
 find_program(SPECDEC_PYTHON3 python3 REQUIRED)
-# One file of each package that is linked or compiled in. cmake/bill_of_materials.py asks dpkg for the package that owns it.
+# Lists one file of each package that is linked or compiled in. cmake/bill_of_materials.py asks dpkg which package owns
+# it.
 set(compiled_in ${specdec_re2_LIB} ${specdec_zstd_LIB} ${specdec_simdjson_LIB} ${specdec_sqlitecpp_LIB} ${specdec_sqlite_LIB} ${specdec_prometheus_LIB})
 foreach(header CLI/CLI.hpp nlohmann/json.hpp boost/version.hpp toml++/toml.h xxhash.h)
   string(MAKE_C_IDENTIFIER "SPECDEC_FILE_${header}" variable)

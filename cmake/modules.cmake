@@ -1,7 +1,8 @@
 # specdec_module(NAME sources… [TORCH] [DEPS targets…]): makes one static library per folder of the architecture.
 # specdec_test(NAME sources… [TORCH] [LABELS …] [DEPS targets…]): makes one GoogleTest binary and its CTest entry.
-# Headers that nearly every file needs are parsed once for each kind of target: `plain`, `test` (with GoogleTest), `torch` (with ATen).
-# The fuzz build does without, because it compiles few files.
+# specdec_precompile: precompiles the headers that nearly every file needs, once for each kind of target: `plain`,
+# `test` (with GoogleTest), `torch` (with ATen). The fuzz build has no precompiled headers, because it compiles few
+# files.
 set(SPECDEC_COMMON_HEADERS <nlohmann/json.hpp> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector>)
 function(specdec_precompile kind)
   if(SPECDEC_FUZZ)
@@ -26,8 +27,8 @@ function(specdec_reuse_headers target kind)
   endif()
 endfunction()
 
-# With SPECDEC_UNITY a few files of a target form one translation unit, so that templates of headers are compiled once for all
-# of them. Such files also share one anonymous namespace.
+# With SPECDEC_UNITY up to four files of a target form one translation unit, so that templates of headers are compiled
+# once for all of them. These files also share one anonymous namespace.
 function(specdec_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4)
 endfunction()
@@ -57,7 +58,7 @@ function(specdec_test name)
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   specdec_unite(${name})
-  # GoogleTest's macros contain an else. A member that a test leaves out of an initialiser has its default.
+  # GoogleTest's macros contain an else. A member that a test leaves out of an initialiser gets its default value.
   target_compile_options(${name} PRIVATE -Wno-dangling-else -Wno-missing-field-initializers)
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
@@ -78,7 +79,8 @@ function(specdec_test name)
   endif()
 endfunction()
 
-# specdec_embed(OUT.cpp NAMESPACE kName=path…): writes the files as strings, and again when one changes.
+# specdec_embed(OUT.cpp NAMESPACE kName=path…): generates OUT.cpp with the files as strings, and again when a file
+# changes.
 function(specdec_embed out namespace)
   list(TRANSFORM ARGN REPLACE "^[^=]+=" "" OUTPUT_VARIABLE paths)
   list(JOIN ARGN "," files)

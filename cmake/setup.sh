@@ -44,7 +44,7 @@ install_rust() {
   rust_is_recent || { say "no Rust >= 1.88 found: install one from https://rustup.rs and run this again"; exit 1; }
 }
 
-# The wheels' CUDA folder lacks what CMake looks for: unversioned lib*.so names and lib64.
+# Adds the names that CMake looks for and the wheels' CUDA folder lacks: unversioned lib*.so and lib64.
 complete_cuda_root() {
   local cuda=$1 lib base
   [ -e "$cuda/lib64" ] || ln -s lib "$cuda/lib64"

@@ -83,7 +83,8 @@ void AnswerLog::read_existing(const Json& settings) {
     }
     position = end + 1;
   }
-  // A line that was torn by a kill was never counted.
+  // Drops a last line without a newline: the process was killed while it wrote that line, so append() never returned
+  // for it.
   if (position < text.size() && ::truncate(path_.c_str(), static_cast<off_t>(position)) != 0)
     io_error(path_, "cannot cut off a torn line");
 }

@@ -1,5 +1,4 @@
-// Stores the answers of an endpoint as they arrive, so that an interrupted `data regenerate` can resume. Each answer is
-// durable before it counts.
+// Stores the answers of an endpoint on disk as they arrive, so that an interrupted `data regenerate` can resume.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,15 @@ struct Answer {
   std::vector<int32_t> tokens;  // the whole new row, prompt included
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;
-  std::string rejected;  // reason; the other fields are then empty
+  std::string rejected;  // why the row has no answer; "" = it has one. If set, the only other field set is `id`.
 };
 
 // A JSONL file: a header with the settings, then one line per answer. Not thread-safe.
 class AnswerLog {
  public:
-  // Without `resume` the file must not exist. With it, the header must equal `settings`, and a torn last line is
-  // dropped. Otherwise throws Error(kUsage) that names the settings that differ; Error(kData) for a damaged file;
-  // Error(kIo).
+  // Creates the file. With `resume` it may exist already: its answers are then read, and a torn last line is dropped.
+  // Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings` (the
+  // message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
   AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
   ~AnswerLog();
   AnswerLog(const AnswerLog&) = delete;

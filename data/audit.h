@@ -22,14 +22,15 @@ struct DataAudit {
   DataStats stats;
   std::optional<IngestReport> report;  // absent in directories written by data regenerate or by older versions
   std::map<std::string, LengthPercentiles> lengths;  // "train", "holdout"
-  bool searched = false;                 // whether the rows were searched; if not, the two members below are empty
-  std::map<std::string, int64_t> finds;  // kind → personal data and secrets left in the text of the rows
+  bool searched = false;                 // false: the rows were not searched, so the two members below are empty
+  std::map<std::string, int64_t> finds;  // kind → number of finds (personal data, secrets) left in the rows
   int64_t rows_with_finds = 0;
 };
 
-// With a `target`, its tokenizer turns the rows back into text, which is searched as `data ingest` does; this finds
-// what --no-redact let through. Throws Error(kData) if the directory was not written by this program, is damaged, or
-// belongs to another tokenizer; Error(kModel) for the target.
+// Audits a data directory. With a non-empty `target`, decodes the rows with the target's tokenizer and searches their
+// text for personal data and secrets as `data ingest` does. This finds what --no-redact let through. Throws
+// Error(kData) if the directory was not written by this program, is damaged, or belongs to another tokenizer;
+// Error(kModel) for the target.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
 Json to_json(const DataAudit& audit);  // schema "specdec.data-audit/1"
 std::string to_table(const DataAudit& audit);

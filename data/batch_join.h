@@ -1,5 +1,5 @@
 // Joins the request row and the response row of each batch item, in whatever order and from whatever files they come.
-// The first row of a pair waits on disk; each waiting row takes 40 bytes of memory.
+// The first row of a pair waits on disk; in memory it takes a map entry of 48 bytes.
 #pragma once
 
 #include <functional>
@@ -12,19 +12,19 @@
 
 namespace specdec::data {
 
-// The place of a row in the sources, which its reject names.
+// The place of a row in the sources, as rejects.jsonl names it.
 struct RowPlace {
   uint32_t source = 0;  // index of the file
-  int64_t number = 0;   // line number in the file
+  int64_t number = 0;   // RawRecord::number (data/record_reader.h)
 };
 
 class BatchJoin {
  public:
   explicit BatchJoin(const std::filesystem::path& directory) : waiting_rows_(directory) {}
 
-  // Returns the record when both rows have arrived, and nothing while the first one waits. A custom_id is unique within
-  // one batch only: if the same half comes again while the first one waits, the id is ambiguous and all its rows are
-  // refused (ambiguous_id).
+  // Returns nothing for the first row of a pair, and the joined record (or why it is rejected) for the second row. A
+  // custom_id is unique only within one batch. If two requests or two responses with the same custom_id arrive before
+  // the other half, all rows with this custom_id are refused (ambiguous_id).
   std::optional<ParsedRow> add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options);
 
   // Calls f(place, why) for each row whose other half never came, in the order of their places.

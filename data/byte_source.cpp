@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kStoredBlock = 256 << 10;
 
-// Reads the source as it is stored, and computes its digest.
+// Reads the bytes of the source without decompressing them, and computes their SHA-256.
 class StoredBytes final : public ByteSource {
  public:
   explicit StoredBytes(const std::string& source) {
@@ -31,7 +31,7 @@ class StoredBytes final : public ByteSource {
     head_.resize(read_more(head_));
   }
 
-  std::string_view head() const { return head_; }  // the first four bytes, which read() returns, too
+  std::string_view head() const { return head_; }  // the first four bytes; read() returns them as well
 
   size_t read(std::span<char> out) override {
     if (head_given_ < head_.size()) {
@@ -150,7 +150,7 @@ class ZstdBytes final : public UnpackedBytes {
       }
       rest_ = ZSTD_decompressStream(stream_, &to, &from_);
       if (ZSTD_isError(rest_)) damaged("zstd", ZSTD_getErrorName(rest_));
-      pending_ = to.pos == to.size;  // the output was too small: more may come without more input
+      pending_ = to.pos == to.size;  // the output is full: zstd may hold more output, for which it needs no new input
     }
     return to.pos;
   }
@@ -158,7 +158,7 @@ class ZstdBytes final : public UnpackedBytes {
  private:
   ZSTD_DStream* stream_;
   ZSTD_inBuffer from_{nullptr, 0, 0};
-  size_t rest_ = 0;  // 0 = a frame has just ended
+  size_t rest_ = 0;  // last result of ZSTD_decompressStream; 0 = a frame has just ended
   bool pending_ = false;
 };
 

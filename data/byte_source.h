@@ -1,5 +1,5 @@
 // Reads the bytes of one source once, from front to back: a file or standard input, uncompressed, gzip or zstd. Tables
-// are converted to lines of JSON.
+// (CSV, Parquet) are converted to lines of JSON.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace specdec::data {
 
-// Stands for standard input.
+// The source name that means standard input.
 inline const std::string kStandardInput = "-";
 
 class ByteSource {
@@ -19,12 +19,13 @@ class ByteSource {
   // data is damaged or truncated, Error(kIo) on a read error, Error(kNetwork) if a signal arrived while it waited for
   // standard input.
   virtual size_t read(std::span<char> out) = 0;
-  // True for a table: the bytes are lines of JSON, one object per row.
+  // Returns true for a table; read() then gives lines of JSON, one object per row.
   virtual bool is_table() const { return false; }
-  // Bytes of the stored (compressed) source: read so far, and in total; total 0 = unknown (standard input).
+  // Return the number of bytes of the stored (compressed) source: read so far, and in total. The total is 0 if it is
+  // unknown (standard input).
   virtual uint64_t stored_done() const = 0;
   virtual uint64_t stored_size() const = 0;
-  // Returns the SHA-256 of the stored source; reads what read() has not read. Call once, at the end.
+  // Reads whatever read() has left and returns the SHA-256 of the stored source. Call once, at the end.
   virtual std::string finish_sha256() = 0;
 };
 

@@ -12,8 +12,8 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10, kMaxHeaderBytes = 64 << 10;
-// Every JSON line repeats the names, so lines may be much longer than rows: conversion pauses when this many bytes are
-// waiting to be read.
+// Every JSON line repeats the column names, so it may be much longer than its CSV row. Conversion pauses when this many
+// bytes are waiting to be read.
 constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
@@ -44,7 +44,7 @@ class CsvBytes final : public ByteSource {
 
   void next_block() {
     size_t n = 0;
-    while (n < 3) {  // until the byte-order mark is complete
+    while (n < 3) {  // a byte-order mark has three bytes
       const size_t got = text_->read(std::span(block_).subspan(n));
       n += got;
       if (got == 0) break;
@@ -72,7 +72,7 @@ class CsvBytes final : public ByteSource {
     if (state_ != State::kStart || field_ > 0) end_record();
   }
 
-  // True for a character that is copied unchanged into a value that has begun.
+  // Returns true if `c` is copied unchanged into the value that has begun.
   bool is_plain(char c) const {
     return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' &&
            (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
@@ -119,7 +119,7 @@ class CsvBytes final : public ByteSource {
     put(c);
   }
 
-  // Appends a character to the value, or to the name while the header is read.
+  // Appends a character to the current value, or to the current column name while the header is read.
   void put(char c) {
     if (record_ == 0) {
       names_.back() += c;
@@ -195,7 +195,7 @@ class CsvBytes final : public ByteSource {
   State state_ = State::kStart;
   int64_t record_ = 0;  // 0 = the header
   size_t field_ = 0;
-  bool open_ = false;  // whether the value has a character yet
+  bool open_ = false;  // true once the current value has a character
   std::string lines_;
   size_t given_ = 0;
   bool ended_ = false;

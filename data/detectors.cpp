@@ -18,7 +18,7 @@ char at(std::string_view text, size_t i) { return i < text.size() ? text[i] : '\
 char before(std::string_view text, size_t begin) { return begin == 0 ? '\0' : text[begin - 1]; }
 bool is_one_of(char c, std::string_view set) { return c != '\0' && set.find(c) != std::string_view::npos; }
 
-// Country codes and lengths of the ISO 13616 registry.
+// The country codes of IBANs, each followed by the length of an IBAN of that country (ISO 13616 registry).
 constexpr std::string_view kIbanLengths =
     "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24FI18FK18FO18FR27GB22GE"
     "22GI23GL18"
@@ -43,7 +43,8 @@ Span check_iban(std::string_view text, Span found) {
     digits += upper(text[i]);
     numerals += is_digit(text[i]);
   }
-  // At least two fifths of every country's account number are digits; the words of a sentence after "no12" have fewer.
+  // In every country at least two fifths of an IBAN's characters are digits. Ordinary words after "no12" (NO is Norway)
+  // have fewer.
   if (length == 0 || digits.size() != length || is_word(at(text, i)) || 5 * numerals < 2 * length) return {};
   std::rotate(digits.begin(), digits.begin() + 4, digits.end());
   int rest = 0;
@@ -51,7 +52,8 @@ Span check_iban(std::string_view text, Span found) {
   return rest == 1 ? Span{found.begin, i} : Span{};
 }
 
-// Checks the issuer ranges by length (ISO/IEC 7812, as used by the large networks).
+// Returns true if a card number of this length may begin with these digits (issuer ranges of ISO/IEC 7812, as used by
+// the large networks).
 bool is_card_prefix(const std::string& d) {
   const int two = std::stoi(d.substr(0, 2)), four = std::stoi(d.substr(0, 4));
   switch (d.size()) {
@@ -83,8 +85,8 @@ Span check_card(std::string_view text, Span found) {
   if (is_word(previous) || previous == '.') return {};
   std::string digits;
   size_t end = 0, group = 0, points = 0;
-  // Takes the longest run of groups that is a card number: "4111 1111 1111 1111 12/29" has more digits after it. Groups
-  // have three digits or more, because "5-1-12-9-20" is a list. Exactly one full stop means a decimal number.
+  // Takes the longest run of groups that is a card number, because more digits may follow: "4111 1111 1111 1111 12/29".
+  // Groups have three digits or more, because "5-1-12-9-20" is a list. Exactly one full stop means a decimal number.
   for (size_t i = found.begin; i < found.end; ++i) {
     if (!is_digit(text[i])) {
       if (is_digit(text[i - 1]) && group < 3) break;
@@ -94,7 +96,7 @@ Span check_card(std::string_view text, Span found) {
     }
     digits += text[i];
     ++group;
-    // A full stop and a digit after it make it a decimal number.
+    // If a full stop and a digit follow, the digits so far are part of a decimal number.
     const bool goes_on = is_word(at(text, i + 1)) || (at(text, i + 1) == '.' && is_digit(at(text, i + 2)));
     if (digits.size() >= 13 && group >= 3 && points != 1 && !goes_on && is_card_prefix(digits) && luhn(digits))
       end = i + 1;
@@ -102,7 +104,7 @@ Span check_card(std::string_view text, Span found) {
   return {found.begin, end};
 }
 
-// Checks that area, group and serial number of a US social security number are among those that are issued.
+// Rejects a US social security number whose area, group or serial number is never issued.
 Span check_ssn(std::string_view text, Span found) {
   const char previous = before(text, found.begin), next = at(text, found.end);
   if (is_word(previous) || is_one_of(previous, "-.+/$#") || is_word(next) || next == '-' ||
@@ -190,9 +192,9 @@ std::vector<Detector> make_detectors() {
       R"((?:[a-z]+\.)?discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,})"
       R"(|[a-z0-9\-]+\.webhook\.office\.com/[A-Za-z0-9/@_\-]{20,}|)"
       R"(chat\.googleapis\.com/v1/spaces/[A-Za-z0-9_\-]+/messages\?[A-Za-z0-9&=_%\-]{20,}))");
-  // Prefixes published by the issuers: OpenAI and compatible ones, AWS, GitHub, GitLab, Slack, Google, Hugging Face,
-  // npm, PyPI, Stripe, SendGrid, DigitalOcean, Telegram, Azure's client secrets, Shopify, Vault, Databricks, Atlassian,
-  // NVIDIA, Groq, Docker, age.
+  // Prefixes of keys, as published by the issuers: OpenAI and compatible services, AWS, GitHub, GitLab, Slack, Google,
+  // Hugging Face, npm, PyPI, Stripe, SendGrid, DigitalOcean, Telegram, Azure's client secrets, Shopify, Vault,
+  // Databricks, Atlassian, NVIDIA, Groq, Docker, and the encryption tool age.
   add("key", "[KEY]", Holds::kAnything, has_run, check_any,
       R"(\b(?:sk-[A-Za-z0-9_\-]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|gh[pousr]_[A-Za-z0-9]{30,}|)"
       R"(github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_\-]{20,})"

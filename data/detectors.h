@@ -1,5 +1,5 @@
-// The patterns that redaction searches for. A detector proposes candidates by a pattern or a scan, and a check decides
-// about each candidate.
+// The patterns that redaction searches for. A detector proposes candidates by a pattern or a scan, and then checks each
+// candidate.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,20 @@ struct Span {
 };
 
 struct Detector {
-  // What every find contains, so that text without it need not be searched.
+  // The kind of character that every find contains; text without it need not be searched.
   enum class Holds { kAnything, kDigit, kAtSign };
 
   const char *name, *tag;
   Holds holds;
   // A cheap test that is true whenever the text may contain a find.
   bool (*possible)(const TextFacts& facts, std::string_view text);
-  // Returns the first candidate in [begin, end) of `text`. It may look beyond these at the neighbouring characters.
+  // Returns the first candidate that begins in [begin, end) of `text`. May read the characters next to that range.
   std::function<Span(std::string_view text, size_t begin, size_t end)> propose;
-  // Returns the find for a candidate. It may begin before the candidate or end after it.
+  // Returns the find for a candidate, or an empty Span if there is none. The find may begin before the candidate or end
+  // after it.
   Span (*check)(std::string_view text, Span candidate);
-  // Whether the detector also applies to ids. Random-looking tokens do not: most ids in a log look random.
+  // True if the detector also searches ids. The detector of random-looking tokens does not, because most ids in a log
+  // look random.
   bool in_ids = true;
   // If true, a candidate that fails the check contains no find; if false, the search continues one character after the
   // candidate's begin.
@@ -41,10 +43,11 @@ struct Detector {
 const std::vector<Detector>& detectors();
 
 // propose_token returns the next run of token characters; check_token returns the random-looking token
-// (data/token_surprise.h) in it, or nothing.
+// (data/token_surprise.h) in this run, or nothing.
 Span propose_token(std::string_view text, size_t begin, size_t end);
 Span check_token(std::string_view text, Span candidate);
-// Returns a PEM block of a private key, also if its begin or end is cut off.
+// Returns the PEM block of a private key that `marker`, its BEGIN or END line, belongs to, also if the other line is
+// cut off.
 Span check_private_key(std::string_view text, Span marker);
 
 }  // namespace specdec::data

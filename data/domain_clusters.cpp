@@ -111,7 +111,7 @@ std::vector<DomainClusters::Vector> DomainClusters::centres_of(const std::vector
 
 std::vector<uint8_t> DomainClusters::assign() {
   if (num_rows_ == 0) return {};
-  // Samples each row with the same probability and keeps the order of the log.
+  // Samples each row with the same probability. The sample keeps the order of the log.
   const double share = static_cast<double>(kSampleRows) / static_cast<double>(num_rows_);
   std::vector<WordCounts> sampled;
   for (size_t i = 0; i < num_rows_; ++i)

@@ -20,11 +20,12 @@ using WordCounts = std::array<uint8_t, kWordBuckets>;  // counts of a text's wor
 
 class DomainClusters {
  public:
-  // Features are kept in a scratch file in `directory`. Memory is one sample of 8,192 rows (8 MiB), whatever the number
-  // of rows.
+  // Keeps the features of the rows in a scratch file in `directory`. In memory there is one sample of about 8,192 rows
+  // (8 MiB), whatever the number of rows.
   DomainClusters(const std::filesystem::path& directory, int clusters, uint64_t seed);
 
-  // Adds the next row, represented by the prompt of its last answer (by all of the text if it has no prompt).
+  // Adds the next row, represented by the prompt of its last answer. A row without a prompt is represented by its text,
+  // or by its last message if it is a chat.
   void add(const TrafficRecord& record);
   size_t size() const { return num_rows_; }
 

@@ -10,18 +10,20 @@
 
 namespace specdec::data {
 
-// DOMAIN [in PART]: PATTERN     e.g.   code in prompt: (?i)\b(def|class|#include)\b
-// PART: any (default: all of the content), system, prompt (the messages that the last answer replies to), answer,
-// model. PATTERN is a regular expression of RE2 (linear time), found anywhere in the part. Blank lines and lines that
-// begin with # are skipped.
+// The rules of one file. Each line is a rule:
+// DOMAIN [in PART]: PATTERN, for example "code in prompt: (?i)\b(def|class|#include)\b".
+// PART is any (the default: all of the content), system, prompt (the user messages that the last answer replies to),
+// answer or model. PATTERN is a regular expression of RE2 (linear time), found anywhere in the part. Blank lines and
+// lines that begin with # are skipped.
 class DomainRules {
  public:
-  // Throws Error(kConfig) with file and line: missing file, a line that is not a rule, a pattern that RE2 refuses.
+  // Throws Error(kConfig) if the file is missing or has no rules, or, naming the line, if a line is not a rule or RE2
+  // refuses its pattern.
   explicit DomainRules(const std::filesystem::path& file);
   ~DomainRules();
   DomainRules(DomainRules&&) noexcept;
 
-  // Returns "" if no rule matches.
+  // Returns the domain of the first rule that matches, or "" if none does.
   std::string tag(const TrafficRecord& record) const;
 
  private:

@@ -19,8 +19,8 @@ constexpr std::array<bool, 256> kWhiteSpace = [] {
 
 constexpr size_t kPlainWindow = 256;
 
-// True if the only white space in the window is single spaces, so that it can be copied unchanged. Uses the vector
-// instructions of the machine.
+// Returns true if the only white space in the kPlainWindow bytes from `text` on is single spaces, so that these bytes
+// can be copied unchanged. The compiler turns the loops into the vector instructions of the machine.
 SPECDEC_CLONES("avx2", "default")
 bool is_plain(const char* text) {
   uint8_t odd = 0;
@@ -45,7 +45,7 @@ void append_collapsed(std::string_view text, std::string& out) {
       blank_before = to[-1] == ' ';
       continue;
     }
-    for (const size_t end = std::min(text.size(), i + kPlainWindow); i < end; ++i) {  // without a branch per character
+    for (const size_t end = std::min(text.size(), i + kPlainWindow); i < end; ++i) {  // has no branch per character
       const bool blank = kWhiteSpace[static_cast<unsigned char>(text[i])];
       *to = blank ? ' ' : text[i];
       to += !(blank && blank_before);

@@ -11,8 +11,8 @@
 
 namespace specdec::data {
 
-// Writes to `out` the content with each run of white space as one space and with the parts kept apart, so that equal
-// strings mean equal records.
+// Writes the content of the record to `out`, with each run of white space as one space and with separators between the
+// parts. Equal strings mean equal records.
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {

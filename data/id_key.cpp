@@ -39,7 +39,8 @@ std::string random_digits(const fs::path& file) {
   return to_hex({bytes.data(), bytes.size()});
 }
 
-// Returns the secret in the file, or nothing if the file does not exist. All checks are made on the opened file.
+// Returns the secret in the file, or nothing if the file does not exist. All checks are made on the opened file, not on
+// its path.
 std::optional<std::string> read_secret(const fs::path& file) {
   const Descriptor opened{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
   if (opened.fd < 0 && errno == ENOENT) return std::nullopt;
@@ -70,7 +71,7 @@ std::optional<std::string> read_secret(const fs::path& file) {
 IdKey IdKey::load_or_make(const fs::path& file) {
   if (auto secret = read_secret(file)) return IdKey(std::move(*secret));
   if (!file.parent_path().empty()) make_directories(file.parent_path());
-  publish_file(file, random_digits(file) + "\n");  // unless another process was faster
+  publish_file(file, random_digits(file) + "\n");  // does nothing if another process was faster
   auto secret = read_secret(file);
   if (!secret) throw Error(ErrorKind::kIo, file.string() + ": the salt was removed while it was read");
   return IdKey(std::move(*secret));

@@ -12,10 +12,10 @@ class IdKey {
  public:
   explicit IdKey(std::string secret) : secret_(std::move(secret)) {}
 
-  // Reads the secret from `file`, or draws one and stores it there (mode 0600, 64 hexadecimal digits) if the file does
-  // not exist. If several processes draw one at the same time, all get the same. Throws Error(kConfig) if the file
-  // holds something else, can be read by others, or is a link or not a regular file; Error(kIo) if it cannot be
-  // written.
+  // Reads the secret from `file`. If the file does not exist, draws a random secret and stores it there (mode 0600, 64
+  // hexadecimal digits). If several processes do so at the same time, all get the same secret. Throws Error(kConfig) if
+  // the file holds something else, can be read by others, or is a link or not a regular file; Error(kIo) if it cannot
+  // be written.
   static IdKey load_or_make(const std::filesystem::path& file);
 
   // Returns the first 16 hexadecimal digits of HMAC-SHA-256(secret, kind NUL name).

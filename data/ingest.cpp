@@ -40,7 +40,7 @@ std::string ingest_target_id(const fs::path& target) {
   return weights ? fingerprint_model(target).id : std::string(64, '0');
 }
 
-// Collects the tags of the accepted rows, and the names that the tags stand for.
+// Makes the tags of a row, the index of its domain and the hash of its tenant, and counts the rows of each tenant.
 class TagTable {
  public:
   RowTags add(const std::string& tenant, const std::string& domain, bool holdout) {
@@ -182,7 +182,7 @@ class Ingest {
         {source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
     source_names_.push_back(source);
     const auto show = [&] {
-      // the size of standard input is unknown
+      // The size of standard input is unknown, so total_bytes_ may be too small.
       const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());
       if (progress_)
         progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte,
@@ -251,7 +251,7 @@ class Ingest {
     IngestReport& report = result_.report;
     if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars)
       return reject(place, {"too_short", std::to_string(n) + " characters"});
-    // The split uses the conversation's name as logged, so that it does not depend on the salt.
+    // The split uses the conversation's name from before redaction, so that it does not depend on the salt.
     const std::string conversation = record.conversation.empty() ? record.id : record.conversation;
     RedactionCounts redactions;
     try {
@@ -391,7 +391,7 @@ class Ingest {
   std::unique_ptr<Duplicates> duplicates_;
   std::unique_ptr<BatchJoin> batch_;
   std::unique_ptr<DomainClusters> clusters_;
-  std::vector<uint32_t> clustered_rows_;   // row index of each row in clusters_
+  std::vector<uint32_t> clustered_rows_;   // index in row_tags_ of each row in clusters_
   std::vector<std::string> source_names_;  // as given on the command line
   KeySet seen_ids_;
   std::unordered_map<std::string, int64_t> repeated_ids_;

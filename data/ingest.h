@@ -1,4 +1,4 @@
-// `data ingest`: traffic logs → redacted, deduplicated, split, tokenised shards, published in one piece.
+// `data ingest`: turns traffic logs into redacted, deduplicated, split and tokenised shards, published by one rename.
 #pragma once
 
 #include <string>
@@ -14,19 +14,22 @@ struct IngestResult {
   ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
   std::string split_rule;  // time | hash | first
-  // earlier answers of accepted chats that are not learnt because the template rewrites them (data/tokenise.h)
+  // earlier answers of accepted chats that are not learnt because the chat template rewrites them (data/tokenise.h)
   int64_t unlearnt_turns = 0;
 };
 
-// Steps for each record, in this order: parse, --min-chars, redact, equal and near duplicates, domain, tokenise, cut,
-// --skip, --limit; at the end the split, --tenant-cap and --mix. Rejected records go to DIR/rejects.jsonl {file, line,
-// reason, detail}; `detail` never holds content. Of equal or near-equal records the first is kept, and --holdout-src is
-// read first. With `records`, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can
-// read) instead of tokens to shards; `index` is then empty. Memory: the longest record, one shard per split, and about
-// 200 bytes per record (21 to 43 with `records`); rows that wait for their other half or for the split are on disk.
+// Reads the logs and publishes the data directory. Each record goes through these steps, in this order: parse,
+// --min-chars, redact, equal and near duplicates, domain, tokenise, cut, --skip, --limit. The split, --tenant-cap and
+// --mix follow after the last record.
+// Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` never holds content. Of equal or
+// near-equal records the first is kept, and --holdout-src is read first. With options.records, the redacted records go
+// to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read) instead of tokens to shards; `index` then has
+// no shards.
+// Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
+// Batch rows that wait for their other half, and rows that wait for the split, are on disk.
 // Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a
-// target without a template; Error(kUsage) if `out` exists and was not written by this program; Error(kNetwork) after a
-// stop request (nothing is written).
+// target without a chat template; Error(kUsage) if `out` exists and was not written by this program; Error(kNetwork)
+// after a stop request (nothing is written).
 IngestResult ingest(const IngestOptions& options, const ProgressFn& progress);
 
 }  // namespace specdec::data

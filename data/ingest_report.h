@@ -1,5 +1,5 @@
-// OUT/ingest.json: the counts of a `data ingest` run, for `data audit`. It holds no content, and
-// each tenant appears only as a keyed digest of its name (data/id_key.h).
+// OUT/ingest.json: the counts of a `data ingest` run, which `data audit` shows. It holds no content, and each tenant
+// appears only as a keyed digest of its name (data/id_key.h).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr const char* kIngestReportFile = "ingest.json";
 struct SourceCounts {
   std::string file;
   int64_t records = 0, accepted = 0, rejected = 0;
-  std::map<std::string, int64_t> formats;  // record format → records; "plain" = documents of text, "unknown"
+  std::map<std::string, int64_t> formats;  // record format → records; "plain" = text, "unknown" = no known format
 };
 
 struct IngestReport {

@@ -8,7 +8,8 @@
 
 namespace specdec::data {
 
-// XXH3 of the text. The probability that any two of n texts share a key is n² / 2^65 (one in 3700 for 10^8 rows).
+// Returns the XXH3 hash of the text. The probability that any two of n texts share a key is n² / 2^65 (one in 3700 for
+// 10^8 rows).
 uint64_t hash_key(std::string_view text);
 
 class KeySet {

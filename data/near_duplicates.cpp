@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kBucketSlots = 8;  // one cache line; a key may be in any slot of its bucket
 constexpr uint64_t kFamilySeed = 0x5D2026, kFamilyStream = 3;
 
-// The permutations x → a x + b of 32-bit numbers, with a odd. The base hash is strong enough to make this family nearly
-// min-wise independent (measured in tests/data/near_duplicates_test.cpp).
+// The permutations x → a x + b of 32-bit numbers, with a odd; x is the upper half of a shingle's hash. That hash is
+// strong enough to make this family nearly min-wise independent (measured in tests/data/near_duplicates_test.cpp).
 struct Family {
   alignas(64) uint32_t a[kMinHashes], b[kMinHashes];
 };

@@ -25,8 +25,8 @@ std::vector<uint64_t> word_hashes(std::string_view text);
 // Returns the hashes of all runs of 5 words (of the whole text if it has fewer), with repeats.
 std::vector<uint64_t> shingles(std::string_view text);
 MinHash min_hash(const std::vector<uint64_t>& shingles);
-// Returns the share of equal entries. It estimates the Jaccard similarity J of the sets of shingles with standard
-// deviation sqrt(J (1 − J) / 128).
+// Returns the share of equal entries, which estimates the Jaccard similarity J of the two sets of shingles. The
+// standard deviation of the estimate is sqrt(J (1 − J) / 128).
 double estimated_similarity(const MinHash& a, const MinHash& b);
 
 // Returns the new part of a row: the last answer and the messages since the answer before it. Rows that log a growing
@@ -35,10 +35,10 @@ std::string newest_exchange(const TrafficRecord& record);
 
 class NearDuplicates {
  public:
-  // A pair of similarity J is compared with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.0003 at 0.4), and is a
-  // duplicate if its estimated similarity is at least `threshold`. Signatures are in a scratch file in `directory`; the
-  // bands of about the latest `max_rows` rows are in memory (up to 256 bytes each, 128 MiB by default). Older rows are
-  // forgotten.
+  // Two texts of similarity J are compared with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.01 at 0.4). They are
+  // duplicates if their estimated similarity is at least `threshold`. Signatures are in a scratch file in `directory`;
+  // the bands of about the latest `max_rows` rows are in memory (up to 256 bytes each, 128 MiB by default). Older rows
+  // are forgotten.
   NearDuplicates(const std::filesystem::path& directory, double threshold, size_t max_rows = size_t{1} << 19);
 
   // Returns true if an earlier text is near-equal; otherwise remembers the text and returns false. Texts with fewer

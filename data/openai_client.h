@@ -1,5 +1,5 @@
-// Client of an OpenAI-compatible endpoint on top of net/http_client: bounded, with retries that honour Retry-After,
-// without redirects.
+// Client of an OpenAI-compatible endpoint on top of net/http_client. It bounds the time and size of each reply, retries
+// as Retry-After asks, and follows no redirects.
 #pragma once
 
 #include <string>
@@ -25,17 +25,18 @@ class OpenAiClient {
   // Throws Error(kUsage) for a URL that is not http(s) or carries a user name or password.
   explicit OpenAiClient(ClientOptions options);
 
-  // `path` is below the base URL ("/models"). Both retry, then return the last reply whatever its status. They throw
-  // Error(kNetwork) if the endpoint is unreachable, timed out or sent too large a reply in all attempts, or if a signal
-  // stopped them.
+  // `path` is below the base URL ("/models"). Both functions retry failed attempts, then return the last reply whatever
+  // its status. They throw Error(kNetwork) if in the last attempt the endpoint was unreachable, timed out or sent too
+  // large a reply, or if a signal stopped them.
   HttpReply get(const std::string& path);
   HttpReply post(const std::string& path, const Json& body);
 
-  // Sends GET for a path of the server itself ("/ready") once, without retries; status 0 if it cannot be reached.
+  // Sends one GET for a path that is not below the base URL ("/ready"), without retries; status 0 if the server cannot
+  // be reached.
   HttpReply probe(const std::string& absolute_path);
 
-  // Returns the first model of GET /models. Throws Error(kNetwork) for a bad status, Error(kData) for a reply that is
-  // not a model list.
+  // Returns the first model of GET /models. Throws Error(kUsage) for status 401, 403 and 404, Error(kNetwork) for any
+  // other status but 200, and Error(kData) for a reply that is not a model list.
   std::string first_model();
 
   const std::string& base_url() const { return base_; }

@@ -1,4 +1,4 @@
-// Options of `specdec data ingest | stats | regenerate`. Plain data, filled by cli.
+// Options of `specdec data ingest | stats | regenerate`. The structs are plain data that cli/ fills.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ struct IngestOptions {
   std::string target, out;           // resolved model directory; output directory
   // File of the secret that names are hashed with; "" = OUT.salt, created if it is missing.
   std::string salt;
-  // A name of data/row_parser.h, or plain: text without JSON.
+  // auto, a format's name (data/row_parser.h), or plain for text without JSON.
   std::string format = "auto";
-  bool records = false;                     // write redacted records (records.jsonl) instead of shards; no target
+  bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
   int64_t max_length = 0;                   // tokens per row, BOS included; 0 = no cut
   double holdout = 0.05;                    // share of the conversations, 0 … 1
-  // Number of conversations, which replaces the share; 0 = by share.
+  // Number of conversations to hold out, used instead of the share; 0 = use the share.
   int64_t holdout_count = 0;
-  std::string holdout_rule = "auto";  // auto (time if every row has one, else hash) | time | hash | first
-  // Field that holds the tag ("" = "domain"); tag for every row of this call.
+  std::string holdout_rule = "auto";  // auto (time if every row has a time, else hash) | time | hash | first
+  // domain_field: the field that holds the domain tag, "" = "domain". domain: the tag of every row, "" = none.
   std::string domain_field, domain;
   std::string domain_rules;  // file of rules for rows without a tag (data/domain_rules.h)
-  // Number of groups for the rows that are still without a tag, 0 = none (data/domain_clusters.h).
+  // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/domain_clusters.h).
   int domain_clusters = 0;
   std::string tenant_field;  // field that holds the tenant; "" = the format's own
-  int64_t tenant_cap = 0;    // rows of one tenant in the training split, 0 = all
+  int64_t tenant_cap = 0;    // most rows that one tenant may have in the training split; 0 = no limit
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
-  double near_duplicates = 0;   // Jaccard similarity from which a row is dropped; 0 = no search
-  uint64_t seed = 0;            // seed of the hash split and of --order shuffle
+  double near_duplicates = 0;   // Jaccard similarity at or above which a row is dropped; 0 = no search
+  uint64_t seed = 0;            // seed of hash split, clusters, tenant cap, mix and shuffle
   std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";
-  // Least number of Unicode characters of the content as read (for text, without white space around it).
+  // Rows with fewer Unicode characters of content are rejected (for plain text, white space around it is not counted).
   int64_t min_chars = 0;
   // Rows to skip and to keep, counted over the accepted rows of all sources in file order; limit 0 = all.
   int64_t skip = 0, limit = 0;
@@ -56,7 +56,7 @@ struct RegenerateOptions {
   std::string model;   // name at the endpoint; "" = the first of /v1/models
   std::string target;  // resolved local directory of the same model; "" = none (written_by is then the model's name)
   Secret api_key;
-  std::optional<double> temperature;  // nothing = the row's own, else 1
+  std::optional<double> temperature;  // nothing = the row's own temperature; 1 if it has none
   int64_t max_tokens = 0;             // 0 = as many as the old answer has
   int concurrency = 4;
   bool resume = false;

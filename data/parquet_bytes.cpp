@@ -16,7 +16,8 @@ namespace {
 constexpr ChildLimits kLimits{.memory_bytes = uint64_t{1} << 30};
 constexpr int kSecondsToNextRows = 60;
 
-// Header that the child writes before each piece: rows, an error message, or nothing at its end.
+// Header that the child process writes before each piece of its output. The piece holds rows or an error message; after
+// a header of kind kEnd it is empty.
 struct Head {
   enum Kind : uint32_t { kRows, kError, kEnd } kind;
   uint32_t size;
@@ -27,7 +28,8 @@ void send(int pipe, Head::Kind kind, std::string_view piece, uint64_t stored_don
   const Head head{kind, static_cast<uint32_t>(piece.size()), stored_done};
   write_pipe(pipe, {reinterpret_cast<const char*>(&head), sizeof head});
   write_pipe(pipe, piece);
-  // Limits CPU time, because a slow reader is not the file's fault.
+  // Restarts the child's limit for the next rows. It limits CPU time, because wall-clock time also passes while the
+  // parent is slow to read.
   const itimerval left{{0, 0}, {kSecondsToNextRows, 0}};
   setitimer(ITIMER_PROF, &left, nullptr);
 }

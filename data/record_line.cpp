@@ -17,7 +17,7 @@ constexpr std::array<bool, 256> kEscaped = [] {
   return is;
 }();
 
-// True if none of the eight bytes must be escaped (byte tricks of "Bit Twiddling Hacks", S. E. Anderson).
+// Returns true if none of the eight bytes must be escaped (byte tricks of "Bit Twiddling Hacks", S. E. Anderson).
 bool eight_are_plain(const char* text) {
   constexpr uint64_t kOnes = 0x0101010101010101ull, kHigh = 0x8080808080808080ull;
   uint64_t word;

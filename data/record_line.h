@@ -11,7 +11,7 @@
 
 namespace specdec::data {
 
-// Where a record came from. It is written beside the record and not read back.
+// The origin of a record. It is written into the record's line, but not read back.
 struct RecordOrigin {
   std::string_view format, file;
   int64_t line = 0;
@@ -19,8 +19,8 @@ struct RecordOrigin {
   const std::map<std::string, int64_t>* redactions = nullptr;  // kind → finds; not written if null or empty
 };
 
-// Replaces `out` by the bytes of canonical_json(to_json(record)) with "redactions", "source" and "tenant" among the
-// keys, without a newline. Strings must be valid UTF-8.
+// Replaces `out` by the bytes of canonical_json(to_json(record)), with the keys "redactions", "source" and "tenant" of
+// `origin` added and without a newline. Strings must be valid UTF-8.
 void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, std::string& out);
 
 }  // namespace specdec::data

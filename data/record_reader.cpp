@@ -18,7 +18,7 @@ std::string_view trim(std::string_view s) {
   return s.substr(begin, s.find_last_not_of(kBlank) - begin + 1);
 }
 
-// Returns the depth of open brackets outside strings; it is > 0 if the line opens more than it closes.
+// Returns how many more brackets the line opens than it closes, not counting those inside strings.
 int64_t open_brackets(std::string_view line) {
   int64_t depth = 0;
   bool in_string = false;
@@ -39,7 +39,8 @@ int64_t open_brackets(std::string_view line) {
   return depth;
 }
 
-// True for an object printed over several lines, false for a line that was cut off before the next one.
+// Returns true if `line` is the first line of an object printed over several lines, and false if it is a truncated
+// record and `rest` begins with the next one.
 bool goes_on(std::string_view line, std::string_view rest) {
   if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
   const std::string_view inside = trim(line.substr(1));
@@ -66,7 +67,7 @@ RecordReader::RecordReader(const std::string& source, ReaderOptions options)
   delimiter_ = container_ == Container::kLines ? "\n" : std::move(options.separator);
 }
 
-// UTF-16 would only give thousands of rejects, so it gets one error that says what it is.
+// Throws Error(kData) for UTF-16, because otherwise every line of the file would be rejected without naming the cause.
 void RecordReader::refuse_utf16() const {
   const std::string_view head = std::string_view(buffer_).substr(0, 4);
   const bool little = head.size() == 4 && head[0] && !head[1] && head[2] && !head[3],
@@ -167,7 +168,8 @@ bool RecordReader::next_value(RawRecord& record) {
   return true;
 }
 
-// Counts brackets outside strings; whether the value is valid JSON is left to the parser.
+// Finds the end of the next value by counting brackets outside strings, and puts the value into `record`. The parser
+// checks later that it is valid JSON. Returns false if the source ends inside the value.
 bool RecordReader::find_value_end(RawRecord& record) {
   int64_t depth = 0;
   bool in_string = false, escaped = false;

@@ -12,7 +12,8 @@
 
 namespace specdec::data {
 
-// kValues: the elements of a JSON array, or objects one after another, each over any number of lines.
+// kLines: JSONL. kValues: the elements of a JSON array, or objects one after another, each over any number of lines.
+// kDocuments: plain text.
 enum class Container { kLines, kValues, kDocuments };
 
 struct RawRecord {
@@ -25,7 +26,7 @@ struct RawRecord {
 
 struct ReaderOptions {
   std::optional<Container> container;  // nothing = guess_container decides by name and first lines
-  bool may_be_documents = true;        // false: what looks like plain text is read as lines of a log
+  bool may_be_documents = true;        // false: a source that looks like plain text is read as kLines
   std::string separator;               // kDocuments only; "" = the whole source is one document
   size_t max_record_bytes = 16 << 20;
 };
@@ -37,14 +38,14 @@ class RecordReader {
 
   Container container() const { return container_; }
 
-  // Reads the next record that is not blank; returns false at the end of the source. It removes a byte-order mark, a CR
-  // before LF and, for documents, surrounding white space. kValues: throws Error(kData) if there is anything but JSON
-  // between the values.
+  // Reads the next record that is not blank; returns false at the end of the source. Removes a byte-order mark, a CR
+  // before LF and, for documents, surrounding white space. For kValues, throws Error(kData) if there is anything but
+  // JSON between the values.
   bool next(RawRecord& record);
 
   uint64_t stored_done() const { return bytes_->stored_done(); }
   uint64_t stored_size() const { return bytes_->stored_size(); }
-  // Returns the SHA-256 of the whole stored source; reads what next() has not read.
+  // Reads whatever next() has left and returns the SHA-256 of the whole stored source.
   std::string finish_sha256() { return bytes_->finish_sha256(); }
 
  private:
@@ -67,8 +68,9 @@ class RecordReader {
 };
 
 // Guesses what a source holds. The names .jsonl and .ndjson (also with .gz or .zst) mean lines. Otherwise the first 100
-// lines of `head` decide: values if they begin with '[' and an object or with an object that continues on the next
-// line; lines if most non-blank lines begin like an object or the name ends in .json; else documents.
+// lines of `head` decide. They are values if they begin with '[' and an object, or with an object that continues on the
+// next line. They are lines if most non-blank lines begin like an object, or if the name ends in .json. Anything else
+// is documents.
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes);
 
 }  // namespace specdec::data

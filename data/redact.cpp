@@ -13,11 +13,12 @@ namespace specdec::data {
 
 namespace {
 
-// A detector that needs digits finds nothing that begins or ends further than this from a digit (IBAN with spaces: 41,
-// IPv6: 51 with digits inside).
+// The finds of a detector with Holds::kDigit begin and end at most this many bytes from a digit. The farthest are IBANs
+// with spaces (41).
 constexpr size_t kDigitReach = 56;
 
-// True for the characters of the address pattern; every byte of a character beyond ASCII counts as one.
+// Returns true for the characters that the pattern of e-mail addresses allows. Every byte of a non-ASCII character
+// counts as allowed.
 bool in_address(char c) { return is_word(c) || c == '.' || c == '-' || c == '%' || c == '+' || c == '@' || (c & 0x80); }
 
 // Returns the next stretch of text that the detector has to search, from `position` on: the whole rest, the
@@ -46,9 +47,9 @@ size_t after_character(std::string_view text, size_t i) {
   return i;
 }
 
-// The text that the detectors work on, in which earlier finds are already tags. If it is a normalised form of the
-// original, `origin` holds the original position of each byte and of the end, and `finds` collects the stretches found
-// in the original; otherwise both are empty.
+// The text that the detectors search. Earlier finds are already replaced by their tags. `origin` and `finds` are used
+// only if the text is a normalised form of the original, and are empty otherwise. `origin` holds the position in the
+// original of each byte and of the end; `finds` collects the stretches of the original that were found.
 struct Work {
   struct Find {
     size_t begin, end;
@@ -59,7 +60,7 @@ struct Work {
   std::vector<Find> finds;
 };
 
-// Builds the text with tags in it; copies the text only if there is a find.
+// Builds the text with one detector's finds replaced by tags; copies the text only if there is a find.
 class Replacement {
  public:
   explicit Replacement(Work& work) : work_(work) {}
@@ -101,7 +102,7 @@ class Replacement {
   int64_t count_ = 0;
 };
 
-// Replaces every find of one detector.
+// Replaces every find of one detector by its tag and returns the number of finds.
 int64_t replace_finds(const Detector& detector, Work& work) {
   const std::string_view text = work.text;
   Replacement made(work);
@@ -126,8 +127,8 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// Returns the original with the collected finds replaced. If a find begins inside an earlier one, the rest of it
-// is removed without a tag of its own.
+// Returns the original with the collected finds replaced by their tags. If a find begins inside an earlier one, the
+// rest of it is removed without a tag of its own.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);
@@ -163,16 +164,17 @@ std::string redact_as(std::string_view input, bool is_id, RedactionCounts& count
   return work.finds.empty() ? std::string(input) : replaced(input, std::move(work.finds));
 }
 
-// Replaces a name with a find by a keyed digest, which is the same in every row, so that different names stay
-// different.
+// Replaces `name` by its keyed digest if it contains a find. The digest is the same in every row, and different names
+// get different digests.
 void redact_name(std::string& name, const IdKey& key) {
   RedactionCounts finds;
   redact_as(name, true, finds);
   if (!finds.empty()) name = "redacted-" + key.digest("name", name);
 }
 
-// Redacts every value of JSON that is kept as text; a number with a find becomes a string. Keys belong to the program,
-// except below "arguments", where the model wrote them. If two keys become the same, they are numbered.
+// Redacts every string and number in `value`; a number with a find becomes a string. Keys are redacted only inside
+// "arguments", where the model wrote them; elsewhere they belong to the program that sent the request. If redaction
+// makes two keys equal, they are numbered.
 void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCounts& counts) {
   if (value.is_string()) {
     value = redact(value.get_ref<const std::string&>(), counts);

@@ -11,21 +11,23 @@
 
 namespace specdec::data {
 
-using RedactionCounts = std::map<std::string, int64_t>;  // "email" → finds
+using RedactionCounts = std::map<std::string, int64_t>;  // kind, such as "email" → number of finds
 
-// Finds, in this order: private keys (also truncated ones), webhook addresses, keys with known prefixes, passwords in
-// URLs [KEY] and JSON web tokens [JWT], e-mail addresses [EMAIL], IBANs with a valid checksum (ISO 13616, mod 97)
-// [IBAN], card numbers with a valid Luhn digit [CARD], US social security numbers [SSN], IPv6 and IPv4 addresses except
-// loopback, "any" and broadcast [IP], phone numbers (+country, North American, national with a leading 0) [PHONE], and
-// tokens that look random (data/token_surprise.h) [KEY]. The search sees the normalised text (data/normalised_text.h);
-// all text outside of finds stays as it was written. Time is linear in the length of the text (RE2). `text` must be
-// valid UTF-8.
+// Returns the text with each find replaced by a tag, and adds the number of finds to `counts`. It searches, in this
+// order, for private keys (also truncated ones), webhook addresses and keys with known prefixes [KEY], JSON web tokens
+// [JWT], passwords in URLs [KEY], e-mail addresses [EMAIL], IBANs with a valid checksum (ISO 13616, mod 97) [IBAN],
+// card numbers with a valid Luhn digit [CARD], US social security numbers [SSN], IPv6 and IPv4 addresses [IP], phone
+// numbers (+country, North American, national with a leading 0) [PHONE], and tokens that look random
+// (data/token_surprise.h) [KEY]. The IPv4 addresses 127.0.0.1, 0.0.0.0 and 255.255.255.255 stay.
+// The search uses the normalised text (data/normalised_text.h); all text outside of finds stays as it was written. Time
+// is linear in the length of the text (RE2). `text` must be valid UTF-8.
 std::string redact(std::string_view text, RedactionCounts& counts);
 
-// Redacts content and name of every message, the values in its tool calls and in the tools (numbers, too; keys below
-// "arguments"), prompt, response and text. An id of a conversation, record or call that holds a find is replaced by its
-// digest under `key`, so that related rows stay related; an id that only looks random stays. Throws Error(kData),
-// without content, if tools or tool calls cannot be read or become longer than kMaxOrderedBytes.
+// Redacts the content and name of every message, and the prompt, response and text of the record. In tool calls and
+// tools it redacts all strings and numbers, and the keys inside "arguments". If the id of a conversation, record or
+// call contains a find, the id is replaced by its digest under `key`, so that related rows stay related; an id that
+// only looks random stays.
+// Throws Error(kData), without content, if tools or tool calls cannot be read or become longer than kMaxOrderedBytes.
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts);
 
 }  // namespace specdec::data

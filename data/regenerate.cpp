@@ -62,7 +62,7 @@ class Regenerate {
     return o;
   }
 
-  // Settings that the answers depend on; a progress file made with other settings must not be continued.
+  // Returns the settings that the answers depend on. A progress file made with other settings must not be continued.
   Json settings(const std::string& base_url) const {
     const bool local = !options_.target.empty();
     return {{"data_digest", reader_.digest()},
@@ -95,14 +95,14 @@ class Regenerate {
                  {"temperature", options_.temperature.value_or(sampling.temperature)},
                  {"seed", (options_.seed ^ conversation_key(job.row.id)) >> 11},  // 53 bits: exact in every JSON reader
                  {"return_token_ids", true}};
-    // Leaves out extensions and defaults, because strict endpoints refuse fields that they do not know.
+    // Leaves out values that are the default, because strict endpoints refuse fields that they do not know.
     if (sampling.top_p < 1) body["top_p"] = sampling.top_p;
     if (sampling.top_k > 0) body["top_k"] = sampling.top_k;
     if (sampling.min_p > 0) body["min_p"] = sampling.min_p;
     return body;
   }
 
-  // The endpoint adds BOS itself.
+  // Returns the prompt as text, without BOS because the endpoint adds it.
   std::string prompt_text(std::vector<int32_t> prompt) const {
     if (!tokeniser_)
       throw Error(ErrorKind::kUsage, "prompts as text need --target-files: the tokenizer that made the token ids");
@@ -111,7 +111,7 @@ class Regenerate {
     return t.decode(prompt, false);
   }
 
-  // Returns the new row; its tokens are empty if nothing was generated.
+  // Returns the job's row with the answer of `choice` after its prompt, cut to the max_length of the data.
   TokenRow answered_row(const Job& job, const Json& choice, const std::string& where) const {
     TokenRow row = job.row;
     row.tokens.resize(static_cast<size_t>(row.prompt_tokens));
@@ -173,7 +173,8 @@ class Regenerate {
     return answer;
   }
 
-  // Workers take jobs by a shared counter, and this thread draws the progress. The first error stops all workers.
+  // Asks the endpoint for all answers that the log lacks. Workers take jobs by a shared counter, while the calling
+  // thread reports progress. The first error stops all workers.
   void ask_all(const ProgressFn& progress) {
     std::mutex mutex;
     std::condition_variable changed;

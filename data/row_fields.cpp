@@ -14,7 +14,8 @@ namespace specdec::data {
 
 namespace {
 
-// In seconds these would be the years 5138 and later, so a number from here on is in a smaller unit.
+// The least timestamps that are taken as milliseconds, microseconds and nanoseconds. As seconds, 1e11 would already be
+// in the year 5138.
 constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
 
 std::string read_output_items(const Json& items, const std::string& where) {
@@ -31,7 +32,8 @@ std::string read_output_items(const Json& items, const std::string& where) {
 
 constexpr const char* kToolCalls = "unsupported_tool_calls";
 
-// Returns the JSON in the text; null if `value` is not text.
+// Parses a list of tools or tool calls, which is JSON text in rows up to 1 MiB (data/row_json.h). Returns null if
+// `value` is neither text nor an array.
 nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
   if (!value.is_string()) return nullptr;
@@ -42,7 +44,8 @@ nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   refuse(kToolCalls, where + ": expected a JSON array of at most 1 MiB with at most 4096 keys in an object");
 }
 
-// Returns [{…, "function": {"name": …}}] as JSON text, with arguments as JSON if their text is an object.
+// Returns the list [{…, "function": {"name": …}}] as JSON text, "" if it is empty. Arguments that are text become JSON
+// if the text is a JSON object.
 std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
@@ -55,13 +58,13 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
       auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData,
                                           {kMaxOrderedBytes, kMaxRowDepth / 2});
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
-    } catch (const Error&) {  // the model did not write valid JSON: it stays text
+    } catch (const Error&) {  // the model did not write valid JSON: the arguments stay text
     }
   }
   return list.empty() ? "" : list.dump();
 }
 
-// Refuses a list that is too long: numbers may have become longer than in the log.
+// Refuses a list that is too long. It may be longer than in the log, because numbers are written anew.
 std::string bounded(std::string list, const std::string& where) {
   if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;
@@ -133,7 +136,7 @@ Json unpacked(const Json& value) {
   try {
     return parse_row_json(text);
   } catch (const Error&) {
-    return value;  // it is text that begins with a bracket
+    return value;  // ordinary text that begins with a bracket
   }
 }
 
@@ -198,7 +201,7 @@ std::string read_tools(const Json& request) {
   std::string text;
   try {
     text = tool_list(std::move(list), "tools");
-  } catch (const Refusal&) {  // another shape
+  } catch (const Refusal&) {  // not in OpenAI's shape: no tools
   }
   return bounded(std::move(text), "tools");
 }

@@ -19,8 +19,8 @@ struct Rejected {
   std::string detail;  // where in the row the problem is; never content
 };
 
-// Thrown by the functions below and by the formats, and caught in parse_line and parse_batch_pair: the row, or one
-// record in it, is refused.
+// The exception that refuses a row, or one record in it. The functions below and the parsers of the formats throw it;
+// parse_line and parse_batch_pair catch it.
 struct Refusal {
   Rejected why;
 };
@@ -29,21 +29,21 @@ struct Refusal {
 // Return null if the key is missing, its value is null, or `object` is not an object.
 const Json* find(const Json& object, std::string_view key);
 const Json* find_any(const Json& object, std::initializer_list<std::string_view> keys);
-// Looks up "a.b.c" as one key, else as keys nested in one another.
+// Looks up "a.b.c" as one key; if it is missing, as the key c inside b inside a.
 const Json* find_path(const Json& object, std::string_view path);
 const Json* find_object(const Json& object, std::string_view key);
 bool has_object(const Json& object, std::string_view key);
 
 // Returns an id as text: strings and whole numbers; "" for anything else.
 std::string id_text(const Json* value);
-// True for true, 1, "1" and "true" in any case, because tables have no booleans.
+// Returns true for true, 1, "1" and "true" in upper or lower case, because tables have no booleans.
 bool is_true(const Json* value);
-// Returns "" if the key is absent. Refuses values that are not strings: bad_field.
+// Returns the string at `key`, "" if the key is absent. Refuses values that are not strings: bad_field.
 std::string string_field(const Json& row, const char* key);
 bool is_blank(std::string_view text);
 
-// Exporters write JSON inside strings: returns the object or array in the string `value`, or `value` itself if it holds
-// none.
+// Returns the object or array that the string `value` holds as JSON text, because exporters write JSON inside strings.
+// Returns `value` itself if it holds none.
 Json unpacked(const Json& value);
 
 // Reads {role, content: string | [{type: "text", text}] } or ShareGPT's {from, value}; roles may have other names
@@ -58,7 +58,8 @@ std::string canonical_role(const std::string& role, const std::string& where);
 std::string read_tools(const Json& request);
 
 // Reads the answer as gateways log it: a string, a message, a list of messages, a completion {choices: [{message |
-// text}]}, or a response {output: [{type: "message", content}]}. Refuses bad_field and what read_message refuses.
+// text}]}, or a response {output: [{type: "message", content}]}. Refuses bad_field, no_answer if the message is not the
+// assistant's, and what read_message refuses.
 ChatMessage read_answer(const Json& answer, const std::string& where);
 // Reads an answer that must be text; refuses tool calls.
 std::string read_text_answer(const Json& answer, const std::string& where);
@@ -66,11 +67,11 @@ std::string read_text_answer(const Json& answer, const std::string& where);
 // Reads a request body in OpenAI's or Anthropic's shape (messages, prompt, input; system, instructions) into messages
 // or prompt.
 void read_request(const Json& request, TrafficRecord& record);
-// Reads the parameters that gateways log beside the messages of a request (nothing, an object or its text): sampling,
-// and the tools, which are added to a request that has none.
+// Reads the parameters that gateways log beside the messages of a request: null, an object, or an object as JSON text.
+// Takes the sampling options, and adds the tools to a request that has none.
 void read_parameters(const Json* packed, Json& request, TrafficRecord& record);
-// Reads both halves of an exchange. If the record has no model name or time, they are taken from the answer, else from
-// the request.
+// Reads both halves of an exchange. A missing model name is taken from the answer, else from the request. A missing
+// time is taken from the answer, missing sampling options from the request.
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record);
 
 // Ends a chat at its last assistant message. Refuses no_answer.
@@ -81,8 +82,9 @@ void finish_exchange(TrafficRecord& record);
 // Returns Unix seconds. Reads a number or a string of digits in seconds, milli-, micro- or nanoseconds, or ISO 8601;
 // returns 0 if it is not a time.
 int64_t read_time(const Json* value);
-// Values outside our ranges count as absent (elsewhere top_k -1 means off). `prefix` is, for example, "gen_ai.request."
-// of "gen_ai.request.temperature".
+// Returns the sampling options in `object`, or nothing if there are none. Values outside specdec's ranges count as
+// absent, for example top_k -1, which other servers use for "off". `prefix` comes before each key, for example
+// "gen_ai.request." in "gen_ai.request.temperature".
 std::optional<SamplingOptions> read_sampling(const Json& object, const std::string& prefix = "");
 
 // Returns Unix seconds of "2026-11-21[T ]12:00:00[.5][Z|+01:00]" (no zone = UTC), or -1 if it is not such a time.

@@ -6,10 +6,12 @@ namespace specdec::data {
 
 namespace {
 
-// simdjson's buffers grow with the longest row and are never freed. Longer rows are rare and use the slow parser.
+// simdjson's buffers grow with the longest row and are never freed. Rows longer than this are rare and use the slower
+// parser.
 constexpr size_t kFastRowBytes = 1 << 20;
 
-// Returns false for a key given twice, which parse_json refuses and simdjson does not.
+// Copies `from` to `to`, with arrays under "tools" and "tool_calls" as JSON text. Returns false if an object has a key
+// twice, which parse_json refuses and simdjson does not.
 bool copy_value(const simdjson::dom::element& from, Json& to) {
   using simdjson::dom::element_type;
   switch (from.type()) {
@@ -68,7 +70,7 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
 Json parse_row_json(std::string_view text) {
   if (text.size() <= kFastRowBytes) {
     thread_local simdjson::dom::parser parser;
-    // the depth stays the same when the buffers grow
+    // the maximum depth stays the same when the buffers grow
     thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);
     simdjson::dom::element root;
     Json value;

@@ -1,4 +1,4 @@
-// Parses one row of a log as JSON, several times faster than base/json.h alone, because logs come in gigabytes.
+// Parses one row of a log as JSON, several times faster than base/json.h alone, because logs are gigabytes long.
 #pragma once
 
 #include <string_view>
@@ -11,8 +11,8 @@ inline constexpr int kMaxRowDepth = 64;
 
 // Returns the values and throws the errors of parse_json(text, "row", kData, {text.size(), kMaxRowDepth}), except for
 // tools and tool_calls: in rows up to 1 MiB, arrays under these keys become JSON text with the keys in the order of the
-// row. simdjson reads the rows, and the slower parser reads again what simdjson refuses, to word the error. Memory: at
-// most 16 bytes per byte of the longest row up to 1 MiB.
+// row. simdjson parses these rows; if it refuses a row, the slower parse_json parses the row again and words the error.
+// Memory: at most 16 bytes per byte of the longest row up to 1 MiB.
 Json parse_row_json(std::string_view text);
 
 }  // namespace specdec::data

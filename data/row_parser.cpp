@@ -22,7 +22,8 @@ bool is_alpaca(const Json& row) { return find(row, "instruction"); }
 bool is_prompt(const Json& row) { return find(row, "prompt") && find_any(row, {"completion", "response"}); }
 bool is_text(const Json& row) { return find(row, "text"); }
 
-// Reads the metadata that the plain formats have beside their content.
+// Reads the metadata (id, conversation, time, …) that the formats chat, sharegpt, alpaca, prompt and text have beside
+// the content.
 ParsedRecord with_metadata(const Json& row) {
   ParsedRecord parsed;
   parsed.record.id = id_text(find_any(row, {"id", "custom_id", "request_id"}));
@@ -133,7 +134,7 @@ const TrafficFormat* recognise(const Json& row) {
   return nullptr;
 }
 
-// Returns an Error's message up to the value it found, because the value may be content.
+// Returns an error message up to the value that was found, because this value may be content.
 std::string without_values(const std::string& message) {
   return message.substr(0, std::min(message.find(", found"), size_t{160}));
 }

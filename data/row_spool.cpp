@@ -16,7 +16,8 @@ void put_range(std::string& out, const Range& values) {
   out.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
 }
 
-// The spool is written and read by one process; a size that does not fit means that another program changed the file.
+// Reads values from the bytes of one row. One process writes and reads the spool, so a size that does not fit means
+// that another program changed the file.
 struct Cursor {
   std::string_view bytes;
   void take(void* to, size_t n) {

@@ -1,4 +1,4 @@
-// Keeps tokenised rows on disk until the split is known: ingest holds 40 bytes per row in memory instead of the tokens.
+// Keeps tokenised rows on disk until the split is known. In memory it holds only an 8-byte offset per row.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ class RowSpool {
   explicit RowSpool(std::filesystem::path file) : path_(std::move(file)), writer_(std::in_place, path_), offsets_{0} {}
 
   void add(const TokenRow& row);
-  void finish();  // after the last add, before the first read
+  void finish();  // call after the last add() and before the first read()
   size_t size() const { return offsets_.size() - 1; }
   TokenRow read(size_t index) const;
   void remove();

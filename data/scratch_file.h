@@ -16,7 +16,7 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  uint64_t append(std::string_view bytes);  // returns their offset; throws Error(kIo) if the disk is full, …
+  uint64_t append(std::string_view bytes);  // returns their offset; throws Error(kIo), for example if the disk is full
   void read(uint64_t offset, std::span<char> out) const;
 
  private:

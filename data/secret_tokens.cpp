@@ -1,5 +1,5 @@
-// The checks for secrets that are recognised by how random they look and by the text before them: tokens, and blocks of
-// private keys.
+// Checks for two kinds of secrets: tokens, which are recognised by how random they look and by the text before them,
+// and blocks of private keys.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -11,7 +11,7 @@ namespace specdec::data {
 
 namespace {
 
-// A token after a word such as "secret" needs less proof than one on its own.
+// Limits for tokens. They are lower for a labelled token, which follows a word such as "secret".
 constexpr size_t kShortestToken = 20, kShortestLabelled = 16, kShortestHex = 32;
 constexpr double kTokenBits = 27, kLabelledBits = 23, kEntropy = 3.0, kLabelledEntropy = 2.8;
 constexpr size_t kContext = 40;
@@ -29,8 +29,8 @@ std::string context_before(std::string_view text, size_t begin) {
   return lower;
 }
 
-// True if one of the words occurs in the context at the end of a word: "api_key" and "keys" contain "key", "keyboard"
-// does not.
+// Returns true if one of the words occurs in the context at the end of a word: "api_key" and "keys" mention "key",
+// "keyboard" does not.
 template <size_t n>
 bool mentions(const std::string& context, const std::array<std::string_view, n>& words) {
   for (const std::string_view word : words)
@@ -49,7 +49,7 @@ bool is_labelled(const std::string& context) {
   return mentions(context, kLabels);
 }
 
-// True if the context names a digest of something public.
+// Returns true if the context says that the token is the digest of something public.
 bool is_digest(const std::string& context) {
   static constexpr std::array<std::string_view, 13> kDigests = {"sha",    "sha1",   "sha256",   "sha512", "md5",
                                                                 "commit", "digest", "checksum", "hash",   "integrity",
@@ -57,7 +57,7 @@ bool is_digest(const std::string& context) {
   return mentions(context, kDigests);
 }
 
-// True for subresource integrity: "sha384-oqVuAf…".
+// Returns true for a subresource integrity digest: "sha384-oqVuAf…".
 bool is_integrity(std::string_view run) {
   for (const std::string_view name : {"sha256-", "sha384-", "sha512-"})
     if (run.substr(0, name.size()) == name) return true;
@@ -71,8 +71,8 @@ bool is_uuid(std::string_view run) {
   return true;
 }
 
-// Strips prefix and suffix of a C++ integer literal: 0xBF58476D1CE4E5B9ull → BF58476D1CE4E5B9, which is a number of at
-// most 64 bits.
+// Strips the prefix and suffix of a C++ integer literal, so that looks_random sees that it is a number of at most 64
+// bits: 0xBF58476D1CE4E5B9ull → BF58476D1CE4E5B9.
 std::string_view without_affixes(std::string_view run) {
   if (run.size() < 3 || run[0] != '0' || (run[1] | 0x20) != 'x') return run;
   while (run.size() > 2 && ((run.back() | 0x20) == 'u' || (run.back() | 0x20) == 'l')) run.remove_suffix(1);
@@ -92,7 +92,7 @@ bool looks_random(std::string_view run, const std::string& context) {
     upper |= c >= 'A' && c <= 'Z';
     all_hex &= is_hex(c);
   }
-  if (lower + upper + digit < 2) return false;  // made of words, or of numbers
+  if (lower + upper + digit < 2) return false;  // only one of the three kinds, as in words and numbers
   if (labelled && is_uuid(run)) return true;
   if (!labelled &&
       (is_uuid(run) || is_integrity(run) || (all_hex && (run.size() < kShortestHex || is_digest(context)))))
@@ -101,7 +101,8 @@ bool looks_random(std::string_view run, const std::string& context) {
          surprise_bits(run) >= (labelled ? kLabelledBits : kTokenBits);
 }
 
-// Skips white space, also in the escaped forms of JSON and source code.
+// Returns the first position from `i` on that is neither white space nor a quote. Also skips line ends that are written
+// as escape sequences, as in JSON and source code.
 size_t skip_blanks(std::string_view text, size_t i) {
   for (; i < text.size(); ++i) {
     if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'n' || text[i + 1] == 'r'))
@@ -127,7 +128,8 @@ size_t end_of_body(std::string_view text, size_t i) {
       end = stop;
       continue;
     }
-    // Looks no further than a header may reach, because the text may hold a marker every few bytes and no line at all.
+    // Searches no further than a header may be long. Otherwise the time would be quadratic in a text with a marker
+    // every few bytes and no line end.
     const std::string_view rest = text.substr(stop, kHeader);
     const size_t line = std::min(rest.find('\n'), rest.size());
     if (!end && headers < 4 && stop - begin + line < kHeader &&
@@ -136,14 +138,14 @@ size_t end_of_body(std::string_view text, size_t i) {
       i = stop + line;
       continue;
     }
-    // The last line is short. If it were a word of the following sentence, more of the sentence would follow.
+    // The last base64 line may be short. If a space follows, it is a word of the next sentence and not part of the key.
     const bool alone = stop == text.size() || skip_blanks(text, stop) > stop;
     const bool whole = stop < text.size() && text[stop] == ' ' ? false : alone;
     return end && stop > begin && whole ? stop : end;
   }
 }
 
-// Returns the begin of the base64 lines that end at `end`; this may be `end` itself.
+// Returns where the base64 lines that end at `end` begin; this is `end` itself if there are none.
 size_t begin_of_body(std::string_view text, size_t end) {
   size_t begin = end;
   for (bool last = true;; last = false) {
@@ -181,7 +183,7 @@ Span propose_token(std::string_view text, size_t begin, size_t end) {
 }
 
 Span check_token(std::string_view text, Span run) {
-  // If the search started inside the run, the run was judged before.
+  // If the search started inside the run, an earlier call has already checked the run.
   if (run.begin > 0 && is_token_character(text[run.begin - 1])) return {};
   if (!looks_random(text.substr(run.begin, run.end - run.begin), context_before(text, run.begin))) return {};
   for (int padding = 0; padding < 2 && run.end < text.size() && text[run.end] == '='; ++padding) ++run.end;
@@ -196,7 +198,7 @@ Span check_private_key(std::string_view text, Span marker) {
     return begin == marker.begin ? Span{} : Span{begin, marker.end};
   }
   const std::string_view near = text.substr(marker.end, kLongestKey);
-  // The next dashes belong to the end marker, unless the end is cut off.
+  // The next dashes belong to the END marker, unless the END marker is missing or cut off.
   const size_t dashes = near.find("-----");
   if (dashes != near.npos && near.substr(dashes, kEnd.size()) == kEnd) {
     const size_t close = near.find("-----", dashes + kEnd.size());

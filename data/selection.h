@@ -10,8 +10,8 @@ namespace specdec::data {
 
 struct RowTags {
   uint64_t tenant = 0;   // key of the tenant's name; 0 = none, which is never capped
-  uint32_t domain = 0;   // index into the list of names
-  bool holdout = false;  // held-out rows are always kept and not counted, because the hold-out is the traffic as it is
+  uint32_t domain = 0;   // index into `domains` of select_rows
+  bool holdout = false;  // true: always kept and never counted, because the hold-out must show the traffic as it is
 };
 
 struct SelectionOptions {
@@ -28,9 +28,10 @@ struct Selection {
 // Parses "chat=0.5,code=0.3". Throws Error(kUsage) for malformed text, a share outside (0, 1], or a sum over 1.
 std::map<std::string, double> parse_mix(const std::string& text);
 
-// If a tenant has more rows than the cap, or a domain more than its share, the rows with the smallest seeded random
-// numbers are kept. The mix keeps as many rows as it can. Domains that it does not name divide the remaining share in
-// their own proportions, and are dropped if nothing remains. Throws Error(kData) if a domain in the mix has no rows.
+// Returns which rows to keep. If a tenant has more rows than the cap, or a domain more than its share, the rows with
+// the smallest seeded random numbers are kept. The mix keeps as many rows as its shares allow. Domains that the mix
+// does not name divide the remaining share in proportion to their rows, and are dropped if no share remains. Throws
+// Error(kData) if a domain in the mix has no rows.
 Selection select_rows(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
                       const SelectionOptions& options);
 

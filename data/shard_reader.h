@@ -12,14 +12,14 @@ namespace specdec::data {
 
 class ShardReader {
  public:
-  // Reads DIR/index.json and checks that the files exist with the sizes and digests in it. Throws Error(kData).
+  // Reads DIR/index.json and checks the digests of the files that it names. Throws Error(kData).
   explicit ShardReader(const std::filesystem::path& directory);
 
   const ShardIndex& index() const { return index_; }
   std::string digest() const;  // sha256 of index.json
 
-  // Returns all rows of a split ("train", "holdout" or "all") in file order. They are loaded at once (a shard is at
-  // most 64 MiB of tokens).
+  // Returns all rows of a split ("train", "holdout" or "all") in file order, loaded into memory at once. A shard is at
+  // most 64 MiB of tokens. Throws Error(kData) for damaged rows, Error(kUsage) for another split.
   std::vector<TokenRow> rows(const std::string& split) const;
 
  private:

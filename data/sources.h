@@ -6,10 +6,10 @@
 
 namespace specdec::data {
 
-// Files and kStandardInput are returned as they are. A directory is replaced by its own traffic files, without those of
-// subdirectories (there `serve --record` keeps other records); a pattern with *, ? or [ that is not a file by the files
-// that it matches. Both are sorted by name. Throws Error(kData) for a directory without traffic files or a pattern that
-// matches nothing, Error(kUsage) for "-" twice.
+// Returns files and kStandardInput as they are. Replaces a directory by the traffic files directly in it; `serve
+// --record` keeps other records in subdirectories. Replaces a pattern with *, ? or [ by the files that it matches,
+// unless a file has that name. The files of a directory or pattern are sorted by name. Throws Error(kData) for a
+// directory without traffic files or a pattern that matches nothing, Error(kUsage) for "-" twice.
 std::vector<std::string> expand_sources(const std::vector<std::string>& sources);
 
 }  // namespace specdec::data

@@ -16,7 +16,7 @@ struct SplitRow {
 struct SplitOptions {
   // Share of the conversations, rounded; at least one is held out if share > 0 and there are two or more.
   double share = 0.05;
-  int64_t count = 0;          // number of conversations, which replaces the share; 0 = by share
+  int64_t count = 0;          // number of conversations, used instead of the share; 0 = use the share
   std::string rule = "auto";  // auto | time | hash | first
   uint64_t seed = 0;
 };
@@ -26,9 +26,10 @@ struct SplitResult {
   std::string rule;           // the rule that was used: time | hash | first
 };
 
-// Rules: time holds out the conversations whose last row is latest; hash those with the smallest seeded hash, which
-// stay nearly the same when rows are added; first those that come first; auto is time if every row has one, else hash.
-// Throws Error(kData) for rule "time" if a row has no time.
+// Chooses the held-out conversations by options.rule. time: those whose last row is latest. hash: those with the
+// smallest seeded hash, which stay nearly the same when rows are added. first: those that come first. auto: time if
+// every row has a time, else hash. Throws Error(kData) for rule "time" if a row has no time. Rows with forced_holdout
+// need no time.
 SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& options);
 
 uint64_t conversation_key(const std::string& conversation);

@@ -73,7 +73,7 @@ DataStats data_stats(const std::filesystem::path& directory) {
   stats.index = reader.index();
   stats.digest = reader.digest();
   Accumulator sums;
-  // Train comes first, because the hold-out is looked up in its pairs.
+  // Train comes first, because the token pairs of the hold-out are looked up among the pairs of train.
   for (const std::string split : {"train", "holdout"})
     for (const TokenRow& row : reader.rows(split)) count_row(row, split, stats, sums);
   for (auto& [split, g] : stats.splits) g.conversations = static_cast<int64_t>(sums.conversations[split].size());

@@ -25,7 +25,7 @@ struct DataStats {
   int64_t predicted_tokens = 0;      // Σ (tokens of a row − 1)
   int64_t shared_conversations = 0;  // number of conversations in both splits; 0 unless the directory was tampered with
   double bigram_coverage = 0;        // share of the hold-out's loss tokens whose (previous, token) pair occurs in train
-  bool has_coverage = false;         // true if both splits have rows
+  bool has_coverage = false;         // true if train has rows and the hold-out has loss tokens
 };
 
 // Throws Error(kData) if the directory was not written by this program or is damaged.

@@ -12,8 +12,9 @@ namespace {
 
 constexpr size_t kLongRun = 14, kWindow = 256, kCountBlock = 64;
 
-// True if the window has 14 run characters in a row. Computed by doubling: one, two, four, eight, fourteen. The loops
-// have a fixed length, so the compiler turns them into the vector instructions of the machine.
+// Returns true if the window of kWindow bytes has 14 run characters in a row. The loops mark where runs of one, two,
+// four, eight and at last fourteen characters begin. They have a fixed length, so the compiler turns them into the
+// vector instructions of the machine.
 SPECDEC_CLONES("avx2", "default")
 bool window_has_run(const char* text) {
   uint8_t together[kWindow + 32] = {};
@@ -30,8 +31,9 @@ bool window_has_run(const char* text) {
   return any != 0;
 }
 
-// Adds the digits, colons, at signs and foreign bytes of the blocks to `counts`, in this order. Blocks have a fixed
-// length for the same reason as above.
+// Adds the numbers of digits, colons and at signs in the blocks to counts[0], counts[1] and counts[2], and makes
+// counts[3] nonzero if a byte is a '%' or beyond ASCII. Blocks have a fixed length, so the compiler turns the inner
+// loop into vector instructions.
 SPECDEC_CLONES("avx2", "default")
 void count_blocks(const char* text, size_t blocks, uint32_t* counts) {
   for (size_t b = 0; b < blocks; ++b) {

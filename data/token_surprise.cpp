@@ -8,8 +8,8 @@ namespace specdec::data {
 
 namespace {
 
-// Costs of a letter after another letter, in half bits, written as letters with 'A' = 0. Rows are the preceding letter
-// ('^' = none), columns the letter.
+// Costs of a letter after another letter, in half bits, encoded as letters with 'A' = 0. The row is the preceding
+// letter ('^' = none), the column is the letter itself.
 constexpr char kLetterCosts[27][27] = {
     "IJHIJJKKJNLJJKKIPIGIMMKOPQ",  // ^
     "QKIJRLKQJUMGJGVKWGIGNMONKR",  // a
@@ -42,7 +42,7 @@ constexpr char kLetterCosts[27][27] = {
 constexpr char kKindCosts[4][5] = {"AMQJ", "BENK", "JNBF", "CJDJ"};
 
 constexpr size_t kShortest = 12;
-constexpr double kStepBits = 3.8;  // most bits of a letter that repeats or follows the one before it: "abcdef", "xxxx"
+constexpr double kStepBits = 3.8;  // most bits of a letter after itself or its alphabetic predecessor: "xxxx", "abcdef"
 
 enum Kind { kLower, kUpper, kDigit, kSign };
 
@@ -54,8 +54,7 @@ Kind kind_of(char c) {
 
 size_t letter(char c) { return static_cast<size_t>((c | 0x20) - 'a'); }
 
-// For an alphabet whose characters are all equally likely: bits per character of each kind, and whether its letters end
-// with F.
+// A model of random strings over an alphabet: the bits per character of each Kind, and whether its letters end with F.
 struct Alphabet {
   std::array<double, 4> bits;
   bool hexadecimal;
@@ -68,7 +67,7 @@ constexpr Alphabet kAlphabets[] = {
     {{5.17, kNever, 5.17, 9.6}, false},  // 36 characters and sometimes a sign
     {{kNever, 5.17, 5.17, 9.6}, false}};
 
-// Returns the bits of `c` after `before` in an identifier; `before` is NUL at its start.
+// Returns the cost in bits of `c` after `before` in an identifier; `before` is NUL at the start.
 double identifier_bits(char before, char c) {
   const Kind kind = kind_of(c), kind_before = before ? kind_of(before) : kind;
   double change = before ? 0.5 * (kKindCosts[kind_before][kind] - 'A') : 1.0;

@@ -56,9 +56,9 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-// Returns the end of the turn of messages.back(): the first token where its rendering differs from a rendering that
-// continues. Templates may close a conversation with EOS, but the model ended its turn before that. White space that
-// the template added there is not the model's either.
+// Returns the index after the turn's last token in `tokens`, which is where `tokens` first differs from the tokens of
+// turn.other, a conversation that continues. Templates may close a conversation with EOS, but the model ended its turn
+// before that EOS. White space that the template added after the turn is not the model's either.
 size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
   size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
   size_t floor = from;
@@ -97,8 +97,9 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
     if (!end_of_calls && last)
       return Rejected{"unsupported_tool_calls",
                       "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
-    // If the template renders the last turn in a special way, the whole rest is the answer, and earlier turns are not
-    // as they were served.
+    // True if `full` and turn.other agree up to the end of the answer. If not, the template renders a last turn in a
+    // special way: the answer of the last turn is then the whole rest of `full`, and an earlier turn is not rendered as
+    // it was served.
     const bool parts_after_answer =
         common_prefix(turn.other, full) >=
         std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
@@ -119,7 +120,7 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
   return {};
 }
 
-// Returns the rendering of a conversation that continues, or of the conversation itself if the template refuses that.
+// Renders the messages with one more user message after them, or without it if the template refuses it.
 std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
@@ -130,9 +131,9 @@ std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages
   }
 }
 
-// Returns where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 if there are none.
-// Returns nothing if the template ignores the calls, or all but the first one: then the text is not what the model
-// wrote.
+// Returns where the tool calls of messages.back() end in `shown`, the rendering of `messages`; 0 if it has no calls.
+// Returns nothing if the template ignores the calls, or all but the first one, because the text is then not what the
+// model wrote.
 std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown,
                                               const std::string& tools) const {
   if (messages.back().tool_calls.empty()) return 0;
@@ -164,8 +165,8 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
     try {
       why = tokenise_chat(record.messages, record.tools, out);
     } catch (const Error& e) {
-      // raise_exception's text and limits are the row's fault, and the text may quote the row; a missing template
-      // affects all rows.
+      // If the template calls raise_exception or exceeds a limit, only this row is rejected, without the message, which
+      // may quote the row. A missing template affects all rows, so that error is thrown.
       if (e.kind() != ErrorKind::kData || !template_) throw;
       why = Rejected{"template_error", ""};
     }
@@ -178,7 +179,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
-  // Tokenizers may have added tokens that the model has no embedding for, and the text of a row may spell them.
+  // The tokenizer may have added tokens that the model has no embedding for, and the text of a row may contain them.
   for (const int32_t id : row.tokens)
     if (id >= vocab_size_)
       return Rejected{"token_past_vocabulary",

@@ -1,4 +1,4 @@
-// Converts a TrafficRecord to tokens and loss mask, as the target will see them when it is served.
+// Converts a TrafficRecord to tokens and a loss mask. The tokens are those that the target sees when it is served.
 #pragma once
 
 #include <filesystem>
@@ -14,12 +14,12 @@
 
 namespace specdec::data {
 
-// A row without a prompt gives a roll-out BOS and this many tokens as its prompt.
+// For a row without a prompt, roll-outs take BOS and this many tokens of its text as the prompt.
 inline constexpr int64_t kTextPromptTokens = 16;
 
 struct TokenisedRow {
   TokenRow row;
-  // earlier answers that the template renders differently from how they were served; their mask is 0
+  // number of earlier answers that the template renders differently from how they were served; their loss mask is 0
   int64_t unlearnt_turns = 0;
 };
 
@@ -31,24 +31,27 @@ class RowTokeniser {
   bool has_chat_template() const { return template_.has_value(); }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
+  // Returns the row, or why it is rejected. A token is learnt if its loss mask is 1.
   // text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
   // prompt + response: BOS + the tokens of both together; learnt from the first token that holds a character of the
   // response.
-  // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt up to its
-  // end-of-turn marker, but not white space or EOS that the template adds after it. prompt_tokens is the number of
-  // tokens before the last answer. A turn is learnt only if the text before it is what the model was given when it
-  // wrote the turn: templates that rewrite history (dropped thoughts) make earlier turns unlearnt, and the row is
-  // rejected if this affects the last turn. The same holds for a turn with tool calls that the template does not
-  // render.
-  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls; token_past_vocabulary for an id that
-  // the model does not have. Throws Error(kData) for messages if the target has no chat template.
+  // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt with its
+  // end-of-turn marker, but without white space or EOS that the template adds after the marker. prompt_tokens is the
+  // number of tokens before the last answer.
+  // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
+  // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
+  // is rejected. The same holds for a turn with tool calls that the template does not render.
+  // Reasons for a rejection: template_error, template_not_prefix_stable, unsupported_tool_calls, and
+  // token_past_vocabulary for an id that the model does not have. Throws Error(kData) for messages if the target has no
+  // chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
   // Tokenises a raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as described above.
   void tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const;
 
  private:
-  // `other` is a rendering that shares the turn with the row's text and differs from it after the turn.
+  // An assistant turn: the rendering before it, its content, and `other`, a rendering that contains the turn and
+  // differs from the row's text after it.
   struct Turn {
     std::string before, content, other;
   };
@@ -65,9 +68,9 @@ class RowTokeniser {
   int64_t vocab_size_ = INT32_MAX;  // from config.json; unlimited if there is none
 };
 
-// Keeps the first max_length tokens and returns how many were dropped; 0 = no cut.
+// Keeps the first max_length tokens (0 = all) and returns how many were dropped.
 int64_t cut_row(TokenRow& row, int64_t max_length);
-// Rejects rows without anything to learn: too_few_tokens (fewer than 2), no_loss_tokens.
+// Returns too_few_tokens (fewer than 2) or no_loss_tokens if the row has nothing to learn, and nothing otherwise.
 std::optional<Rejected> check_learnable(const TokenRow& row);
 
 }  // namespace specdec::data

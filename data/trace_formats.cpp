@@ -37,7 +37,7 @@ Json plain_value(const Json& any) {
   return plain;
 }
 
-// Returns the attributes as a map, whichever way they were written.
+// Returns the attributes as a JSON object, whether they were written as one or as OTLP's key-value list.
 Json attributes_of(const Json& object) {
   const Json* attributes = find(object, "attributes");
   if (!attributes) return Json::object();
@@ -45,7 +45,7 @@ Json attributes_of(const Json& object) {
   return plain_value(Json::object({{"kvlistValue", Json::object({{"values", *attributes}})}}));
 }
 
-// Reads {role, parts: [{type: "text", content}]} of the conventions, or a message in the usual shape.
+// Reads {role, parts: [{type: "text", content}]} of OpenTelemetry's GenAI conventions, or a message in the usual shape.
 ChatMessage read_part_message(const Json& message, const std::string& where) {
   const Json* parts = find(message, "parts");
   if (!parts) return read_message(message, where);
@@ -94,8 +94,8 @@ void append_indexed(const Json& attributes, const std::string& prefix, const cha
   }
 }
 
-// Reads the events gen_ai.content.prompt / gen_ai.content.completion, and events that hold one message each
-// (gen_ai.user.message, …, gen_ai.choice).
+// Reads the messages in the events of a span: gen_ai.content.prompt and gen_ai.content.completion, and events that hold
+// one message each (gen_ai.user.message, …, gen_ai.choice).
 void append_events(const Json& span, std::vector<ChatMessage>& out) {
   const Json* events = find(span, "events");
   if (!events || !events->is_array()) return;

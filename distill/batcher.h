@@ -1,6 +1,6 @@
-// Turns rows of token shards into training batches: right-padded rows of nearly equal length, so that a causal pass
-// needs no mask and little of a batch is padding. The order depends on (seed, epoch) only, so two integers are enough
-// to resume in it.
+// Turns rows of token shards into training batches. Rows are padded on the right, so a causal pass needs no mask, and
+// the rows of a batch have nearly equal lengths, so there is little padding. The order depends only on (seed, epoch),
+// so a resumed run needs only the epoch and the batch number.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,10 +20,10 @@ struct PreparedRows {
   int64_t cut_rows = 0, cut_tokens = 0;
   int64_t empty_rows = 0;  // dropped because no position in them is learnt
 };
-// Cuts rows to `sequence_length` tokens (0 = no cut) and drops those without a position to learn.
+// Cuts rows to `sequence_length` tokens (0 = no cut) and drops rows without a position to learn.
 PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length);
 
-// Number of positions of a row that are learnt: loss_mask[t] = 1 with t >= 1.
+// Returns the number of learnt positions of a row: loss_mask[t] = 1 with t >= 1.
 int64_t learnt_positions(const TokenRow& row);
 
 struct Batch {
@@ -33,12 +33,12 @@ struct Batch {
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
   int64_t num_tokens = 0;         // without padding
 };
-// Throws Error(kInternal) if `index` is empty.
+// Makes a batch of the rows at `index`. Throws Error(kInternal) if `index` is empty.
 Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& index);
 
-// Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, with at least one row each. The
-// order is processed in stretches; the rows of a stretch are sorted by length, so that a batch holds nearly equal
-// lengths.
+// Groups `order` (row indices) into batches of at most `batch_tokens` padded tokens, with at least one row each. It
+// takes rows for about 32 batches at a time and sorts them by length, so that a batch holds rows of nearly equal
+// length.
 std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
                                             int64_t batch_tokens);
 
@@ -53,7 +53,7 @@ class Batcher {
   // `rows` must outlive the batcher and must not be empty.
   Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor = {});
 
-  Batch next();  // Returns every row exactly once per epoch, then starts the next epoch.
+  Batch next();  // gives every row exactly once per epoch, then starts the next epoch
   const BatchCursor& cursor() const { return cursor_; }
   void seek(BatchCursor cursor);
   int64_t batches_in_epoch(int64_t epoch) const;

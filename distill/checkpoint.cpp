@@ -48,7 +48,7 @@ std::vector<NamedTensor> read_optimizer(const fs::path& path) {
   return out;
 }
 
-// Returns why a checkpoint cannot be used, or "" if it can.
+// Reads a checkpoint into `out`. Returns why it cannot be used, or "" if it can.
 std::string damage(const fs::path& directory, Checkpoint& out) {
   try {
     const fs::path file = directory / "state.json";
@@ -68,7 +68,8 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
-    // A read error says nothing about whether the checkpoint is damaged, so no other checkpoint is used instead.
+    // A read error does not mean that the checkpoint is damaged, so it ends the search instead of leading to an older
+    // one.
     if (e.kind() == ErrorKind::kIo) throw;
     return e.what();
   } catch (const Json::exception& e) {

@@ -28,19 +28,19 @@ class CheckpointStore {
 
   explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; created if it is missing
 
-  // Publishes step `step` (replacing a damaged checkpoint of that name), updates `latest`, then removes all checkpoints
-  // but the newest kKeep and `best_step`. Throws Error(kIo).
+  // Publishes the checkpoint of `step` (replacing a damaged one of that step), updates `latest`, then removes all
+  // checkpoints but the newest kKeep and `best_step`. Throws Error(kIo).
   void save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer, const Json& state);
 
-  // Returns the newest checkpoint whose digests are right, and logs the damaged ones. (A directory newer than `latest`
-  // counts, too: its save was killed between its two renames.) Returns nothing if there is no checkpoint; throws
-  // Error(kData) if all are damaged.
+  // Returns the newest checkpoint whose digests are right, and logs newer ones that are damaged. It may be newer than
+  // the one in `latest`, if save() was killed before it updated `latest`. Returns nothing if there is no checkpoint;
+  // throws Error(kData) if all are damaged.
   std::optional<Checkpoint> newest_good() const;
   // Opens the checkpoint of one step and checks its digests; returns nothing if it is missing or damaged.
   std::optional<Checkpoint> open(int64_t step) const;
 
-  // Reads the weights into the tensors of `draft` and the moments into `optimizer`. Throws Error(kData) if they do not
-  // fit.
+  // Reads the weights into the tensors of `draft` and the moments into `optimizer` (unless it is null). Throws
+  // Error(kData) if a tensor is missing or has another shape.
   static void restore(const Checkpoint& checkpoint, model::Decoder& draft, AdamW* optimizer);
 
  private:

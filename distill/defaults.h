@@ -7,10 +7,10 @@
 
 namespace specdec::distill {
 
-// Peak learning rate for --lr 0, by hidden size. It was measured on 64- and 128-wide models and is inversely
-// proportional to the width above 64 (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A
-// draft that was trained before (model:) starts from a third of it, because the full rate would first undo what it has
-// learnt.
+// Returns the peak learning rate for --lr 0. It was measured on 64- and 128-wide models; above 64 it is inversely
+// proportional to the width (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A draft
+// that was trained before (--draft model:) gets a third of this rate, because the full rate would first undo what the
+// draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
 // Model of a training step's time: fixed + per_token · tokens of the batch. Where the target's logits are cached,
@@ -19,7 +19,6 @@ struct StepCost {
   double fixed = 0, per_token = 0, first_answer = 0;  // seconds
 };
 
-// The limits of a run.
 struct RunLimits {
   double seconds = 0;          // 0 = no limit
   double tokens = 0;           // epochs times the tokens of the training set; 0 = no limit
@@ -31,36 +30,39 @@ struct RunLimits {
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// Returns the tokens per step: the largest power of two with which the run still has kWantedSteps steps. Larger batches
-// cost less per token, but a draft trained with fewer steps stays worse however many tokens it saw; between 1,000 and
-// 3,000 steps the result is flat.
+// Returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens with which the run
+// still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
+// however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the number of steps is
+// limited, returns kStepTokensOfGivenSteps.
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
 int64_t default_step_tokens(const RunLimits& limits, const StepCost& cost);
 
-// Splits a step of `step_tokens` into batches whose logits are at most 64 M values: tokens per batch, and batches per
-// step.
+// A training step as `accumulate` batches of `batch_tokens` tokens. batch_shape makes the batches small enough that
+// their logits are at most 64 M values, but not smaller than kLeastStepTokens.
 struct BatchShape {
   int64_t batch_tokens = 0, accumulate = 1;
 };
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
-// Shares of the run that may be spent before the first step and on evaluations.
+// Shares of the run that may be spent on choosing layers, on measuring the machine or a step, on the first evaluation,
+// and on each evaluation of the selection half.
 inline constexpr double kLayerChoiceShare = 0.04, kTuningShare = 0.01, kFirstEvaluationShare = 0.04,
                         kSelectionShare = 0.01;
-// Measuring that takes about a second is always worth it, however short the run is.
+// Floating-point operations that a measurement may take however short the run is; they take about a second.
 inline constexpr double kFreeFlop = 5e10;
 
-// Returns the floating-point operations that the run can do. `target_flop` and `draft_flop` are those of a forward pass
-// of one token through each model, head included; a training step costs three times the draft's.
+// Returns the floating-point operations that the run can do. `target_flop` and `draft_flop` are the operations per
+// token of a forward pass, head included. Training on a token takes target_flop + 3 · draft_flop.
 double flop_of_run(const RunLimits& limits, double flop_per_second, double target_flop, double draft_flop);
 
-// Returns the number of evaluations on the held-out rows over a run: ten, fewer if these would take more than a tenth
-// of it, but at least two.
+// Returns the number of evaluations on the held-out rows over a run: ten, or fewer if ten would take more than a tenth
+// of the run, but at least two.
 inline constexpr int64_t kMostEvaluations = 10;
 int64_t evaluations_for(double run_flop, double evaluation_flop);
 
-// Returns how many rows of `row_flop` each `flop` operations pay for; at least `least`.
+// Returns how many rows can be computed with `flop` operations (or kFreeFlop if that is more) at `row_flop` operations
+// per row, but at least `least`.
 int64_t rows_for(double flop, double row_flop, int64_t least);
 
 }  // namespace specdec::distill

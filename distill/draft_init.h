@@ -25,26 +25,27 @@ struct DraftInit {
 model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 
-// Returns about 4,096 tokens of rows spread over the training set, fewer where their logits would be more than 128 M
-// values. Choices at this stage never look at held-out rows.
+// Returns rows spread over the training set with about 4,096 tokens, or fewer if their logits would be more than 128 M
+// values. The initial draft is never chosen by held-out rows.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab);
 
-// Limits what the choice of layers may cost, in passes of one candidate over one row of the probe. Each round measures
-// at least two candidates on four rows each: rows are reduced first, then candidates, which are spread evenly over the
-// layers.
+// The limit of what the choice of layers may cost, in passes of one candidate over one row of the probe. If the limit
+// is too low for all rows and candidates, the number of rows is reduced first, to at least four. Then the number of
+// candidates per round is reduced, to at least two; they are spread evenly over the layers.
 struct LayerSearch {
   int64_t passes = INT64_MAX;
-  EvaluationStep step = {};  // called between stretches of work with the share that is done
+  EvaluationStep step = {};  // called repeatedly with the share of the work that is done
 };
 
-// Chooses the `keep` layers with the best acceptance, measured teacher-forced on `probe`. It starts from the whole
-// target and repeatedly removes the layer whose removal costs least (first and last stay while keep >= 2; among equals
-// the later one is removed). If the target is at least four times as deep as the draft, it repeatedly adds the layer
-// that gains most (among equals the earlier one). Throws Error(kUsage) unless 1 <= keep <= layers.
 struct ChosenLayers {
   std::vector<int64_t> layers;  // ascending
   Json record;                  // {"trials", "kept", "acceptance", "probe_rows"}
 };
+// Chooses `keep` layers by acceptance, measured teacher-forced on `probe`. The search starts from the whole target and
+// repeatedly removes the layer whose removal costs least. The first and the last layer stay while keep >= 2; among
+// equals the later layer is removed. If the target is at least four times as deep as the draft, the search starts from
+// no layers and repeatedly adds the layer that gains most; among equals the earlier layer is added. Throws
+// Error(kUsage) unless 1 <= keep <= layers.
 ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
                            std::vector<TokenRow> probe, double temperature, const LayerSearch& limits = {});
 
@@ -56,8 +57,8 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
 };
-// `target` may be null unless the kind is prune; prune takes its probe from `train`. Throws Error(kUsage | kConfig |
-// kModel).
+// Makes the initial draft. `target` may be null unless spec.kind is "prune", which also takes its probe rows from
+// `train`. Throws Error(kUsage | kConfig | kModel).
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
                      const std::vector<TokenRow>& train);
 

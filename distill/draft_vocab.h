@@ -18,8 +18,8 @@ std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64
                                         const model::DecoderConfig& config);
 
 // Returns the share of the learnt tokens that are in `draft_vocab`: {"value": x, "domains": {name: x}}; null where
-// there are no tokens. No acceptance can exceed the target's probability mass on these ids; this is its estimate from
-// the text.
+// there are no tokens. Acceptance cannot exceed the target's probability mass on these ids, and this share estimates
+// that mass from the text.
 Json vocab_coverage(const std::vector<TokenRow>& rows, const std::vector<int32_t>& draft_vocab);
 
 }  // namespace specdec::distill

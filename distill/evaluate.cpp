@@ -47,7 +47,7 @@ void score_on_host(const PositionBlock& block, double temperature, PositionScore
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(block.first + i);
-      // A label outside of a reduced vocabulary counts as 0.
+      // The cross entropy of a label outside a reduced vocabulary counts as 0.
       out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
@@ -72,10 +72,11 @@ void score_on_device(const PositionBlock& block, double temperature, PositionSco
 // The logits of both models at the learnt positions of a batch; `target` may be empty.
 struct ComparedLogits {
   RowLogits draft, target;
-  int64_t vocab = 0;  // of the draft
+  int64_t vocab = 0;  // vocabulary size of the draft
 };
 
-// Calls `done` with the number of positions scored so far.
+// Scores the learnt positions of `batch` in blocks. After each block, calls `done` with the number of positions scored
+// so far.
 PositionScores score_positions(const ComparedLogits& logits, const Batch& batch, double temperature,
                                const std::function<void(int64_t)>& done) {
   const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / logits.vocab);
@@ -177,7 +178,7 @@ HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, si
   std::sort(order.begin(), order.end());
   HeldOut out;
   for (size_t i = 0; i < order.size(); ++i) {
-    const bool verdict = i % 2 == 0;  // with an odd number, the verdict half gets one more
+    const bool verdict = i % 2 == 0;  // with an odd number of conversations, the verdict half gets one more
     std::vector<TokenRow>& half = verdict ? out.verdict : out.selection;
     const size_t limit = verdict ? max_verdict_rows : max_selection_rows;
     const auto& members = groups[order[i].second];

@@ -31,34 +31,35 @@ struct Evaluation {
 };
 
 inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens per pass
-// Called between stretches of work with the share of the positions that is done. An exception thrown from it ends the
-// evaluation.
+// A function that is called repeatedly during an evaluation with the share of the work that is done. An exception
+// thrown from it ends the evaluation.
 using EvaluationStep = std::function<void(double share)>;
 
 struct EvaluationOptions {
-  double temperature = 1;                    // > 0, of p and q
-  int64_t batch_tokens = kEvaluationTokens;  // at most so many padded tokens per pass
+  double temperature = 1;                    // of p and q, > 0
+  int64_t batch_tokens = kEvaluationTokens;  // limit of padded tokens per pass
   EvaluationStep step = {};
 };
 
-// Compares draft and target on the answer positions of the rows. `target` may be null. Arithmetic is fp32. With a large
+// Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large
 // vocabulary only a few rows of logits exist at a time.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// Compares with the logits of a teacher that was made for these rows and keeps them between calls.
+// Does the same with the logits of `teacher`, which must be made for these rows and may cache the logits between calls.
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// Held-out rows in two halves that share no conversation: `selection` to choose the checkpoint, `verdict` to judge the
-// chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves differ by at most one.
+// Held-out rows in two halves that share no conversation: `selection` chooses the checkpoint, `verdict` judges the
+// chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves have equally many
+// conversations (or differ by one), unless one half reaches its maximum of rows.
 struct HeldOut {
   std::vector<TokenRow> selection, verdict;
   int64_t selection_conversations = 0, verdict_conversations = 0;
 };
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows);
 
-// A measured checkpoint. The score is the acceptance, or minus the cross entropy where there is no target, so higher is
+// A measured checkpoint. The score is the acceptance, or minus the cross entropy if there is no target, so higher is
 // better.
 struct Measured {
   int64_t step = 0;
@@ -70,14 +71,15 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
 struct Judgement {
   Verdict verdict = Verdict::kInconclusive;  // or kImproved, kNoSignificantGain
-  Estimate before, after;                    // acceptance: bounded_mean over conversations; cross entropy: bootstrap
-  Estimate difference;                       // paired, positive is better; 95 % bootstrap over conversations
+  // Acceptance with the interval of bounded_mean() over conversations, or cross entropy with that of a bootstrap.
+  Estimate before, after;
+  Estimate difference;  // paired, positive is better; 95 % bootstrap over conversations
 };
 inline constexpr int64_t kMinVerdictConversations = 8;
 
-// Compares two evaluations of the same `rows`. The verdict is kImproved if the lower end of the difference's interval
-// is above zero, and kInconclusive with fewer than kMinVerdictConversations. With `by_acceptance` false, cross entropy
-// is judged.
+// Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
+// verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
+// difference's interval is above zero, else kNoSignificantGain.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

@@ -34,7 +34,7 @@ void put_varint(std::string& out, uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-// Protobuf keys: field number and wire type (0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes).
+// Appends a protobuf key: field number and wire type (0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes).
 void put_key(std::string& out, int field, int wire) { put_varint(out, static_cast<uint64_t>(field << 3 | wire)); }
 void put_bytes(std::string& out, int field, std::string_view bytes) {
   put_key(out, field, 2);
@@ -89,7 +89,7 @@ EventFile::EventFile(const std::filesystem::path& directory, int64_t unix_second
   put_bytes(version, 3, "brain.Event:2");
   append(tf_record(version));
   if (first_step > 0) {
-    std::string start = event(wall, first_step);  // session_log = 7 { status = 1: START }
+    std::string start = event(wall, first_step);  // with field 7: session_log { status = START (1) }
     put_bytes(start, 7, std::string("\x08\x01", 2));
     append(tf_record(start));
   }

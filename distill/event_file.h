@@ -18,7 +18,7 @@ std::string tf_record(std::string_view payload);
 // Appends scalars to DIR/events.out.tfevents.<unix>.<host>.<pid>.<n>; each call is one write(2) of whole records.
 class EventFile {
  public:
-  // `first_step` > 0 marks a resumed run: readers then drop what the interrupted run wrote from that step on. The
+  // `first_step` > 0 marks a resumed run: TensorBoard then drops what the interrupted run wrote from that step on. The
   // constructor and scalars() throw Error(kIo).
   EventFile(const std::filesystem::path& directory, int64_t unix_seconds, int64_t first_step);
   ~EventFile();

@@ -31,8 +31,8 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
-// Estimated time of an AdamW update divided by that of the gradient norm: the update reads and writes weights,
-// gradients and two moments, the norm only reads the gradients.
+// Estimated time of an AdamW update, as a multiple of the time of the gradient norm. The update reads and writes
+// weights, gradients and two moments; the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
 
 }  // namespace
@@ -82,8 +82,8 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
   const auto forget = [&] {
     for (const NamedTensor& p : parameters) p.tensor.mutable_grad() = at::Tensor();
   };
-  // Takes the least of a few times, because disturbances only make a step longer. The first run fills the teacher's
-  // cache and counts only if it is the only one.
+  // Takes the shortest of a few runs, because disturbances only make a step longer. The first run also fills the
+  // teacher's cache, so it counts only if there is no other.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
     double least = 0, norm = 0;
     for (int i = 0; i < 4; ++i) {

@@ -1,5 +1,4 @@
-// Computes the gradients of one training step (batches -> loss -> gradients of the draft's parameters) without the
-// update.
+// Computes the gradients of the draft's parameters for one training step, without the update.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +19,7 @@ struct GradientSource {
   const model::Decoder* draft = nullptr;  // its weights require gradients
   Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
-  at::Tensor kept;  // LossInput::kept
+  at::Tensor kept;  // ids of the draft's tokens, as LossInput::kept
 };
 
 struct GradientFigures {
@@ -29,20 +28,20 @@ struct GradientFigures {
   bool finite = true;  // if false, the gradients are useless
 };
 
-// Adds the gradients of the mean over all batches to the parameters' existing gradients. `between` is called between
-// stretches of work and may throw.
+// Adds the gradients of the mean loss over all batches to the parameters' existing gradients. `between` is called
+// repeatedly during the work and may throw to abandon it.
 GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
                               const std::function<void()>& between = {});
 
-// What a training step needs.
+// The input of a training step.
 struct StepInput {
   GradientSource source;
   std::vector<NamedTensor> parameters;  // of the source's draft
   const std::vector<TokenRow>& rows;    // training rows
 };
 
-// Measures the time of a step by running steps on training batches, without changing the weights. Takes about
-// `seconds`, and at least one small step.
+// Measures the time of a training step by running a few steps on training batches, without changing the weights. Takes
+// about `seconds`, and at least one small step.
 StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between = {});
 

@@ -1,5 +1,5 @@
-// Gives access to the rows of logits [T, V] in host memory, in any float dtype, as fp32 one at a time. With a large
-// vocabulary an fp32 copy of all rows would cost more than the computation on them.
+// Reads and writes logits [T, V] of any float dtype in host memory, one row at a time as fp32. With a large vocabulary
+// an fp32 copy of all rows would cost more than the computation on them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +15,20 @@ class LogitRows {
 
   int64_t count() const { return logits_.size(0); }
   int64_t width() const { return logits_.size(1); }
-  // Returns row `index`, [V]. It is written to `room` unless the logits are fp32 already.
+  // Returns row `index`, [V]: the row itself if the logits are fp32, else its fp32 copy, which is written to `room`.
   const float* row(int64_t index, float* room) const;
 
  private:
   at::Tensor logits_;
 };
 
-// Fills logits [T, V] of any float dtype row by row.
+// Writes logits [T, V] of any float dtype row by row: compute a row in the buffer that begin() returns, then call
+// put().
 class RowWriter {
  public:
   explicit RowWriter(const at::Tensor& out) : out_(out) {}  // contiguous, on the CPU
-  // Returns where to compute a row in fp32: in place, or in `room`, from which put() narrows it.
+  // Returns the buffer for an fp32 row: the row of the output itself if that is fp32, else `room`, which put() then
+  // narrows.
   float* begin(int64_t index, float* room) const;
   void put(int64_t index, const float* row) const;
   void zero(int64_t index) const;

@@ -74,7 +74,7 @@ void narrow_bf16(const float* values, int64_t count, uint16_t* out) {
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 int64_t first_largest(const float* values, int64_t count) {
   const float highest = row_max(values, count);
-  constexpr int64_t kBlock = 1024;  // searched without a branch, so that the loop is vectorised
+  constexpr int64_t kBlock = 1024;  // a block is searched without a branch, so that the loop is vectorised
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = begin + kBlock < count ? begin + kBlock : count;
     int hits = 0;

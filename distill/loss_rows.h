@@ -1,7 +1,6 @@
 // Computes one row of the distillation losses in host memory: softmax of both models, overlap, and the gradient with
-// respect to the draft's logits. It computes exponentials twice instead of storing probabilities, so the rows stay in
-// the first-level cache. A NaN or +inf logit makes the row's figures NaN. Probabilities are floored at e^-87 of the
-// largest one, so that reversed divergences stay finite.
+// respect to the draft's logits. A NaN or +inf logit makes the row's figures NaN. Probabilities are floored at e^-87
+// times the largest one, so that reversed divergences stay finite.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +23,12 @@ struct RowFigures {
   float log_sum_target = 0, log_sum_draft = 0;  // log Σ exp((logit − max) · inverse_temperature)
 };
 
-// Writes p[V] = softmax(target · inverse_temperature) and q[V], the same of the draft.
+// Writes p[V] = softmax(target · inverse_temperature) and q[V] = softmax(draft · inverse_temperature).
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass,
                        float* p, float* q);
 
-// Copies the target's logits [vocab] at the ids kept[count] to `out`. Returns the softmax mass of these ids, at least
-// 1e-30, and whether the likeliest token is among them. NaN and +inf make the mass NaN.
+// keep_row copies the target's logits [vocab] at the ids kept[count] to `out`. It returns the softmax mass of these
+// ids, at least 1e-30, and whether the likeliest token is among them. A NaN or +inf logit makes the mass NaN.
 struct Kept {
   float mass;
   bool holds_argmax;
@@ -37,9 +36,10 @@ struct Kept {
 Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count,
               float* out);
 
-// Writes grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures`, p and q are those of
-// overlap_row. grad may be q. d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ
-// min(p, q). The gradient of −log α is that of TV divided by α.
+// Writes grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]). `figures`, p and q must come from
+// overlap_row. `grad` may be the same array as `q`.
+// Derivation: d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(mass · p, q).
+// The gradient of −log α is the gradient of TV divided by α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight,
                   float tv_weight, float* grad);
 
@@ -51,14 +51,14 @@ struct Divergences {
   float rkl = 0;  // Σ q log(q / p)
   float jsd = 0;  // β Σ p log(p / m) + (1 − β) Σ q log(q / m), m = β p + (1 − β) q
 };
-// Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must be neither p nor q. For a loss Σ f(q), d/dz = q (f' − Σ q
-// f'); f' is log(q / p) for RKL and (1 − β) log(q / m) for JSD, each up to a constant.
+// Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must be neither p nor q. Derivation: for a loss Σ f(q), d/dz =
+// q (f' − Σ q f'); f' is log(q / p) for RKL and (1 − β) log(q / m) for JSD, each up to a constant.
 Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
                             float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights,
                             float* grad);
 
-// Returns the cross entropy of `label` under softmax(draft · inverse_temperature); writes grad[V] = weight · (q −
-// onehot).
+// Returns the cross entropy of `label` under q = softmax(draft · inverse_temperature), and writes grad[V] = weight · (q
+// − onehot).
 float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight,
                         float* grad);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Replaces the hybrid by its KL and TV terms, once the mean acceptance of the rows is known.
+// Replaces lk_hybrid by its KL and TV terms. Their weights depend on the mean acceptance of the rows.
 LossMix resolve(LossMix mix, double eta, double acceptance) {
   const double lambda = std::exp(-eta * acceptance);
   mix.kl += mix.lk_hybrid * lambda;
@@ -29,13 +29,13 @@ LossMix resolve(LossMix mix, double eta, double acceptance) {
   return mix;
 }
 
-// Sums over rows, from which put_figures makes means.
+// Sums over rows; put_figures turns them into means.
 struct Totals {
   double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, overlap = 0;
   void add(const Totals& t) { ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap; }
 };
 
-// Writes the means to `result`. `mix` must be resolved.
+// Writes the means over `count` rows to `result`. `mix` must come from resolve().
 void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResult& result) {
   const auto n = static_cast<double>(count);
   result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
@@ -71,7 +71,7 @@ struct Room {
 };
 struct Compared {
   const float *target, *draft;  // [vocab] logits
-  bool counts;                  // whether KL, RKL and JSD count this row
+  bool counts;                  // true if KL, RKL and JSD include this row
   RowFigures figures;
 };
 Compared compare(const HostRows& in, int64_t row, Room& room) {
@@ -85,7 +85,7 @@ Compared compare(const HostRows& in, int64_t row, Room& room) {
   return out;
 }
 
-// Returns the column of a row's label; -1 if the draft does not have it.
+// Returns the column of a row's label in the draft's logits; -1 if the draft does not have this token.
 int64_t label_of(const HostRows& in, int64_t row) {
   if (!in.kept) return in.labels[row];
   const int64_t* at = std::lower_bound(in.kept, in.kept + in.vocab, in.labels[row]);
@@ -107,12 +107,12 @@ struct ScaledMix {
   double scale;  // multiplies the gradient
 };
 
-// Computes figures and gradient of one row against the target.
+// Computes the figures of one row against the target and writes its gradient to `grad`.
 Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, Room& room, float* grad) {
   const auto& [mix, scale] = scaled;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  // 0 * f.kl keeps a NaN.
+  // For a row that does not count in KL, 0 * f.kl still passes a NaN on.
   Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
   overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0),
                static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
@@ -161,9 +161,9 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
                       in.target.defined() ? target.width() : vocab,
                       count,
                       static_cast<float>(1 / options.temperature)};
-  const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a pass over all rows first
+  const bool hybrid = options.mix.lk_hybrid > 0;  // its weights need a pass over all rows first
   const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
-  // Combines the mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
+  // Combines three factors: the mean over rows, the weight of the call, and d(logit / T)/d logit.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));
   at::parallel_for(0, count, grain(host.target_vocab), [&](int64_t begin, int64_t end) {
@@ -190,11 +190,11 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device: log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1]
-// is the column of the label.
+// A block of R rows on any device. log_p and log_q are [R, vocab], with log_p renormalised over the draft's tokens;
+// label [R, 1] is the column of each row's label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
-  // [R, 1]; mass and counts as in Compared, labelled is 1 where the draft has the label
+  // [R, 1]; mass as in RowFigures, counts as in Compared; labelled is 1 where the draft has the label
   at::Tensor mass, counts, labelled;
 };
 
@@ -221,8 +221,8 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   return out;
 }
 
-// Adds to `figures` [6], fp64, the sums in the order of Totals. Returns the gradient [R, V] in fp32, or nothing if only
-// figures are wanted.
+// Adds the sums over the block's rows to `figures`, [6] fp64 in the order of Totals. Returns the gradient [R, V] in
+// fp32, or nothing if `gradient` is false and there is a target.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };

@@ -20,25 +20,26 @@ struct LossInput {
   at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
   at::Tensor target;  // [T, V] in any of these dtypes, on the same device; undefined for ce alone
   at::Tensor labels;  // [T] int64, the next token; only ce reads it
-  // [R] int64 on the CPU, ascending: the rows that count, because the token at t + 1 is learnt.
+  // [R] int64 on the CPU, ascending: the rows t that count, because the token at t + 1 is learnt.
   at::Tensor rows;
   double weight = 1;  // weight of this call in the gradient: R / rows of the whole optimiser step
-  // [D] int64 on the CPU, ascending: the ids that the columns of `draft` stand for; undefined if it has all. kl, rkl
-  // and jsd then compare with the target renormalised over these ids, and leave out rows whose likeliest token is not
-  // among them (EAGLE, SpecForge). acceptance, tv and nla use the target as it is; ce leaves out labels that are not
-  // among them. Every mean is over all R rows.
+  // [D] int64 on the CPU, ascending: the token ids of the columns of `draft`, if the draft has a reduced vocabulary;
+  // undefined if it has all tokens. With a reduced vocabulary, kl, rkl and jsd compare with the target renormalised
+  // over these ids, and leave out rows whose likeliest token is not among them (EAGLE, SpecForge). acceptance, tv and
+  // nla use the target without renormalisation; ce leaves out labels that are not among the ids. Every mean is over all
+  // R rows.
   at::Tensor kept = {};
 };
 
 struct LossResult {
-  double loss = 0;        // mean over the rows; NaN when any logit is not finite
-  double acceptance = 0;  // detached mean of Σ min(p, q); NaN for ce alone
-  double kl_weight = 0;   // weight of kl plus the hybrid's share λ
+  double loss = 0;        // mean over the rows; NaN if a logit is NaN or +inf
+  double acceptance = 0;  // mean of Σ min(p, q); NaN for ce alone
+  double kl_weight = 0;   // weight of kl, plus λ times the weight of lk_hybrid
   at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows that do not count are zero
 };
 
-// Throws Error(kInternal) for R = 0 or shapes that do not fit. Draft logits may require grad, but nothing is recorded:
-// the caller runs draft.backward(grad).
+// Returns the loss and its gradient. Throws Error(kInternal) for R = 0 or shapes that do not fit. The draft's logits
+// may require grad, but autograd records nothing: the caller runs draft.backward(grad).
 LossResult loss_and_grad(const LossOptions& options, const LossInput& input);
 // Computes the same with ATen operations on any device; loss_and_grad calls it for tensors that are not on the CPU.
 LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input);

@@ -14,11 +14,11 @@ namespace specdec::distill {
 
 class Metrics {
  public:
-  // If `resume_step` > 0, lines of later steps that an interrupted run left are dropped. Throws Error(kIo).
+  // Drops lines of steps after `resume_step` (0 for a new run), which an interrupted run left. Throws Error(kIo).
   Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step);
 
-  // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>".
-  // Non-finite values are written as null.
+  // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>". In the
+  // JSON, values that are not finite become null.
   void write(const std::string& kind, int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
  private:

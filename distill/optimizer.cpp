@@ -34,7 +34,7 @@ double AdamW::grad_norm() const {
 void AdamW::step(double learning_rate, double norm) {
   at::NoGradGuard guard;
   const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1.0;
-  // There are two groups: the matrices, which decay, and the rest.
+  // Updates two groups: tensors with at least two dimensions, which decay, and the rest.
   for (const bool decayed : {true, false}) {
     std::vector<at::Tensor> weights, grads, m, v, steps;
     for (size_t i = 0; i < parameters_.size(); ++i) {

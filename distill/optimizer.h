@@ -22,26 +22,28 @@ struct NamedTensor {
 
 class AdamW {
  public:
-  // `parameters` are leaf tensors, which are updated in place.
+  // `parameters` are leaf tensors. step() and load() update them in place.
   AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options);
 
-  // Returns the global norm of the gradients before clipping; a parameter without a gradient counts as zero. If it is
-  // NaN or inf, the caller must not step.
+  // Returns the global norm of the gradients before clipping; a parameter without a gradient counts as zero. If the
+  // norm is NaN or inf, the caller must not call step().
   double grad_norm() const;
-  // Updates the parameters once with their current gradients, scaled by min(1, clip / norm); `norm` is that of
+  // Updates the parameters once with their current gradients, scaled by min(1, clip / norm); `norm` is the result of
   // grad_norm().
   void step(double learning_rate, double norm);
   void zero_grad();
 
-  // The state that a checkpoint keeps: moments "exp_avg.<name>", "exp_avg_sq.<name>", "master.<name>" for low-precision
-  // parameters, and "steps". load() throws Error(kData) for a missing, unknown or wrongly shaped tensor.
+  // state() returns the tensors that a checkpoint keeps: moments "exp_avg.<name>" and "exp_avg_sq.<name>",
+  // "master.<name>" for low-precision parameters, and "steps". load() throws Error(kData) for a missing, unknown or
+  // wrongly shaped tensor.
   std::vector<NamedTensor> state() const;
   void load(const std::vector<NamedTensor>& state);
 
  private:
   std::vector<NamedTensor> parameters_;
   AdamWOptions options_;
-  std::vector<at::Tensor> masters_, exp_avg_, exp_avg_sq_, steps_;  // masters_[i] is the parameter itself in fp32
+  // masters_[i] is the fp32 copy of a parameter, or the parameter itself if it is fp32.
+  std::vector<at::Tensor> masters_, exp_avg_, exp_avg_sq_, steps_;
 };
 
 }  // namespace specdec::distill

@@ -11,9 +11,10 @@ namespace specdec::distill {
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE.
   std::string target, data, draft, out;
-  // Number of tokens that the draft proposes, the commonest of the data; 0 = all, or those that a model: draft has.
+  // Size of the draft's vocabulary, which takes the commonest tokens of the data; 0 = all tokens, or the vocabulary
+  // of the model that --draft model: names.
   int64_t draft_vocab = 0;
-  // For parse_loss. ce alone needs no target: --target then gives the tokenizer and may be a directory without weights.
+  // Text for parse_loss. ce alone needs no target model: --target may then be a directory with only a tokenizer.
   std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
   double learning_rate = 0;  // 0 = by hidden size (distill/defaults.h)
@@ -26,10 +27,10 @@ struct DistillOptions {
   int64_t accumulate = 0;
   int64_t sequence_length = 0;  // 0 = the longest row, at most the models' context
   int64_t max_steps = 0;        // 0 = by epochs or time
-  double epochs = 0;            // 0 = 3, unless steps or time are given
+  double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if a hundredth of the run does not pay for these
+  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if 64 would take over a hundredth of the run
   int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
   double temperature = 1.0;      // temperature of p and q in the loss and in the measured acceptance
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
@@ -48,7 +49,7 @@ struct LossMix {
   double nla = 0;             // −log α
   double lk_hybrid = 0;       // λ kl + (1 − λ) tv with λ = exp(−η ā), where ā is the detached mean of α
   double beta = 0.5;          // β of jsd
-  bool needs_target() const;  // for every term but ce
+  bool needs_target() const;  // true if any term but ce is used
 };
 // Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
 LossMix parse_loss(const std::string& text);

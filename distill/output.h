@@ -15,7 +15,7 @@
 
 namespace specdec::distill {
 
-// Returns everything that decides the outcome as JSON, for run.json and for the provenance inside specdec.json.
+// Returns as JSON the options that decide the outcome, for run.json and for the provenance in specdec.json.
 Json describe(const DistillOptions& options);
 // Returns the paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" if there are none.
 std::string differing_keys(const Json& a, const Json& b);
@@ -38,7 +38,7 @@ struct Outcome {
   std::string started;
   double seconds = 0;
 };
-// Suggests what to do after a verdict. `rising` means that the last measured checkpoint is the best one.
+// A suggestion of what to do after a verdict. `rising` means that the last measured checkpoint is the best one.
 struct NextStep {
   std::string reason, command;
 };

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSampleTokens = 512;
 
-// Returns the floating-point operations per token of a forward pass; counts all experts as active.
+// Returns the floating-point operations of a forward pass per token. All experts of a mixture count as active.
 double flop_per_token(const model::DecoderConfig& config) {
   const double table = config.tie_embeddings ? 0 : static_cast<double>(config.vocab_size * config.hidden_size);
   return 2 * (static_cast<double>(model::num_parameters(config)) - table);
@@ -55,7 +55,8 @@ Work work_of(const PreparationInput& in) {
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
-// Measures how many operations per second this machine does in the target; infinite if no time limit needs it.
+// Measures how many floating-point operations per second this machine does in the target's forward pass. Returns
+// infinity if there is no time limit, no target or no training row.
 double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
   const std::vector<TokenRow> sample = sample_rows(in.train.rows);
   if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty())
@@ -96,7 +97,7 @@ EvaluationStep Stages::step() {
   return [this](double share) {
     look();
     if (progress_)
-      // Stays below 100: the begin of the next stage shows that this one is done.
+      // Stays below 100: the start of the next stage shows that this one is done.
       progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});
   };
 }
@@ -139,7 +140,8 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   stages.begin("measuring the start");
   out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict,
                         {.temperature = in.options.temperature, .step = stages.step()});
-  // Set after the measurement: the comparison is with the whole draft, so what a reduced vocabulary loses counts.
+  // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
+  // the reduction loses.
   if (in.options.draft_vocab > 0) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);

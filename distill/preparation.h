@@ -16,13 +16,13 @@
 
 namespace specdec::distill {
 
-// Names and reports the stages of the preparation, one after the other. Its functions throw Error(kNetwork) when a stop
-// is requested.
+// Names the stages of the preparation and reports their progress. Its functions throw Error(kNetwork) when a stop is
+// requested.
 class Stages {
  public:
   explicit Stages(ProgressFn progress) : progress_(std::move(progress)) {}
   void begin(const std::string& name, const std::string& detail = "");
-  EvaluationStep step();  // reports the current stage; share is in [0, 1]
+  EvaluationStep step();  // returns a function that reports the progress of the current stage
 
  private:
   void look() const;
@@ -33,8 +33,9 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Keeps the first conversations of both halves, until each half has at least the given number of rows. Whatever that
-// number is, the selection half keeps at least kMinVerdictConversations, the verdict half at least twice as many.
+// Keeps the first conversations of each half, until the half has at least the given number of rows. Whatever that
+// number is, the selection half keeps at least kMinVerdictConversations and the verdict half at least twice as many, if
+// there are that many.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows);
 
 struct PreparationInput {
@@ -51,17 +52,17 @@ struct Preparation {
   int64_t selection_rows = 0, verdict_rows = 0;  // for shorten() when the run is resumed
   int64_t evaluations = kMostEvaluations;        // evaluations of the selection half over the run
 };
-// Makes the draft, shortens `held_out` to what the run can pay for, and measures the initial draft.
+// Makes the initial draft, shortens `held_out` to what the run can afford to measure, and measures the draft.
 Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& stages, const Clock& clock);
 
-// Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and the measured time
-// of a step. Returns {"batch_tokens", "accumulate", "learning_rate"} for the checkpoint, and {"step_seconds",
-// "expected_steps"} if the step was measured.
+// Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and, under a time
+// limit, the measured time of a step. Returns {"batch_tokens", "accumulate", "learning_rate"} for the checkpoint, and
+// {"step_seconds", "expected_steps"} if the step was measured.
 Json choose_settings(DistillOptions& options, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
 
-// Returns every parameter, with requires_grad set.
+// Sets requires_grad on every parameter of the draft and returns them all.
 std::vector<NamedTensor> trainable(model::Decoder& draft);
 
 }  // namespace specdec::distill

@@ -14,12 +14,13 @@ struct DistillResult {
   int exit_code = 0;  // improved 0, no_significant_gain 3, inconclusive 4
 };
 
-// Layout of RUN: run.json (options and inputs, compared on resume), checkpoints/, metrics.jsonl, events.out.tfevents.*,
-// draft/ (Hugging Face directory with specdec.json), result.json.
-// Throws Error(kUsage) if RUN exists without `resume`, or if it was made with other options or inputs (the message
-// lists the keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary; Error(kModel |
-// kConfig | kIo | kDevice); Error(kNetwork) when stopped by a signal, after saving a checkpoint, or when another
-// process works in RUN.
+// Runs a distillation in the directory RUN = options.out. RUN holds run.json (options and inputs, compared on resume),
+// checkpoints/, metrics.jsonl, events.out.tfevents.*, draft/ (Hugging Face directory with specdec.json) and
+// result.json.
+// Throws Error(kUsage) if RUN exists and `resume` is false, or if RUN was made with other options or inputs (the
+// message lists the keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary;
+// Error(kModel | kConfig | kIo | kDevice); Error(kNetwork) when a signal stops the run (training saves a checkpoint
+// first) or when another process works in RUN.
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
 
 }  // namespace specdec::distill

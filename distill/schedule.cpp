@@ -19,7 +19,8 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     const double warmup = o.warmup_ratio * limit;
     progress = std::max(progress, limit > warmup ? (elapsed_seconds - warmup) / (limit - warmup) : 1);
     if (o.total_steps == 0) {
-      // By the clock alone the very first update would have rate 0, so it gets a tenth of a step's share.
+      // At the first update no time has elapsed, so its rate would be 0. The warm-up factor is therefore at least a
+      // tenth of one step's share of the warm-up.
       const double first = 0.1 / static_cast<double>(kMinWarmupSteps);
       warm = std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps),
                                       warmup > 0 ? elapsed_seconds / warmup : 1.0));

@@ -1,5 +1,5 @@
-// Learning rate schedule: linear warm-up, then a cosine down to a fraction of the peak. Progress follows the steps of
-// the run or its elapsed time, whichever limit is nearer.
+// Learning rate schedule: linear warm-up, then a cosine down to a fraction of the peak. Progress follows the steps or
+// the elapsed time of the run, whichever is nearer to its limit.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The target as a teacher: logits without gradients, cached in memory if those of the whole training set fit.
+// The target as a teacher: it computes logits without gradients, and caches them in memory if the logits of the whole
+// training set fit.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,25 +14,25 @@
 
 namespace specdec::distill {
 
-// Returns the logits [B, S, V] of right-padded rows tokens [B, S] int64, without recording gradients.
+// Returns the logits [B, S, V] of `tokens`, [B, S] int64 with rows padded on the right, without recording gradients.
 at::Tensor frozen_logits(const model::Decoder& decoder, const at::Tensor& tokens);
 
-// Returns the logits of entries [begin, end) of Batch::rows, computed on request: [end - begin, V] in any float dtype,
-// up to a constant per row.
+// A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
+// to a constant per row. row_logits returns such a function for `decoder`, which must outlive the function.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch);
 
 class Teacher {
  public:
-  // `rows` (the training set) must outlive the teacher. If fp16 log-probabilities at all learnt positions fit in
-  // `cache_bytes`, each row is computed once, together with fixed neighbours. Its values then never depend on the batch
-  // that needed it first, so a resumed run sees the same bits.
+  // `rows` must outlive the teacher; row indices of batches refer to them. If the fp16 log-probabilities at all learnt
+  // positions fit in `cache_bytes`, each row is computed once, together with fixed neighbours. The values of a row then
+  // do not depend on which batch needs it first, so a resumed run sees the same bits.
   Teacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes);
 
   const model::Decoder& target() const { return *target_; }
   bool cached() const { return cached_; }
-  // Returns [B·S, V] logits for a batch of the training set, up to a constant per row; only the values at batch.rows
-  // are specified.
+  // Returns the logits [B·S, V] of a batch of these rows, up to a constant per row; only the values at batch.rows are
+  // specified.
   at::Tensor logits(const Batch& batch);
   // Returns the logits at batch.rows only. The teacher must outlive the result.
   RowLogits rows(const Batch& batch);
@@ -45,7 +46,7 @@ class Teacher {
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;
   std::vector<size_t> group_of_;
-  // Cached log-probabilities per row, [R, V] fp16 at the learnt positions; undefined until its group was computed.
+  // kept_[i]: log-probabilities [R, V] fp16 of row i at its learnt positions; undefined until its group is computed.
   std::vector<at::Tensor> kept_;
 };
 

@@ -116,7 +116,8 @@ Trainer::StepFigures Trainer::train_step() {
   for (int64_t i = 0; i < options_.accumulate; ++i) batches.push_back(batcher_.next());
   optimizer_.zero_grad();
   StepFigures out;
-  // A step of a large model takes longer than a stop may take, so the step is abandoned as if it had not begun.
+  // A step of a large model can take longer than a stop request may wait, so a stop abandons the step as if it had not
+  // begun.
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
@@ -170,7 +171,7 @@ void Trainer::roll_back() {
 }
 
 bool Trainer::measure() {
-  // without held-out rows the latest checkpoint ranks highest
+  // Without held-out rows the score is the step, so the latest checkpoint ranks highest.
   Measured m{step_, static_cast<double>(step_), last_loss_};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
@@ -192,8 +193,8 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
-  // Weights that are not finite are not saved: the next loss will not be finite either, and the run goes back to the
-  // last checkpoint.
+  // Weights that are not finite are not saved. The next loss will not be finite either, and the run then goes back to
+  // the last checkpoint.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
   if (!finite) {
@@ -244,7 +245,7 @@ TrainingSummary Trainer::run() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // the resumed run will measure it
+      } catch (const GivenUp&) {  // the resumed run will measure this step
       }
     }
     if (last && measured_step_ == step_) break;

@@ -23,8 +23,8 @@
 
 namespace specdec::distill {
 
-// Decides what to do about a loss or gradient that is not finite: it skips the update; after three in a row it goes
-// back to the last checkpoint with half the learning rate; after three such roll-backs it gives up.
+// Decides what to do about a step whose loss or gradient is not finite. It skips the update; after three such steps in
+// a row it goes back to the last checkpoint with half the learning rate; after three roll-backs it gives up.
 class FaultPolicy {
  public:
   enum class Action { kStep, kSkip, kRollBack, kStop };
@@ -40,9 +40,9 @@ struct TrainerOptions {
   std::filesystem::path run_directory;
   LossOptions loss;
   AdamWOptions adamw;
-  ScheduleOptions schedule;  // total_steps and time limit are those of the run; at least one is set
+  ScheduleOptions schedule;  // with total_steps or the time limit of the run, or both
   int64_t batch_tokens = 4096, accumulate = 1;
-  int64_t evaluations = kMostEvaluations;  // number over the run
+  int64_t evaluations = kMostEvaluations;  // number of evaluations over the run
   int64_t evaluate_every = 0;              // steps; 0 = spread `evaluations` over the run
   int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
   uint64_t seed = 0;
@@ -58,11 +58,11 @@ struct TrainerData {
 
 struct TrainingSummary {
   int64_t steps = 0, tokens = 0;  // tokens seen, without padding
-  double seconds = 0;             // training time of all sessions together
+  double seconds = 0;             // training time, including the time before a resume
   double last_loss = 0;
   int64_t skipped_steps = 0;
   int rollbacks = 0;
-  double tokens_per_second = 0;  // in training steps only
+  double tokens_per_second = 0;  // in the training steps of this process
   std::vector<Measured> measured;
 };
 
@@ -73,9 +73,8 @@ class Trainer {
           ProgressFn progress);
 
   void resume(const Checkpoint& checkpoint);
-  // Trains until the limit; step 0 is measured and saved first. Throws Error(kNetwork), after saving, when a stop was
-  // requested, Error(kInternal) when the loss stays non-finite after three roll-backs, and Error(kIo) if the disk is
-  // full.
+  // Trains until the limit; step 0 is measured and saved first. Throws Error(kNetwork), after saving, when a stop is
+  // requested; Error(kInternal) when the loss stays non-finite after three roll-backs; Error(kIo) if the disk is full.
   TrainingSummary run();
 
  private:
@@ -86,7 +85,7 @@ class Trainer {
   };
   bool finished() const;
   double fraction() const;
-  double evaluations_due() const;  // evaluations that should be done by now
+  double evaluations_due() const;  // number of evaluations that should be done by now
   double elapsed() const;
   StepFigures train_step();
   bool measure();  // returns false if the score is not finite; throws GivenUp when a stop is requested
@@ -111,7 +110,7 @@ class Trainer {
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
-  int evaluations_ = 0;  // evaluations that are done
+  int evaluations_ = 0;  // the next evaluation is due when evaluations_due() reaches this number
   std::vector<Measured> measured_;
 };
 

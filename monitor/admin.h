@@ -1,5 +1,5 @@
-// A client of the server's admin listener (docs/serve.md), which puts drafts on trial, promotes and drops them. Also
-// decides what a trial's scores mean.
+// A client of the server's admin listener (docs/serve.md), which puts drafts on trial, promotes and drops them.
+// judge_trial() decides from the scores how a trial ends.
 #pragma once
 
 #include <string>
@@ -22,10 +22,11 @@ class Admin {
   Reply drafts();                  // sends a GET; throws Error(kNetwork) if the server does not answer
   Reply order(const Json& order);  // sends a POST; throws as drafts() does
 
-  // Orders whatever is missing for this draft to serve all conversations: nothing, promote, or load and promote. `id`
-  // is the draft's fingerprint. Returns "", or why it does not serve them yet.
+  // Sends the orders that are missing for this draft to serve all conversations: none, promote, or load and promote.
+  // Drops another draft from its trial first. `id` is the draft's fingerprint. Returns "", or the reason why the draft
+  // does not serve all conversations yet.
   std::string serve(const std::string& draft, const std::string& id);
-  // Takes the draft off its trial if it is on one. Returns "", or why that failed.
+  // Takes the draft off its trial if it is on one. Returns "", or the reason why that failed.
   std::string drop(const std::string& id);
 
  private:
@@ -35,13 +36,13 @@ class Admin {
   Secret key_;
 };
 
-// Returns the fingerprint of the "serving" or the "candidate" draft in a reply, "" if there is none.
+// Returns the fingerprint of the draft under `which` ("serving" or "candidate") in a reply, "" if there is none.
 std::string draft_id_of(const Json& status, const char* which);
 
-// Decides by the scores of a trial: "better" if the lower end of the paired difference is above −margin and the
-// candidate is not certainly below the floor; "worse" if the upper end is below 0 or the candidate is certainly below
-// the floor; else "" (wait). The server's interval holds at any time it is looked at (a betting confidence sequence
-// over conversations, on (1 + difference) / 2).
+// Decides by the scores of a trial. "worse": the candidate is certainly below the floor. Otherwise "better": the lower
+// end of the paired difference is above −margin. Otherwise "worse": its upper end is below 0. Otherwise "": wait. The
+// server's interval is valid whenever it is read (a betting confidence sequence over conversations, on (1 + difference)
+// / 2).
 struct Trial {
   std::string decision, text;
 };

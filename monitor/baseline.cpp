@@ -14,7 +14,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-// With fewer steps a position's mean is mostly noise. Neither this position nor a later one is judged.
+// With fewer steps, a position's mean is mostly noise. Such a position and all later ones are not judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
 constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum has the wander of all requests
@@ -39,8 +39,8 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// x is in time order. Both results are the largest over the bucket lengths. If only N = wander² / se² independent
-// swings were seen, the variance is known only to ±√(2/N) of itself, so its upper 95 % bound is taken.
+// x is in time order. Both results are the largest over the bucket lengths. With N = wander² / se² independent swings,
+// the variance is known only to ±√(2/N) of itself, so its one-sided 95 % upper bound is taken.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -88,14 +88,14 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // Lucky requests reach more positions. So they weigh more in these sums than in the mean over requests, which is what
-  // the detector watches, and the late positions promise them less. The report shows the first effect only; both
-  // together are up to twice as large (simulated).
+  // Two effects make these pooled sums differ from the mean over requests, which the detector watches. Lucky requests
+  // reach more positions, so they weigh more in the sums. And the late positions that they reach have a lower expected
+  // overlap. The report shows the first effect only; both together are up to twice as large (simulated).
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
   for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
-  // The report's interval is the two-sided 90 % one.
+  // The report's interval is the two-sided 90 % interval.
   b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);
   b.share = share;
   b.n = rollout.alpha.n;
@@ -120,7 +120,7 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // too few requests to judge: they are not watched
+    baseline.folded.clear();  // too few requests to judge: folded strata are not watched
 }
 
 // Estimates a baseline from two passes over the same records: the first forms the strata, the second compares every
@@ -143,7 +143,7 @@ class BaselineEstimator {
     strata_[stratum_key(r)].add(r.counts);
   }
 
-  // Otherwise the result says what is missing.
+  // Returns whether there are enough requests over enough days. If not, result_.problem says what is missing.
   bool has_enough() {
     result_.days = result_.requests > 0 ? static_cast<double>(last_ - first_) / 86400 : 0;
     const int64_t needed = BaselineNeeds::kBucket * needs_.min_buckets;

@@ -1,5 +1,5 @@
-// The acceptance expected while nothing is wrong, by stratum and position, taken from the gate's roll-outs or from
-// recorded traffic. The detector and the charts compare the traffic with it.
+// The acceptance expected while nothing is wrong, by stratum and position. It comes from the gate's roll-outs or from
+// recorded traffic, and the detector and the charts compare the traffic with it.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace specdec::monitor {
 
-// The baseline of one stratum, in the statistic that the server exports.
+// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), which is also what the server exports.
 struct StratumBaseline {
-  static constexpr size_t kPositions = 8;  // as in the records: later positions are folded into the eighth
+  static constexpr size_t kPositions = 8;  // as in the records: later positions are added to the eighth
   // b_i by position. If there are fewer than kPositions, the later positions were not measured.
   std::vector<double> overlap;
   double mean = 0;  // mean of the requests' x (detector.h)
@@ -34,19 +34,19 @@ struct Baseline {
   static constexpr int kVersion = 1;  // file schema "specdec.baseline/1"
   static constexpr size_t kMaxStrata = 30;
   using Stratum = std::pair<const std::string, StratumBaseline>;  // a stratum with its name
-  std::map<std::string, StratumBaseline> strata;                  // "" holds all other requests, see find()
-  std::set<std::string> folded;  // names of strata that were too small and are part of ""
-  bool open = true;              // from a report: "" also takes unknown domains, if they have the gate's conditions
-  std::string conditions;        // if open: the part of the key after the domain
+  std::map<std::string, StratumBaseline> strata;                  // "" holds the other requests; see find()
+  std::set<std::string> folded;  // names of strata that were too small and became part of ""
+  bool open = true;              // true if from a report: "" also takes unknown domains under the gate's conditions
+  std::string conditions;        // if open: the part of a stratum's name after the domain
   std::string draft, target;     // first 12 digits of the fingerprints, "" = not stated
 
-  // Returns a pointer to the stratum that judges `key`, or null if no stratum does.
+  // Returns a pointer to the stratum whose baseline applies to `key`, or null if there is none.
   const Stratum* find(const std::string& key) const;
 };
 
-// Returns the stratum's name: domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × what x is.
-// Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for no domain. The usual bin (.7, 1.2] and
-// free text have no mark; "eff" marks records that only know accepted / drafted.
+// Returns the stratum's name: domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × overlap or
+// efficiency. Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for no domain. The usual bin
+// (.7, 1.2] and free text have no mark; "eff" marks records that state only accepted / drafted.
 std::string stratum_key(const AcceptanceRecord& record);
 std::string stratum_conditions(double temperature, bool constrained, bool efficiency);
 
@@ -55,9 +55,9 @@ std::string stratum_conditions(double temperature, bool constrained, bool effici
 // Error(kData) if the report has no roll-out.
 Baseline baselines(const ValidationReport& report);
 
-// With fewer requests, or over a shorter time, wander and noise cannot be told apart.
+// The least data for a baseline. With fewer requests, or over a shorter time, wander and noise cannot be told apart.
 struct BaselineNeeds {
-  int64_t min_stratum = 200;  // requests that make a stratum of its own; smaller ones are folded into ""
+  int64_t min_stratum = 200;  // requests that make a stratum of its own; smaller ones become part of ""
   static constexpr int64_t kBucket = 50;
   int64_t min_buckets = 20;  // number of buckets of kBucket requests
   double min_days = 1;
@@ -66,15 +66,17 @@ struct EstimatedBaseline {
   Baseline baseline;
   int64_t requests = 0, skipped = 0;  // skipped: requests with fewer than 8 tested positions
   double days = 0, wander = 0;        // wander of all strata together
-  std::string problem;                // why there is too little data for a baseline; "" = it is good
+  std::string problem;                // why there is too little data for a baseline; "" = there is enough
 };
-// Estimates a baseline from requests. `for_each(take)` is called twice and gives every record, in any order.
-// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i, all moved by one number so that the requests' mean bet, Σ (b_t − x_t)
-//   / (1 − b_t + .01), is 0, because reaching late positions is itself luck.
+// Estimates a baseline from requests. `for_each(take)` is called once, and again if there is enough data. Each call
+// must pass every record to `take`, in any order.
+// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. All b_{s,i} of a stratum are then moved by one number, so that the
+//   requests' mean bet, Σ (b_t − x_t) / (1 − b_t + .01), is 0. This is needed because reaching late positions is itself
+//   luck.
 // * wander: the square root of the between-bucket variance component of the residuals in time order (one-way ANOVA). It
-//   is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to the upper end of its
-//   95 % interval. All strata share it; a stratum whose own wander is larger uses its own.
-// * standard_error: that of the bucket means if it is larger than that of independent requests.
+//   is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to its one-sided 95 %
+//   upper bound. All strata share it; a stratum whose own wander is larger uses its own.
+// * standard_error: the larger of the standard errors from bucket means and from independent requests.
 EstimatedBaseline estimate_baseline(
     const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each,
     const BaselineNeeds& needs = {});

@@ -1,5 +1,5 @@
-// `monitor check` compares the target's fingerprint, judges acceptance, and does what follows from the verdict. check()
-// does this once; `watch` repeats it.
+// `monitor check` compares the target's fingerprint, judges acceptance, and does the actions that follow from the
+// verdict. check() does this once; `watch` repeats it.
 #pragma once
 
 #include <string>
@@ -18,15 +18,15 @@ struct CheckResult {
   int exit_code = 0;
 };
 
-// First finishes what an earlier check began. Then reads the sources, commits what follows, and does it. Also writes
-// the result to <state>.report.json. An alarm stays until another package or `acknowledge` ends it. Throws
-// Error(kUsage) for bad options, Error(kData | kModel) for a bad package, records or metrics page, Error(kNetwork) if a
-// URL does not answer or another check or one of its children is still running (<state>.lock), and Error(kIo) for the
-// state file.
+// First finishes the actions that an earlier check began. Then reads the sources, commits the verdict and its
+// transition, and runs the new actions. Also writes the result to <state>.report.json. An alarm stays until the
+// detectors are restarted: by another package, by `acknowledge`, or by a probe. Throws Error(kUsage) for bad options,
+// Error(kData | kModel) for a bad package, records or metrics page, and Error(kIo) for the state file. Throws
+// Error(kNetwork) if a URL does not answer, or if another check or one of its children still holds <state>.lock.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
-// Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, changed
-// as --fail-on says.
+// Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, unless
+// `fail_on` (--fail-on) changes them.
 int monitor_exit_code(Verdict verdict, const std::string& fail_on);
 
 }  // namespace specdec::monitor

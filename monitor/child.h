@@ -1,5 +1,5 @@
 // Runs a command as a child process that survives if the monitor is killed. The child keeps the monitor's lock until it
-// ends and writes its exit code where the next check finds it, so nothing runs twice.
+// ends, and its exit code is written to a file that the next check finds. So nothing runs twice.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +12,9 @@ namespace specdec::monitor {
 struct ChildOrder {
   std::vector<std::string> argv = {};
   std::vector<std::pair<std::string, std::string>> environment = {};  // added to the monitor's own
-  // After it has ended, the child leaves its exit code in <outcome>.code and its stdout in <outcome>.out.
+  // Once the child has ended, its exit code is in <outcome>.code and, if captured, its stdout in <outcome>.out.
   std::filesystem::path outcome = {};
-  bool capture = false;  // false: its stdout goes to our stderr, because our stdout is for the result
+  bool capture = false;  // false: its stdout goes to our stderr, because our own stdout is only for the result
   int lock = -1;         // descriptor that the child keeps open
 };
 struct ChildEnd {
@@ -22,13 +22,13 @@ struct ChildEnd {
   std::string output;  // at most 16 MiB
 };
 
-// Runs the command to its end, or returns the recorded end of an earlier start. Passes a stop request on to the child
-// as SIGTERM. Throws Error(kInternal) if it cannot be started, Error(kIo) if its files cannot be written.
+// Runs the command to its end, or returns the recorded end of an earlier run. Passes a stop request on to the child as
+// SIGTERM. Throws Error(kInternal) if the child cannot be started, Error(kIo) if its files cannot be written.
 ChildEnd run_child(const ChildOrder& order);
-// Removes the files of an outcome that is on record.
+// Removes an outcome's files, once the outcome is in the state.
 void forget_outcome(const std::filesystem::path& outcome);
 
-// Returns the arguments of /bin/sh -c with this command.
+// Returns the argument vector that runs this command with /bin/sh -c.
 std::vector<std::string> shell(const std::string& command);
 
 }  // namespace specdec::monitor

@@ -3,11 +3,11 @@
 // its bets are capped, and bucket means vary little.) The mean of a bucket depends on what the engine counts:
 // * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
 // * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
-//   accepted_{i−1} and reached_0 = drafts. Sound while K is fixed. If drafted is also counted by position
-//   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}); sound if K does not follow
+//   accepted_{i−1} and reached_0 = drafts. This is valid while K is fixed. If drafted is also counted by position
+//   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not follow
 //   acceptance.
 // * neither: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's own first kPhaseOne
-//   buckets. A draft that is bad from the start is not noticed, and another K looks like a change.
+//   buckets. A draft that is bad from the start is then not noticed, and a change of K looks like a drop or a rise.
 #pragma once
 
 #include <cstdint>
@@ -22,37 +22,38 @@ namespace specdec::monitor {
 
 // The figures of one engine's counters, summed over all its servers.
 struct ChartView {
-  std::string sources;  // the URLs that they come from
+  std::string sources;  // the URLs that the counters come from
   int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
-  // Tested tokens and means of the judged scrapes. `expected` is 0 if they are compared with their own first scrapes.
+  // Tested tokens and means of the judged scrapes. `expected` is 0 if the chart compares them with its own first
+  // scrapes.
   double tested = 0, acceptance = 0, expected = 0;
-  double waiting = 0;  // tokens tested since, still too few to be judged
+  double waiting = 0;  // tokens tested since the last judged scrape, too few to be judged
 };
 
 class CounterChart {
  public:
-  static constexpr int64_t kPhaseOne = 10;  // buckets that estimate the spread before the chart may alarm
+  static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
   static constexpr double kMinTested = 50;  // positions reached in a bucket; a smaller bucket waits for more
-  // The CUSUM's k in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
+  // k of the CUSUM, in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
   static constexpr double kReference = 0.5;
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 
   // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
   bool add(const Counters& bucket);
-  std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the chart is made anew
-  std::string note() const { return note_; }    // about the last bucket, such as that speculation went silent
+  std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted
+  std::string note() const { return note_; }    // about the last bucket, such as that speculation is off
   int64_t buckets() const { return n_; }
 
   // Returns the figures of the buckets judged so far; `sources` names their URLs.
   ChartView view(const std::string& sources) const;
 
   Json state() const;
-  // Returns false and restores nothing if no chart can hold these numbers; the chart then starts anew.
+  // Returns false and restores nothing if the state has numbers that no chart can have; the chart then starts anew.
   bool restore(const Json& state);
 
  private:
-  // The sums of one bucket. If `own`, it is compared with the chart's own first buckets.
+  // Sums over one bucket. If `own`, it is compared with the chart's own first buckets instead of the gate's figures.
   struct Bucket {
     double tested = 0, sum = 0, expected = 0;
     bool own = false;

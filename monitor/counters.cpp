@@ -14,9 +14,9 @@ namespace {
 
 constexpr size_t kMaxPosition = 64;
 constexpr size_t kMaxSeries = 20000, kMaxShown = 120;
-constexpr double kMostPerSecond = 1e7;  // tokens or steps of one replica; no server makes more
+constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// The server goes on counting while its counters are read one after the other, so one may be behind another by this
+// A server goes on counting while its counters are read one after the other, so one counter may lag another by this
 // much.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
@@ -118,7 +118,7 @@ const std::string* position_label(const Sample& s) {
   return nullptr;
 }
 
-// Labels that say what is counted, not which replica counts.
+// Labels that describe what is counted and do not belong to the replica's identity.
 constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
 
 std::string key_of(const Sample& s, bool of_replica) {
@@ -242,7 +242,7 @@ class Collector {
   std::map<std::string, std::string> bad_;  // replica → the problem with its numbers
 };
 
-// Returns why a replica cannot have counted this between two scrapes, "" = it can.
+// Returns the reason why a replica cannot have counted these numbers between two scrapes, "" = they are possible.
 std::string contradiction(const Counters& c) {
   const auto above = [](double part, double whole) { return part > whole * (1 + kSlackShare) + kSlack; };
   if (c.drafted > 0 && above(c.accepted, c.drafted)) return "more accepted than drafted";
@@ -384,7 +384,7 @@ Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.is_object() || !o.contains("series")) return c;  // a version that kept sums: the next scrape starts anew
+  if (!o.is_object() || !o.contains("series")) return c;  // a version that stored sums wrote it: start anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
   c.time = json_int(o, "time", {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {

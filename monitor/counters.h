@@ -1,5 +1,5 @@
-// Acceptance counters from a page in Prometheus' text format or from a Prometheus server. Knows the names that specdec,
-// vLLM, SGLang, TensorRT-LLM and llama.cpp use.
+// Acceptance counters from a page in Prometheus' text format or from a Prometheus server. Recognises the names that
+// specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp use.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct ServedPair {
   bool operator==(const ServedPair&) const = default;
 };
 
-// One scrape: the series as they are, one for each label set (engine, rank, instance, …), and their sums. Do not
-// subtract the sums of two scrapes, because that would hide the restart of a replica; use difference().
+// The counters of one scrape: its series, one for each label set (engine, rank, instance, …), and their sums. To
+// compare two scrapes, use difference(): subtracting their sums would hide the restart of a replica.
 struct Counters {
   bool any = false;    // the page has speculation series; false is not the same as zero counts
   std::string engine;  // specdec | vllm | sglang | trtllm | llamacpp
   int64_t time = 0;    // unix seconds of the scrape, 0 = unknown
-  // "name{label=\"value\",…}" → value, with sorted labels; holds only the series that are summed here.
+  // "name{label=\"value\",…}" → value, with sorted labels. Holds only the series that the sums below are made of.
   std::map<std::string, double> series;
-  // `drafts` counts verification steps, for SGLang its verify calls.
+  // `drafts` counts verification steps (for SGLang, its verify calls).
   double drafts = 0, drafted = 0, accepted = 0, generated = 0;
   // By position. Only TensorRT-LLM has drafted_at, and only specdec has reached_at and overlap_sum_at.
   std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;
@@ -53,23 +53,23 @@ class PageError final : public Error {
 // replica is left.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
-// Parses the answer of GET /api/v1/query, an instant vector of the raw counters. The rules are those of
+// Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as
 // parse_exposition().
 Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Returns now − before by series. If a series of a replica (its labels except the position) fell, the replica was
-// restarted, and all of its series count from zero. A new replica counts only from now on. A replica whose counters
-// rose faster than any server can count, or that accepted more than it drafted, is set aside.
+// restarted, and all of its series count from zero. A replica that is not in `before` is left out. A replica is set
+// aside if its counters rose faster than any server can count, or if it accepted more than it drafted.
 Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
-// Returns no series for a state of another version or with numbers that no counter holds; the next scrape then starts
-// anew.
+// Returns no series if the state was written by another version or has numbers that no counter can have; counting then
+// starts with the next scrape.
 Counters counters_from_json(const Json& object, const std::string& where);
 
-// Returns every engine whose counters are known, by its name in Counters::engine.
+// Returns the names of all engines whose counters are known, as in Counters::engine.
 std::set<std::string> counter_engines();
 
-// Returns the PromQL for all of these counters with the labels of `match` (such as job="vllm"), "" = any.
+// Returns the PromQL for the counters of all these engines with the labels of `match` (such as job="vllm"), "" = any.
 std::string counters_query(const std::string& match);
 
 }  // namespace specdec::monitor

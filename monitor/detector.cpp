@@ -87,8 +87,8 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
     strata_[name];
     if (b.n >= Amber::kPhaseOne) widest = std::max(widest, b.sd);
   }
-  // Takes the limit of the stratum with the largest sd, for which a drop of δ is the fewest standard deviations. It is
-  // the highest limit, so it holds for the others too.
+  // Takes the limit for the stratum with the largest sd, in which a drop of δ is the fewest standard deviations. It is
+  // the highest of the limits, so the other strata do not raise more false warnings.
   if (widest > 0) amber_.limit = cusum_limit(Amber::kDrop / (2 * widest), requests_between_false_alarms);
 }
 
@@ -173,7 +173,7 @@ MixTest Detector::mix_test() const {
     if (seen > 0) test.g += 2 * seen * std::log(seen * (now + reference) / (both * now));
     if (then > 0) test.g += 2 * then * std::log(then * (now + reference) / (both * reference));
     const double q = (seen + 0.5) / (now + 0.5),
-                 p = (then + 0.5) / (reference + 0.5);  // the 0.5 keeps an empty cell from making it infinite
+                 p = (then + 0.5) / (reference + 0.5);  // the 0.5 keeps psi finite if a cell is empty
     test.psi += (q - p) * std::log(q / p);
   }
   if (strata > 1) test.p_value = chi_square_p_value(std::max(test.g, 0.0), strata - 1);

@@ -28,7 +28,8 @@ void take(const Json& from, const char* key, Json& to, const char* as) {
     to[as] = *it;
 }
 
-// The same name may occur twice if a token's bytes are not valid text alone. Such tokens are told apart by their order.
+// Adds a token. Two tokens may have the same name if their bytes are not valid text alone; "'" is then added to the
+// later name.
 void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, const std::string& where) {
   if (!token.is_string() || !logprob.is_number())
     throw PageError(where + ": expected tokens with their log-probabilities");
@@ -80,7 +81,7 @@ net::HttpReply Endpoint::get(const std::string& url) {
   return http_->once(request);
 }
 
-// Returns a JSON object of the server, or null if it has no such page: engines differ.
+// Returns a JSON object that the server has at `path`, or null if it has none: engines differ.
 Json Endpoint::page(const std::string& path) {
   const net::HttpReply reply = get(server_ + path);
   if (reply.status != 200 || !reply.problem.empty()) return nullptr;
@@ -169,7 +170,7 @@ net::HttpReply Endpoint::ask(const Way& way, const std::string& prompt, int max_
   return reply;
 }
 
-// Returns the first choice. Also remembers system_fingerprint, which is a hint by itself.
+// Returns the first choice. Also remembers the reply's system_fingerprint, which is a hint by itself.
 Json Endpoint::answer(const Way& way, const std::string& prompt, int max_tokens, double temperature) {
   const std::string where = base_ + "/" + way.route;
   const net::HttpReply reply = ask(way, prompt, max_tokens, temperature);

@@ -1,5 +1,5 @@
-// Asks a remote OpenAI-compatible endpoint about the model that it serves. Calls only the given URL and its neighbours
-// on the same server, follows no redirects, and bounds the replies. The key is sent nowhere else and appears in no
+// Asks a remote OpenAI-compatible endpoint about the model that it serves. Calls only the given URL and other paths on
+// the same server, follows no redirects, and bounds the replies. The key is sent nowhere else and appears in no
 // message.
 #pragma once
 
@@ -22,7 +22,7 @@ struct EndpointOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// The way in which the endpoint gives log-probabilities or, if it cannot, text.
+// The request by which the endpoint gives log-probabilities or, if it has none, text.
 struct Way {
   std::string route;  // "chat/completions" or "completions"
   int top = 0;        // number of likeliest tokens per call; 0 = no log-probabilities
@@ -34,15 +34,18 @@ class Endpoint {
   // Throws Error(kUsage) for a URL that is not http(s) or that contains a password.
   explicit Endpoint(EndpointOptions options);
 
-  // Returns those of these keys that exist: {"id", "owned_by", "created", "root", "parent", "max_model_len",
-  // "specdec_target"} of /models, "version" of /version (vLLM), "model_path" and "weight_version" of /get_model_info
-  // and /server_info (SGLang), "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp). Only
-  // /models must answer: throws Error(kNetwork) if it does not, Error(kUsage) if the key is refused or the model is not
-  // served, PageError if the answer is not a model list.
+  // Returns an object with these keys, as far as the server gives them:
+  // * "id", "owned_by", "created", "root", "parent", "max_model_len" and "specdec_target" of /models;
+  // * "version" of /version (vLLM);
+  // * "model_path" and "weight_version" of /get_model_info and /server_info (SGLang);
+  // * "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp).
+  // If the server gives "specdec_target", only /models is asked. Only /models must answer: throws Error(kNetwork) if it
+  // does not, Error(kUsage) if the key is refused or the model is not served, PageError if the answer is not a model
+  // list.
   Json identity();
 
   // Returns the first way that works: tries chat before completions, 20 tokens before 5, log-probabilities before text
-  // alone. Throws Error(kNetwork), and Error(kUsage) if the key is refused; so do the next two functions.
+  // alone. This function and the next two throw Error(kNetwork), and Error(kUsage) if the key is refused.
   std::optional<Way> find_way();
   // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities.
   TopLogprobs first_token(const Way& way, const std::string& prompt);

@@ -71,7 +71,7 @@ void choose(std::vector<uint32_t>& order, size_t n, PhiloxStream& stream) {
   for (size_t i = 0; i < n; ++i) std::swap(order[i], order[i + stream.below(order.size() - i)]);
 }
 
-// Returns where each newest call is on the line from the pool's mean (0) to the mean of the newest (1).
+// Returns the place of each newest call on the line from the pool's mean (0) to the mean of the newest calls (1).
 std::vector<double> places(const Rows& rows) {
   std::vector<double> mean(rows.width, 0), way(rows.width, 0);
   for (size_t i = 0; i < rows.size(); ++i)
@@ -117,8 +117,8 @@ double second_group(std::vector<double> x) {
   return share;
 }
 
-// Two modes means that in at least half of the prompts some calls are as before and some are not. A changed model that
-// answers some prompts as before is a different case: there all calls of a prompt agree.
+// Finds two modes if in at least half of the prompts only some of the calls have changed. A changed model that answers
+// some prompts as before does not count: there all calls of one prompt agree.
 void find_modes(const std::vector<Rows>& prompts, Comparison& out) {
   size_t mixed = 0;
   double shares = 0;
@@ -178,7 +178,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
 }
 
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream) {
-  // of each text with the others of its prompt, the newest first
+  // likeness[prompt][text]: mean common part of this text with the prompt's other texts; the newest text comes first
   std::vector<std::vector<double>> likeness(pool.size());
   double seen = 0;
   size_t changed = 0;

@@ -1,14 +1,15 @@
-// Tests whether the newest answers of a remote model are exchangeable with its earlier ones. Uses log-probability
-// tracking (Chauvin et al., arXiv 2512.03816): asks many times for the first token after a one-character prompt, its
-// likeliest alternatives and their log-probabilities. Pure functions.
+// Tests whether the newest answers of a remote model are exchangeable with its earlier answers. Uses log-probability
+// tracking (Chauvin et al., arXiv 2512.03816): asks many times for the first token after a one-character prompt, with
+// its likeliest alternatives and their log-probabilities. Pure functions.
 //
-// Looking daily does not inflate false alarms: each look is tested by permutation against a pool of earlier looks.
-// Under "nothing changed", given the union of pool and newest calls, every subset of that size is equally likely to be
-// the newest. The pool for the next look depends on that union alone (a uniform subset of it, drawn regardless of which
-// call came from where). So the p-values of all looks are jointly super-uniform, as independent ones are (Vovk,
-// Nouretdinov, Gammerman, ICML 2003, for conformal p-values). The calibrator f below turns each into an e-value (Vovk
-// and Wang, Annals of Statistics 2021, section 2), and M ← (M + 1) · f(p) is a Shiryaev–Roberts e-detector: with an
-// alarm at M ≥ A the mean number of looks to a false alarm is at least A (Shin, Ramdas, Rinaldo 2024).
+// Testing daily does not inflate false alarms. Each test compares the newest calls with a pool of earlier calls, by
+// permutation. If nothing has changed, then given the union of the two, every subset with as many calls as the newest
+// is equally likely to be the newest. The pool of the next test is a uniform subset of this union, drawn
+// regardless of which calls were the newest. So the p-values of all tests are jointly super-uniform, as independent
+// ones are (Vovk, Nouretdinov, Gammerman, ICML 2003, for conformal p-values). The calibrator f below turns each p-value
+// into an e-value (Vovk and Wang, Annals of Statistics 2021, section 2). M ← (M + 1) · f(p) is a Shiryaev–Roberts
+// e-detector. With an alarm at M ≥ A, the mean number of tests to a false alarm is at least A (Shin, Ramdas, Rinaldo
+// 2024).
 #pragma once
 
 #include <cstdint>
@@ -28,30 +29,32 @@ using LogprobCalls = std::vector<std::vector<TopLogprobs>>;
 struct Comparison {
   double statistic = 0;  // mean over tokens of |difference of the mean log-probabilities|, in nats
   double p = 1;          // (1 + permutations at least as extreme) / (1 + permutations)
-  // If there are two modes, the share of the calls that changed; for texts, the share that depart sooner than before.
+  // If two_modes, the share of the calls that changed. For texts, the share of the prompts whose newest text departs
+  // sooner from the other texts than any earlier text does.
   double share_changed = 0;
-  bool two_modes = false;  // within a prompt some calls are as before and some are not: several backends answer
+  bool two_modes = false;  // within a prompt only some calls have changed: several backends answer
 };
 
-// If a token is missing among a call's likeliest, the smallest log-probability of that call is used for it. Considers
-// at most 32 tokens per prompt, those that are in most calls. Both arguments have the same prompts, and every prompt
-// has a call in each.
+// Compares log-probabilities. A token that is missing in a call gets the call's smallest log-probability. Considers at
+// most 32 tokens per prompt, those that occur in the most calls. Both arguments have the same prompts, with at least
+// one call for every prompt.
 Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int permutations, PhiloxStream& stream);
 
-// Compares greedy texts, for endpoints without log-probabilities. Two texts of a prompt are compared by their common
-// beginning. The newest is compared with the pool's texts as these are with each other, because batching makes even one
-// model differ. A permutation declares another text of the prompt the newest. The statistic is 1 − the mean common
+// Compares greedy texts, for endpoints without log-probabilities. Two texts of a prompt are compared by the length of
+// their common beginning. The pool's texts are also compared with each other, because batching makes even an unchanged
+// model differ. A permutation takes another text of each prompt as the newest. The statistic is 1 − the mean common
 // part.
 using Texts = std::vector<std::vector<std::string>>;  // [prompt][text]
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream);
 
-// f(p) = ½ (B + 1) [p ≤ 1/(B + 1)] + ½ · ½ p^(−½): a calibrator (∫ f ≤ 1, decreasing) for p-values of B permutations,
-// which reaches ½ (B + 1) in one look.
+// f(p) = ½ (B + 1) [p ≤ 1/(B + 1)] + ½ · ½ p^(−½). This is a calibrator (∫ f ≤ 1, decreasing) for the p-values of B
+// permutations, and it reaches ½ (B + 1) in one test.
 double e_value(double p, int permutations);
-// Returns log of (exp(log_m) + 1) · e. The start is log_m = −∞ (M = 0).
+// Returns log((exp(log_m) + 1) · e). The first log_m is −∞ (M = 0).
 double next_log_m(double log_m, double e);
 
-// Returns a uniform subset of both, with at most `keep` calls per prompt.
+// Joins the calls of `pool` and `newest` for each prompt and returns at most `keep` of them, chosen uniformly at
+// random.
 LogprobCalls thin(const LogprobCalls& pool, const LogprobCalls& newest, size_t keep, PhiloxStream& stream);
 Texts thin(const Texts& pool, const std::vector<std::string>& newest, size_t keep, PhiloxStream& stream);
 

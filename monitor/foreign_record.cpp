@@ -15,7 +15,7 @@ constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
 constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 
-// Errors name the place and the problem. They do not repeat the text found there, because it comes from outside.
+// Errors name the place and the problem. They do not repeat the text found there, because the line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }
@@ -24,7 +24,7 @@ int64_t count(const Json& object, const char* key, const std::string& where) {
   return whole_figure(object, key, AcceptanceFigure::kTokens, where);
 }
 
-// Reads a number of draft tokens from a key of an object.
+// Parses an object's key that is a number of draft tokens.
 int64_t width_of(const std::string& key, const std::string& where) {
   int64_t width = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), width);
@@ -33,7 +33,7 @@ int64_t width_of(const std::string& key, const std::string& where) {
   return width;
 }
 
-// Reads the number of steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
+// Reads a histogram of steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
 std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
   std::vector<int64_t> steps;
   const auto put = [&](size_t j, const Json& n) {
@@ -117,7 +117,7 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
     if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
 }
 
-// vLLM, TensorRT-LLM and AIPerf write the same figures, but two of them have two names.
+// vLLM, TensorRT-LLM and AIPerf write the same figures, but two of the figures have two names.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
@@ -155,7 +155,7 @@ void read_llama(AcceptanceRecord& r, const Json& o, const std::string& where) {
   by_efficiency(r, count(o, "draft_n", where), count(o, "draft_n_accepted", where), where);
 }
 
-// Reads the request's settings, wherever in the line they are.
+// Reads the request's settings from any object in the line.
 void read_request(AcceptanceRecord& r, const Json& o) {
   if (o.contains("temperature") && o["temperature"].is_number())
     r.temperature = std::clamp(o["temperature"].get<double>(), 0.0, 10.0);

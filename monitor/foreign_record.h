@@ -11,11 +11,11 @@
 
 namespace specdec::monitor {
 
-// Returns one record for each answer in the line. Its overlap is the number of accepted tokens, and reached_i the
-// number of steps that accepted all tokens before i. That is exact if every step drafted the same number of tokens or
-// the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). Time, temperature,
-// grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws Error(kData) if the line is
-// not JSON, has no such figures, or has figures that contradict each other.
+// Returns one record for each answer in the line. The overlap at a position is the number of accepted tokens, and
+// reached_i the number of steps that accepted all tokens before i. This is exact if every step drafted the same number
+// of tokens or the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). Time,
+// temperature, grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws Error(kData) if
+// the line is not JSON, has no such figures, or has figures that contradict each other.
 std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::string& where);
 
 }  // namespace specdec::monitor

@@ -7,13 +7,13 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns the digest of a directory, which is read only if its files have changed.
+// Returns the digest of a directory's weights. Reads them only if the files have changed since they were last digested.
 std::string digest_of(const fs::path& directory, Json& known) {
   const std::string name = fs::canonical(directory).string(), stamp = weights_stamp(directory);
   if (const auto it = known.find(name); it != known.end() && it->value("stamp", "") == stamp)
     return it->at("digest").get<std::string>();
   const std::string digest = full_weights_digest(directory);
-  // Not remembered if somebody wrote to the files meanwhile.
+  // A digest is not remembered if somebody wrote to the files meanwhile.
   if (weights_stamp(directory) == stamp) known[name] = {{"stamp", stamp}, {"digest", digest}};
   return digest;
 }

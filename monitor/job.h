@@ -1,5 +1,5 @@
-// Describes a redistillation as a Kubernetes Job. Applying it twice starts it once, because its name follows from the
-// idempotency key.
+// Describes a redistillation as a Kubernetes Job. The Job's name follows from the idempotency key, so applying the
+// manifest twice starts the Job once.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The loop asks its questions and does its actions with this context: the options of this check, the facts about
+// The context in which the loop asks its questions and does its actions: the options of this check, the facts about
 // package and target, and the loop's current memory.
 #pragma once
 

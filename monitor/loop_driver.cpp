@@ -145,13 +145,13 @@ void LoopDriver::observed(Transaction& transaction, const Facts& facts, const Ob
   write_memory(transaction);
 }
 
-// Makes one attempt at each action that may be done now, oldest first. An action that has not ended blocks the later
-// ones, except posts. Returns whether a transition was made, because other actions may then be pending.
+// Makes one attempt at each action that may be done now, oldest first. An action that has not ended blocks all later
+// actions except posts. Returns whether a transition was made, because other actions may then be pending.
 bool LoopDriver::run_pending(const Facts& facts) {
   bool is_blocked = false;
   for (const ActionEntry& action : state_.pending_actions()) {
     if (action.kind == kOnDrift || (is_blocked && !is_post(action.kind))) continue;
-    // Skips a redistillation for a target that is no longer served; this check will find that out.
+    // Skips a redistillation for a target that is no longer served. The verdict of this check will deal with it.
     if (action.kind == "redistil" && !same_target(action.payload.value("target", ""), facts.target.id)) continue;
     const size_t before = transitions_.size();
     const bool has_ended = attempted_.insert(action.id).second && attempt(action, facts);
@@ -161,8 +161,9 @@ bool LoopDriver::run_pending(const Facts& facts) {
   return false;
 }
 
-// An attempt counts when it begins. If it was killed, it is resumed under the same number, because its child may have
-// left its exit code there. Returns whether the action has ended.
+// Makes one attempt at an action. The attempt counts when it begins. If the check is killed, the next check resumes the
+// attempt under the same number, because the child may have left its exit code there. Returns whether the action has
+// ended.
 bool LoopDriver::attempt(ActionEntry action, const Facts& facts) {
   if (!action.started) {
     state_.start_action(action.id, now());

@@ -1,7 +1,7 @@
 // The loop driver does what follows from a check. It passes events to the machine, does the actions that the machine
 // asks for, and asks the server and the channels, until nothing more follows. A transition is committed together with
-// the actions it asks for. An action is written down before it begins, and its end is committed together with what
-// follows from it. So if a check is killed at any point, the next check resumes its work.
+// the actions that it asks for. An action is written down before it begins, and its end is committed together with the
+// transition that follows from it. So if a check is killed at any point, the next check resumes its work.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace specdec::monitor {
 // The verdict that the sources led to.
 struct ObservedVerdict {
   Verdict verdict = Verdict::kInconclusive;
-  std::string reason;   // as in Judged
+  std::string reason;   // one line, as in Judged (observation.h)
   Json evidence;        // recorded with a transition
   int64_t records = 0;  // number of records read
 };
@@ -36,8 +36,8 @@ class LoopDriver {
   // or candidate is not a channel, Error(kData) for a memory that cannot be read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
-  // Finishes what an earlier check began, and asks for the canary's scores. Returns whether the package's channel was
-  // moved; the facts must then be gathered anew.
+  // Finishes the actions that an earlier check began, and asks for the canary's scores. Returns whether the package's
+  // channel was moved; the facts must then be gathered anew.
   bool settle(const Facts& facts);
   // Handles another package in the channel, and an alarm that the operator acknowledges.
   void package_seen(Transaction& transaction, const Facts& facts, bool is_new);
@@ -45,7 +45,8 @@ class LoopDriver {
   void observed(Transaction& transaction, const Facts& facts, const ObservedVerdict& observed);
   // Runs --on-drift. Returns the result's "trigger", null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
-  // Does actions, and what follows from them, until nothing more follows. `speedup_now` is as in RedistilRequest.
+  // Does pending actions and asks for the next step, until nothing more follows. `speedup_now` is as in
+  // RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
 
@@ -75,7 +76,7 @@ class LoopDriver {
   State& state_;
   const ActionChildren children_;
   Memory memory_;
-  std::set<int64_t> attempted_;  // actions, because each is attempted once per check
+  std::set<int64_t> attempted_;  // ids of the actions attempted, because each gets one attempt per check
   bool asked_canary_ = false;    // the scores are asked for once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;

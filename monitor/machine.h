@@ -31,7 +31,8 @@ enum class Stage {
 inline constexpr int kStages = 10;
 
 enum class Event {
-  // Events that follow from the sources. A relapse is an alarm within the bake time of a promoted draft.
+  // Events found in the monitored traffic: its records and scraped counters. kRelapse is an alarm within the bake time
+  // of a promoted draft.
   kQuiet,
   kAmber,
   kAlarm,
@@ -45,7 +46,7 @@ enum class Event {
   // A redistillation may begin, or one has ended without a new package.
   kGo,
   kFailed,
-  // The candidate channel names an untried draft, or no longer names the one that is tried.
+  // The candidate channel names an untried draft, or no longer names the draft that is being tried.
   kCandidate,
   kWithdrawn,
   // Events that follow from the server and the canary's scores.
@@ -69,7 +70,7 @@ const char* name(Act act);      // returns "probe", …
 // Returns the stage with this name. Throws Error(kData) if there is none.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// A row of the table leads to `to`. This may be the same state if only its actions are wanted (again).
+// The target state and the actions of a table row. `to` may be the old state if only the actions are wanted (again).
 struct Move {
   Stage to;
   std::vector<Act> acts;
@@ -79,7 +80,7 @@ std::optional<Move> move_on(Stage from, Event event);
 
 // Returns whether entering this state turns speculation on again, if it was turned off.
 bool speculates(Stage stage);
-// Returns whether this state needs no attention from anybody.
+// Returns true for the states that need no attention from anybody: HEALTHY and WARN.
 bool is_calm(Stage stage);
 
 // The loop's memory between checks, besides the detectors. It is one JSON value in the state file.
@@ -91,41 +92,43 @@ struct Memory {
   std::string key;                 // idempotency key of the newest redistillation
   std::string candidate;           // digest of the package being tried, "" = none
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
-  std::string promoted, former;    // the packages after and before the last canary that won
+  std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
   int64_t bake_until = 0;
-  // The digest that one of our own moves puts into the channel. Finding it there is not a new package.
+  // The digest that our own move puts into the channel. A check that finds it there does not treat it as a new package.
   std::string expected;
   bool off = false;     // we have turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
-  // For each of the last three redistillations, the candidate's rolled-out acceptance minus that of the package before.
+  // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
+  // acceptance of the package before it.
   std::vector<double> regained;
-  // One line for each alert of Alertmanager, by its key; "" once the alert was answered.
+  // One line for each alert from Alertmanager, by the alert's key; "" once the alert has been answered.
   std::map<std::string, std::string> alerts;
 };
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
 
-// Corrects times in the future, which a clock that ran ahead wrote, so that nothing waits for them.
+// Corrects times in the future, which came from a clock that ran ahead, so that the loop does not wait for them.
 void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 
-// The input of a check: its verdict, the digest of the package in the channel, and the fingerprint of the served
-// target.
+// The results of a check that decide the event: its verdict, the digest of the package in the channel, and the
+// fingerprint of the served target.
 struct MachineInput {
   Verdict verdict = Verdict::kInconclusive;
   std::string package, target;
   bool former_fits = false;  // Memory::former is bound to this target
 };
-// Returns nothing if there is too little data or nothing new. Another target is not new if the current redistillation
-// or candidate is for it.
+// Returns the event that follows from a check, or nothing if there is too little data or nothing new. Another target is
+// not new if the current redistillation or candidate is for it.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event with what is recorded about it.
+// An event and what is recorded about it.
 struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // Only for kCandidate: the digest of the candidate, and its rolled-out acceptance minus that of the current package.
+  // Only for kCandidate: the digest of the candidate, and how much higher its rolled-out acceptance is than the current
+  // package's.
   std::string candidate = {};
   double regained = 0;
 };
@@ -142,11 +145,11 @@ struct MachineContext {
   bool can_disable = false, can_enable = false;  // the user has given a command for it
 };
 
-// The actions that a transition may ask for. Each holds what the machine knows about it; a file of monitor/actions/
-// says for each kind what else is written down and how the action is done.
+// The actions that a transition may ask for. Each holds what the machine knows about it. For each kind, a file of
+// monitor/actions/ says what else is written down and how the action is done.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
-  std::string key;        // the same all day, so the same question is asked once a day
+  std::string key;        // the same all day, so that the same probe runs once a day
   bool of_speed = false;  // measures whether speculation would pay again, instead of whether acceptance has dropped
 };
 struct Redistil {
@@ -162,7 +165,7 @@ struct DropCandidate {
   static constexpr Act kAct = Act::kDrop;
   std::string digest;
   Event why;
-  bool has_lost = false;  // the candidate channel must be rolled back too
+  bool has_lost = false;  // the candidate lost, so its channel must be rolled back too
 };
 struct Promote {
   static constexpr Act kAct = Act::kPromote;
@@ -170,7 +173,7 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  // `digest` leaves the channel, and `former` was there before it.
+  // The channel goes back from `digest` to `former`, the package before it.
   std::string digest, former, why;
 };
 struct Disable {
@@ -199,7 +202,7 @@ struct Transition {
 // Returns nothing if the event does not matter in the current state.
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context);
 
-// Forgets a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""
+// Gives up a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""
 // = none.
 void give_up_move(Memory& memory, const std::string& rejected);
 

@@ -41,7 +41,7 @@ std::string next_command(const CheckOptions& o, Verdict verdict) {
     case Verdict::kFaster:
     case Verdict::kImproved:
     case Verdict::kNoSignificantGain:
-      break;  // judge() comes to none of these
+      break;  // judge() never returns these
   }
   return shell_words({"specdec", "monitor", "status", "--state", o.state.string()});
 }

@@ -12,8 +12,8 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kBucketsADay = 288;          // false alarms of counters assume a check every five minutes
-constexpr int64_t kClockSkewSeconds = 86400;  // a record later than this is broken, because no clock is so far ahead
+constexpr double kBucketsADay = 288;          // the false-alarm rate of counters assumes a check every five minutes
+constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
 // Collects the sources that cannot be read, so that the others are still read. If all fail, rethrows the first error.
 class Failures {
@@ -80,14 +80,14 @@ class SourceReader {
     return any;
   }
 
-  // Everything that the records of a file change.
+  // The state that the records of one file change.
   struct Evidence {
     Detector detector;
     Claims claims;
     RequestFigures requests;
   };
 
-  // Reads a file. If that fails, the evidence is as if the file had not been read.
+  // Reads a file. If that fails, restores the evidence to what it was before.
   void read_whole_or_not(const fs::path& file) {
     std::optional<Evidence> before;  // made at the first new record, because most files of a directory have none
     try {
@@ -117,7 +117,7 @@ class SourceReader {
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        // An earlier or later draft says nothing about this one, nor does this draft with another target.
+        // Records of another draft, or of this draft with another target, say nothing about this pair.
         ++observation_.requests.other_draft;
       } else if (!r.target.empty() && r.target != target) {
         ++observation_.requests.other_target;
@@ -146,7 +146,7 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
-  // Judges a page or replica only if the models it names, if any, are this package's. Other engines do not name them.
+  // Judges a page or replica only if it names this package's models or no models. Other engines name none.
   void read_page(const SecretUrl& url, const std::string& name) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
     now.time = context_.now;
@@ -159,7 +159,8 @@ class SourceReader {
       others += !is_own(pair);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    // Counts made with another package or another target are not subtracted from, and not judged.
+    // The key contains the epoch, so counters scraped with another package are not subtracted. Replicas that serve
+    // another pair are removed from both scrapes, so they are not judged.
     const std::string key = state_.value("epoch") + " " + name;
     std::optional<Counters> before = state_.counters(key);
     if (before && others > 0) {
@@ -179,7 +180,7 @@ class SourceReader {
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (context_.another_is_served && !names_target) {
-      // Nobody knows which target was counted so far; only later counts are judged.
+      // It is unknown which target was counted so far, so only later counts are judged.
       observation_.counters[key] = std::move(now);
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
@@ -201,10 +202,11 @@ class SourceReader {
     return chart;
   }
 
-  // All pages of an engine are judged together: a model's replicas are summed, and each check makes one bucket.
+  // Judges all pages of an engine together: the replicas of a model are summed, and each check makes one bucket.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
-    // A bucket that is too small to be judged grows: the next check subtracts the same earlier scrapes again.
+    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that it grows until the next
+    // check.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
     observation_.chart_states[chart_key(engine)] = chart.state().dump();
@@ -214,8 +216,8 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // If no page of the engine gives counters this time, its earlier alarm stays: a chart never clears its alarm, only a
-  // restart of the detectors does.
+  // Reports the earlier alarm of an engine that has no page with counters this time. A chart never clears its own
+  // alarm; only a restart of the detectors does.
   void recall_alarm(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     if (chart.alarm().empty()) return;
@@ -286,7 +288,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // a check ignores it too
+          if (r.time > now + kClockSkewSeconds) return;  // a check ignores such a record, too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

@@ -1,5 +1,5 @@
-// Reads every source once and judges what the sources say about acceptance. The state machine later decides what
-// follows from the verdict.
+// Reads every source once and judges from their data whether acceptance has dropped. The state machine later decides
+// what follows from the verdict.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace specdec::monitor {
 
-// Numbers of new requests: those that were judged, and the others by the reason why they were not.
+// Numbers of new requests: those that were judged, and the others by the reason why they were not judged.
 struct RequestFigures {
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
   // Requests that name no target while a target other than the bound one is known to be served.
@@ -30,24 +30,25 @@ struct RequestFigures {
 
 struct Observation {
   int64_t records_sources = 0, pages = 0;  // numbers of sources that were read
-  std::vector<std::string> set_aside;      // the other sources, and replicas, each with its reason
+  std::vector<std::string> set_aside;      // sources and replicas that could not be used, each with the reason
   ReadFigures read;
   RequestFigures requests;
-  std::vector<std::string> notes;                      // shown to the user, but no reason for a warning
-  std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note is worth a warning
+  std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
+  std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
   std::vector<ChartView> charts;
   Claims claims;
   int64_t chart_buckets() const;
-  // keep() stores these once it is known that the traffic came from the bound target.
-  std::map<std::string, FilePosition> positions;  // of files that were read further
+  // keep() stores the fields below. The first check to learn of another target empties them before, all but
+  // `without_others`, so that the next check reads the same data again.
+  std::map<std::string, FilePosition> positions;  // of files in which new lines were read
   std::map<std::string, Counters> counters;
-  // Earlier scrapes without the replicas that now serve another pair. They are kept whatever the verdict is.
+  // Earlier scrapes without the replicas that now serve another pair.
   std::map<std::string, Counters> without_others;
   std::map<std::string, std::string> chart_states;
 };
 
-// Makes a detector with the baseline file that the options name, or else the report's baseline. Throws Error(kData) for
-// a file that is not a baseline or was measured with another pair.
+// Makes a detector from the baseline file that the options name, else from the report's roll-outs. Throws Error(kData)
+// if the file is not a baseline or was measured with another pair.
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
 // Measures a baseline from the records of this package's pair in `sources` (files and directories, read from their
@@ -59,13 +60,13 @@ struct ObservationContext {
   const ResolvedPackage& package;
   const ValidationReport& report;
   const State& state;
-  std::vector<NamedRecord> newest = {};  // the newest of the records read by earlier checks
+  std::vector<NamedRecord> newest = {};  // the newest records of earlier checks
   int64_t now = 0;
   // While another target is known to be served, traffic that does not name its target is read but not judged.
   bool another_is_served = false;
 };
-// Continues reading where the state says, and feeds the detector; the state is not changed before keep(). A source that
-// cannot be read is set aside and named. If no source can be read, throws what the first one threw: Error(kData |
+// Reads on from the positions in the state, and feeds the detector; the state does not change before keep(). A source
+// that cannot be read is set aside and named. If no source can be read, throws the first source's error: Error(kData |
 // kNetwork | kIo). Throws Error(kUsage) for an argument that is not a source.
 Observation observe(const ObservationContext& context, Detector& detector);
 void keep(const Observation& observation, State& state);
@@ -86,7 +87,8 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
 // there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
-// Returns the logarithm of the alarm level, which is requests per day × days between false alarms.
+// Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100; it
+// is 1e6 if the number of requests is unknown (0).
 double alarm_level(double requests_per_day, double false_alarm_every_days);
 
 }  // namespace specdec::monitor

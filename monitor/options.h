@@ -1,4 +1,4 @@
-// The user's options for a check: which package and target, which sources, and what the loop may do by itself.
+// The user's options for a check: the package and target, the sources, and what the loop may do by itself.
 #pragma once
 
 #include <filesystem>
@@ -24,11 +24,11 @@ struct CheckOptions {
   std::string baseline;         // a file that `monitor baseline` wrote; "" = the report's roll-outs
   double requests_per_day = 0;  // 0 = unknown; the alarm level is then 1e6
   double false_alarm_every_days = 365;
-  std::string on_drift;           // run by /bin/sh -c, once for each alarm
+  std::string on_drift;           // run by /bin/sh -c for each alarm, until it exits with 0
   std::string fail_on = "drift";  // the mildest verdict that fails: warn | drift | stale
-  double wander_sd = 0;           // the slow wander of the baseline's bucket means, if known
+  double wander_sd = 0;           // standard deviation of the mean's slow, benign movement, if known
   bool exit_zero = false;
-  bool acknowledge = false;  // restarts the detectors, because somebody has looked into the alarm
+  bool acknowledge = false;  // restarts the detectors, because somebody has dealt with the alarm
   Policy policy;
   std::string program;  // path of specdec, which runs the stages that a check starts
 };

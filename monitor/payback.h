@@ -14,8 +14,8 @@
 namespace specdec::monitor {
 
 // Returns the best speed-up over K at batch 1 that the gate's costs predict if every overlap of the roll-outs moves by
-// `change`. The result is scaled by the speed-up that was measured over the one predicted then, because predictions
-// omit costs that the measurement includes. Returns 0 if nothing was measured.
+// `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of validation, because
+// predictions omit costs that the measurement includes. Returns 0 if nothing was measured.
 double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {
@@ -23,8 +23,8 @@ struct Payback {
   double gain_gpu_hours = 0;  // within the horizon
   std::string text;           // one line
 };
-// Without Policy::gpu_hours it always pays, because the user did not ask. `speedup_now` 1 stands for a draft that is
-// worth nothing.
+// Compares what a redistillation saves with what it costs. Without Policy::gpu_hours it always pays, because the user
+// has not stated a cost. `speedup_now` = 1 stands for a draft that is useless.
 Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after);
 
 }  // namespace specdec::monitor

@@ -12,27 +12,27 @@ namespace specdec::monitor {
 struct Policy {
   // Confirmation
   std::string canary;           // data directory of the canary set, for the built-in paired probe
-  std::string probe;            // a command instead of it; prints what `validate --json --baseline` prints
+  std::string probe;            // a command instead of `canary`; prints what `validate --json --baseline` prints
   bool alarm_confirms = false;  // --confirm alarm: the alarm needs no probe
-  double min_loss = 0.02;       // the smallest drop of acceptance worth money
+  double min_loss = 0.02;       // the smallest drop of acceptance that matters
   // Redistilling
   std::string loop;            // LOOP.toml for `specdec loop run`
-  std::string redistil;        // a command instead of it
+  std::string redistil;        // a command instead of `loop`
   std::string job, job_image;  // the manifest of a Kubernetes Job, with this image, is written to `job`
   double cooldown_hours = 24;
   int64_t min_fresh = 2000;  // new requests needed since the last redistillation
   int64_t budget = 3;        // redistillations allowed in 7 days
   // Pay-back; not computed while gpu_hours is 0
   double gpu_hours = 0, horizon_days = 14, tokens_per_second = 0, tokens_per_request = 0;
-  int gpus = 1;  // GPUs that together make those tokens per second
+  int gpus = 1;  // GPUs that together generate tokens_per_second
   // Candidate and canary
   std::string candidate;      // STORE:CHANNEL where redistilled packages appear
   bool allow_failed = false;  // also tries packages that were made with --allow-failed
   std::string admin;          // the server's admin listener: http(s)://… or unix:PATH
   Secret admin_key;
-  // Shares of the conversations that the candidate scores, and that it serves.
+  // The share of the conversations on which the candidate is scored, and the share that it serves.
   double score = 0.2, serve = 0;
-  double margin = 0.01;  // how much worse the candidate may be
+  double margin = 0.01;  // how much lower the candidate's acceptance may be
   double bake_hours = 24, canary_days = 7;
   // Turning speculation off and on
   std::string disable, enable;  // commands

@@ -8,11 +8,12 @@
 
 namespace specdec::monitor {
 
-// A source is the URL of a page, or "prometheus+http://HOST:9090[/prefix]?match={job=\"vllm\"}". The latter asks the
-// server for the newest raw samples of the same counters with these labels. Two scrapes are subtracted here, series by
-// series, as for a page: increase() would need exactly the time between two scrapes, and extrapolates.
+// Returns whether the text is the URL of a source: of a server's /metrics page, or of a Prometheus server, written
+// "prometheus+http://HOST:9090[/prefix]?match={job=\"vllm\"}". A Prometheus server is asked for the newest raw samples
+// of the counters with these labels, and difference() subtracts two scrapes series by series, as for a page. PromQL's
+// increase() is not used, because it extrapolates, and its range would have to equal the time between our two scrapes.
 bool is_url(const std::string& text);
-// Throws what fetch and the parsers throw.
+// Reads the counters of a source. Throws what fetch and the parsers throw.
 Counters read_counters(const SecretUrl& source, const Secret& api_key, const std::string& model);
 
 // GETs a page: http(s) only, no redirects, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is

@@ -11,15 +11,15 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kShown = 12;
-constexpr int64_t kFreshSeconds = 86400;  // what an older record says may no longer be true
+constexpr int64_t kFreshSeconds = 86400;  // older records are ignored, because they may no longer be true
 constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes", "endpoint", "server"};
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// Returns whether this witness, who sees the bound target, overrules what `finder` found.
+// Returns whether a witness of the kind `sees_bound`, who sees the bound target, overrules `finder`, who saw another.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
-  // a server's fingerprint only samples the weights
+  // A server's fingerprint only samples the weights.
   if (sees_bound == Witness::kServer) return finder != Witness::kBytes;
   return sees_bound == Witness::kBytes && finder == Witness::kDirectory;
 }
@@ -30,12 +30,12 @@ struct Other {
   int64_t time;
 };
 
-// Everything that the witnesses say.
+// The statements of all witnesses.
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
   int64_t replicas = 0, of_another = 0;
-  std::string pending;  // what is said about the bound target but is not enough yet
+  std::string pending;  // evidence for the bound target that is not enough yet
 
   bool server_says_bound() const { return std::find(bound.begin(), bound.end(), Witness::kServer) != bound.end(); }
   const Other* best() const {
@@ -50,9 +50,9 @@ std::string another(const std::string& who, const std::string& target, const std
          ")";
 }
 
-// Evaluates the newest run of records, and whether another target's run before it is a switch or part of an
-// alternation. If every server that names a target names the bound one, the records come from what ran before or from
-// servers that were not asked.
+// Evaluates the newest run of records. Another target's run before it may be a switch or part of an alternation.
+// Records are ignored if every server that names a target names the bound one: they then come from an earlier state of
+// the fleet or from servers that were not asked.
 void hear_records(const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now,
                   Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -69,7 +69,7 @@ void hear_records(const Claims& claims, const ServedMemory& memory, const std::s
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
   const bool alternates =
       run < kEnoughNamed && other != all.rend() && is_fresh(*other) && std::any_of(other, all.rend(), is_newest);
-  // the servers say themselves what runs now, and the records come from what ran before
+  // The servers name the current target themselves, and the records come from an earlier one.
   if (!claims.servers.empty() && !alternates) return;
   const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
   if (!same_target(newest, bound)) {
@@ -107,7 +107,7 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Enters another package in the channel, or a package that is bound to the target that was found stale.
+// Updates the memory for the package in the channel, which may be another one or may be bound to the stale target.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;

@@ -1,6 +1,6 @@
-// Decides which target is served. Servers whose page or records name their target are believed. A target other than the
-// package's is stale until a reliable witness says that the bound one is back, or until another package fits the served
-// target.
+// Decides which target is served. Believes servers whose /metrics page or records name their target. A target other
+// than the package's is stale until a reliable witness says that the bound target is back, or until another package
+// fits the served target.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace specdec::monitor {
 
 // Returns whether the text is a fingerprint: all 64 digits or, in records, the first 12.
 bool is_fingerprint(const std::string& text);
-// Returns whether both are equal in all the digits that both have, which must be at least 12. "" is not a target.
+// Returns whether two fingerprints agree in all digits of the shorter one, which needs at least 12 digits unless both
+// are equal. "" is not a target.
 bool same_target(const std::string& a, const std::string& b);
 
 struct NamedRecord {
@@ -43,42 +44,42 @@ struct Claims {
     std::string source, target;
     int64_t replicas = 1;
   };
-  std::vector<Server> servers;  // pages, and an endpoint that names its fingerprint
+  std::vector<Server> servers;  // pages that name a target, and an endpoint that does
   NewestRecords records;        // the newest of all records, including those of earlier checks
   int64_t new_records = 0;      // number of new records that name a target
   void add(const std::string& source, const std::string& target);
 };
 
-// The kinds of witnesses who may see a target, the weakest first. The package's own copy says nothing about what is
-// served.
+// The kinds of witnesses who may see a target, the weakest first. kCopy, the package's own copy, is no evidence of what
+// is served.
 enum class Witness { kCopy, kDirectory, kBytes, kEndpoint, kServer };
 
-// The target that the check found at the package's copy, at --target, or at an endpoint without a fingerprint.
+// The target that the check found in the package's copy, at --target, or at an endpoint that gives no fingerprint.
 struct Sighting {
   Witness by = Witness::kCopy;
-  std::string stale;   // why it is another target, "" = it is the bound one
+  std::string stale;   // why it is another target than the bound one, "" = it is the bound one
   std::string target;  // fingerprint of the target that was seen
 };
 
 struct ServedMemory {
-  std::string package, bound;  // at the check before: the package's digest and the target it is bound to
-  std::string former;          // target of the package before that
+  std::string package, bound;  // at the last check: the package's digest and the target it is bound to
+  std::string former;          // target of the package before it
   int64_t package_since = 0, rolling_since = 0;
-  std::string stale, reason;        // the other target that is served, and how it is known; "" = none is
-  Witness by = Witness::kServer;    // who saw it
-  int64_t stale_since = 0;          // when it was seen; what records said before that is not news
+  std::string stale, reason;      // the other target that is served, and the evidence for it; "" = none
+  Witness by = Witness::kServer;  // the witness who saw the stale target
+  int64_t stale_since = 0;        // when the stale target was last seen; older records of the bound target do not count
   std::vector<NamedRecord> newest;  // the newest of the records read
 };
 Json to_json(const ServedMemory& memory);
-// Returns an empty memory for "", which is the first time. Throws Error(kData).
+// Reads the memory back. Returns an empty memory for "", as at the first check. Throws Error(kData).
 ServedMemory served_memory_from_text(const std::string& text, const std::string& where);
 
 struct ServedVerdict {
-  std::string stale;   // why another target is served, "" = none is known to be
-  std::string wait;    // an update is under way, so look again (exit 75); "" = none is
+  std::string stale;   // why another target is served, "" = no other target is known to be served
+  std::string wait;    // an update is under way, so the next check must decide (exit 75); "" = none is
   std::string target;  // fingerprint of the other target
   Json evidence;       // the result's "evidence.served"
-  // For the next check. Its `newest` must only be kept together with the positions in the record files.
+  // Memory for the next check. Its `newest` must only be kept together with the positions in the record files.
   ServedMemory memory;
 };
 
@@ -91,10 +92,13 @@ inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must nam
 //   holds if the package has changed and its predecessor's target is still served.
 // * A stale target stays stale until a witness at least as good names the bound target and no server names another, or
 //   until the package is bound to the served target.
-// Records say what was served last: the newest run of records with the same target counts. If a run of another target
-// precedes it, that was a switch; if runs alternated during the last day, the fleet is mixed. Records are ignored if
-// they are older than a day, if fewer than kEnoughNamed name the bound target since it was found stale, if they show a
-// switch while servers name a target themselves, or if every server names the bound target.
+// Records show which target was served last, by the newest run of records with the same target. If a run of another
+// target precedes it, the fleet switched targets; if the runs alternated during the last day, the fleet is mixed.
+// Records are ignored in four cases:
+// * They are older than a day.
+// * The target was found stale, and since then fewer than kEnoughNamed of them name the bound target.
+// * They show a switch while servers name a target themselves.
+// * Every server that names a target names the bound one.
 ServedVerdict judge_served(ServedMemory memory, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
                            int64_t now);
 

@@ -40,7 +40,7 @@ class RecordReader {
   }
 
  private:
-  // Reads the whole lines of the block, which starts the buffer, and keeps the rest for the next one.
+  // Reads the whole lines of a block, which begins at the start of the buffer, and keeps the rest for the next block.
   void read_block(std::string_view block) {
     size_t begin = 0;
     for (size_t end = block.find('\n', held_); end != std::string_view::npos; end = block.find('\n', begin)) {

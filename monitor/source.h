@@ -1,4 +1,4 @@
-// Reads acceptance records from files, continuing where the last check stopped. scrape.h reads from servers.
+// Reads acceptance records from files, continuing where the last check stopped. scrape.h reads counters from servers.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 namespace specdec::monitor {
 
 // The position up to which a record file has been read. A file is identified by device and inode, so that a renamed
-// file is not read again, and by the digest of its first bytes, so that a new file that replaced an old one is read
-// from the start.
+// file is not read again. It is also identified by the digest of its first bytes, so that a new file that replaced an
+// old one is read from the start.
 struct FilePosition {
   uint64_t offset = 0;
   std::string head;  // SHA-256 of the first min(256, offset) bytes, "" while offset is 0
@@ -31,19 +31,19 @@ struct ReadFigures {
   std::string first_problem;  // the first broken line: file, line number in this read, reason
 };
 
-// Returns the names that sources have in the state and in results: each as it may be shown, with a number added if two
-// would be the same.
+// Returns the names of sources in the state and in results: each source as it may be shown, with a number added if two
+// would have the same name.
 std::vector<std::string> names_of(const std::vector<SecretUrl>& sources);
 
-// Returns the .jsonl files of a directory and SGLang's request-metrics logs (not those of subdirectories), oldest name
-// first, or the file itself. Throws Error(kData) if the source does not exist or is neither a regular file nor a
-// directory.
+// Returns the .jsonl files and SGLang's request-metrics logs of a directory (not of its subdirectories), sorted by
+// name; for a file, returns the file itself. Throws Error(kData) if the source does not exist or is neither a regular
+// file nor a directory.
 std::vector<std::filesystem::path> record_files(const std::filesystem::path& source);
 
 // Passes the record of every complete new line to `take` and moves `position` past it; lines of other engines may have
-// several records (foreign_record.h). A last line without its newline is still being written and is left for next time;
-// other broken lines are counted. A file that is shorter than the position, or has another head, was replaced and is
-// read from the start. Lines over 1 MiB are broken. Throws Error(kNetwork) if `file` no longer is `identity`.
+// several records (foreign_record.h). A last line without a newline is still being written and is left for the next
+// check; other broken lines are counted. A file that is shorter than the position, or has another head, was replaced
+// and is read from the start. Lines over 1 MiB are broken. Throws Error(kNetwork) if `file` no longer has `identity`.
 ReadFigures read_records(const std::filesystem::path& file, const std::string& identity, FilePosition& position,
                          const std::function<void(const AcceptanceRecord&)>& take);
 

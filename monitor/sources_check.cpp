@@ -14,8 +14,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns whether another target was known to be served before the sources were asked. The package's copy says nothing
-// about what is served.
+// Returns whether another target was known to be served before the sources were read. The package's copy is no evidence
+// of what is served.
 bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
   return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
 }
@@ -62,7 +62,7 @@ class SourcesCheck {
   const std::string& digest() const { return facts_.package.digest; }
   const Fingerprint& bound() const { return facts_.package.manifest.target; }
 
-  // Returns whether the package differs from that of the last check.
+  // Returns whether the package differs from the package of the last check.
   bool take_package() {
     const bool is_new = state_.value("package") != digest();
     if (is_new || options_.acknowledge)
@@ -70,9 +70,9 @@ class SourcesCheck {
     return is_new;
   }
 
-  // Reads the sources and finds out which target is served. If this check is the first to learn of another target, it
-  // has judged traffic that names no target. In that case, and during an update, the reading is discarded: the next
-  // check reads the same again, without that traffic.
+  // Reads the sources and finds out which target is served. If this is the first check to learn of another target, it
+  // has also judged traffic that names no target. In that case, and during an update, the reading is discarded. The
+  // next check reads the same data again and leaves such traffic out.
   Reading read() const {
     Detector detector = make_detector(options_, facts_.package, facts_.report);
     if (const std::string old = state_.value("detector"); !old.empty())
@@ -91,7 +91,7 @@ class SourcesCheck {
     return {std::move(unread), std::move(detector), std::move(served)};
   }
 
-  // If another target is known to be served, failing sources do not hide that.
+  // Reads the sources. If another target is known to be served, an error of the sources must not hide that verdict.
   Observation read_sources(const ServedMemory& memory, const Sighting& sighting, Detector& detector) const {
     try {
       Observation observation = observe({.options = options_,

@@ -22,8 +22,8 @@ struct SourcesOutcome {
   double speedup_now = 0;      // as in RedistilRequest
 };
 
-// Enters into `facts` which target the sources name. Throws what observe() throws, and Error(kNetwork) during an update
-// of the target, because it is unknown which target's acceptance would be judged.
+// Reads and judges the sources, and enters into `facts` the target that they name. Throws what observe() throws, and
+// Error(kNetwork) during an update of the target, because it is then unknown which target's acceptance would be judged.
 SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
                              LoopDriver& driver);
 

@@ -19,7 +19,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 3;                 // has the tables of version 2, without the secrets that 1 and 2 held
+constexpr int kVersion = 3;                 // the tables of version 2, without the secrets that versions 1 and 2 held
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -53,7 +53,7 @@ constexpr const char* kSchema2 =
 constexpr const char* kActionColumns =
     "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
-// Translates an SQLite error into the kind of Error that says who must act.
+// Translates an SQLite error into an Error whose kind says who must act.
 [[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file) {
   switch (e.getErrorCode() & 0xff) {
     case SQLITE_BUSY:
@@ -83,10 +83,10 @@ auto guarded(const std::string& file, F&& f) {
   }
 }
 
-// Only the user may read the file. SQLite gives its journals the same mode.
+// Makes the file readable for its user only. SQLite gives its journals the same mode.
 void make_private(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0) return;  // SQLite then reports why
+  if (fd < 0) return;  // SQLite then reports the reason
   struct stat status{};
   if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077))
     ::fchmod(fd, status.st_mode & 0700);
@@ -114,7 +114,7 @@ struct State::Connection {
       return query.exec();
     });
   }
-  // Returns what `read` makes of each row.
+  // Returns the values that `read` makes of the rows.
   template <class Read, class... Values>
   auto rows(const std::string& sql, Read&& read, const Values&... values) {
     return guarded(file, [&] {
@@ -169,8 +169,8 @@ void copy_to(SQLite::Database& db, const fs::path& copy) {
 // needed.
 void rebuild(SQLite::Database& db) { db.exec("PRAGMA temp_store=MEMORY; VACUUM"); }
 
-// Removes the secrets from the copy that this or an earlier upgrade made. Leaves a copy that is another file, damaged
-// or read-only as it is.
+// Removes the secrets from the copy that this or an earlier upgrade made. Leaves the file as it is if it is not such a
+// copy, is damaged or is read-only.
 void forget_in_copy(const fs::path& copy) {
   std::error_code ec;
   if (!fs::is_regular_file(copy, ec)) return;

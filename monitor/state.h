@@ -22,15 +22,15 @@ struct HistoryEntry {
   Json evidence;
 };
 
-// The step of the loop from one state to another, with its cause.
+// A step of the loop from one state to another, with its cause.
 struct TransitionEntry {
   int64_t id = 0, time = 0;
   std::string from, to, event, reason;
   Json evidence;
 };
 
-// An action to be done outside. It is written down together with its cause, before it begins. Each key is started at
-// most once, unless it has to be tried again, and its end is recorded.
+// An action outside the monitor. It is written down together with its cause, before it begins. Each key is started at
+// most once, unless the action has to be tried again, and its end is recorded.
 struct ActionEntry {
   int64_t id = 0;
   std::string key, kind;           // key: SHA-256, unique
@@ -55,7 +55,7 @@ class State {
   std::string value(const std::string& key) const;  // "" if unset
   void set_value(const std::string& key, const std::string& value);
 
-  FilePosition position(const std::string& identity) const;  // by file_identity(); the start if unknown
+  FilePosition position(const std::string& identity) const;  // by file_identity(); the file's start if unknown
   void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);
@@ -70,11 +70,11 @@ class State {
   std::vector<ActionEntry> pending_actions() const;                                           // oldest first
   std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;  // oldest first
   void start_action(int64_t id, int64_t time);                                                // counts an attempt
-  void record_attempt(int64_t id, int code, const std::string& outcome);                      // then none is under way
+  void record_attempt(int64_t id, int code, const std::string& outcome);  // ends the current attempt
   void end_action(int64_t id, int64_t time);
 
  private:
-  friend class Transaction;  // groups changes; others are committed one by one
+  friend class Transaction;  // groups changes; changes outside of it are committed one by one
   void begin();
   void commit();
   void rollback();

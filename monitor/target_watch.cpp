@@ -15,10 +15,10 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kMinPermutations = 2000, kMaxPermutations = 20000;
-constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // mean number of looks to a false alarm
+constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // mean number of polls to a false alarm
 constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
-// A mean difference of log-probabilities below this moves Σ min(p, q) by half as much, which is within the detector's
-// own tolerance.
+// A smaller mean difference of log-probabilities is ignored. It moves Σ min(p, q) by half as much, which is within the
+// detector's own tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
 constexpr uint64_t kSeed = 0x746172676574;  // "target"
@@ -39,7 +39,7 @@ std::vector<std::string> canaries() {
 const char* const kDecisive[] = {
     "id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
 
-// The memory between looks (schema "specdec.target_watch/1").
+// The memory between polls (schema "specdec.target_watch/1").
 struct Memory {
   std::string package, url, stale;
   Json identity = Json::object();
@@ -51,7 +51,7 @@ struct Memory {
   Texts texts;
 };
 
-// Keeps four decimals, which is a hundredth of the noise of serving.
+// Rounds to four decimals, which is a hundredth of the serving noise.
 Json to_json(const LogprobCalls& calls) {
   Json json = Json::array();
   for (const auto& prompt : calls) {
@@ -107,7 +107,7 @@ Memory memory_of(const std::string& text) {
   }
 }
 
-// Asks the prompts in turn, each round on its own connection. So a change in the middle of a look, or another backend,
+// Asks the prompts in turn, each round on its own connection. So a change in the middle of a poll, or another backend,
 // affects all prompts alike.
 LogprobCalls ask_logprobs(Endpoint& endpoint, const Way& way, int calls) {
   LogprobCalls sample(std::size(kPrompts));
@@ -164,7 +164,7 @@ class Watch {
     return out;
   }
 
-  // Makes the first look; the current answers become the reference.
+  // Makes the first poll; the current answers become the reference.
   void begin() {
     m_.package = pair_.package;
     m_.url = endpoint_.url();
@@ -234,8 +234,8 @@ class Watch {
     }
   }
 
-  // Returns whether some backends answer as before and some do not. Such a look adds nothing to the pool. After a day
-  // it no longer counts as an update.
+  // Returns whether only some backends answer as before. The answers of such a poll are not added to the pool. After a
+  // day this no longer counts as an update.
   bool is_rolling() {
     if (!m_.newest.two_modes || m_.newest.p > 0.01) return false;
     if (m_.rolling_since == 0) m_.rolling_since = now_;

@@ -1,4 +1,4 @@
-// Changes of the state file are committed together or not at all. A transaction begins in the constructor, and rolls
+// A transaction commits its changes of the state file together or not at all. It begins in the constructor, and rolls
 // back if it is destroyed without commit(). Functions that write within a transaction take it by reference, because
 // SQLite has one transaction at a time and a second one on the same state throws.
 #pragma once

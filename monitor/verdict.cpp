@@ -11,9 +11,9 @@ namespace specdec::monitor {
 
 namespace {
 
-// with fewer requests the verdict is inconclusive, unless there is an alarm already
+// With fewer requests (and too few scrapes) the verdict is inconclusive, unless there is already an alarm or a warning.
 constexpr int64_t kEnoughRequests = 50;
-constexpr double kWarnLevel = 1000;  // e-value that warns; on average at most one false warning per 1,000 requests
+constexpr double kWarnLevel = 1000;  // e-value for a warning; on average at most one false warning per 1,000 requests
 constexpr int64_t kEnoughForSpeed = 200;
 
 Json strata_json(const Detector& detector) {
@@ -113,7 +113,7 @@ const ChartView* furthest(const Observation& observation) {
   return found == observation.charts.end() ? nullptr : &*found;
 }
 
-// Reports how far each kind of source is from a verdict.
+// States how far each kind of source is from a verdict.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
     return {Verdict::kInconclusive,
@@ -229,7 +229,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
               {"pages", observation.pages},
               {"set_aside", observation.set_aside}}}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The best estimate is the start with the largest single-start product.
+  // The best estimate of the change point is the start with the largest product (ShiryaevRoberts::Start).
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

@@ -1,4 +1,4 @@
-// Decides which addresses are private and which proxy a URL needs. http_client.cpp uses it.
+// Decides which addresses are private and which proxy a URL needs, for http_client.cpp.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ bool starts_with(const V6& a, std::initializer_list<int> prefix) {
 bool is_private_v6(const V6& a) {
   const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   if (zeros && a[10] == 0xff && a[11] == 0xff) return is_private_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
-  if (zeros && a[10] == 0 && a[11] == 0) return true;  // ::, ::1 and ::/96, compatible: never routed
+  if (zeros && a[10] == 0 && a[11] == 0) return true;  // ::/96: unspecified, loopback and IPv4-compatible, never routed
   // 64:ff9b::/96, NAT64
   if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return is_private_v4(v4_at(a, 12));
   if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return true;         // 64:ff9b:1::/48, NAT64 of a local network
@@ -70,7 +70,7 @@ bool in_network(const std::string& host, const std::string& network) {
   return bits == 0 || (ntohl(address.s_addr) ^ ntohl(of.s_addr)) >> (32 - bits) == 0;
 }
 
-// Returns whether no_proxy excludes the host: by name (with everything below it), address, network or "*".
+// Returns whether the no_proxy list excludes the host: by its name or a parent domain, its address, a network, or "*".
 bool is_excepted(const std::string& host, const std::string& list) {
   for (size_t begin = 0; begin < list.size();) {
     const size_t end = std::min(list.find_first_of(", ", begin), list.size());
@@ -102,7 +102,7 @@ bool is_private_host(const std::string& url) {
   if (host.empty()) return true;
   const bool is_address =
       host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
-  if (!is_address && host.find('.') == std::string::npos) return true;  // a name without a dot is on the own network
+  if (!is_address && host.find('.') == std::string::npos) return true;  // a name without a dot is in the local network
   for (const char* inside : {".internal", ".local", ".localhost", ".lan", ".home.arpa"})
     if (host.ends_with(inside)) return true;
   addrinfo hints{}, *found = nullptr;
@@ -115,10 +115,10 @@ bool is_private_host(const std::string& url) {
   return false;
 }
 
-// Chooses the proxy as libcurl does. It is chosen here because we then know that the peer is a proxy.
+// Chooses the proxy as libcurl does. It is chosen here so that we know whether the peer is a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
-  if (!secure && keeps_secrets(url)) return "";  // this machine: its key must not leave it
+  if (!secure && keeps_secrets(url)) return "";  // the URL is on this machine: a key for it must not leave the machine
   std::string proxy = secure ? from_environment("https_proxy")
                              : from_environment("http_proxy");  // not HTTP_PROXY, which a CGI client can set
   if (proxy.empty() && secure) proxy = from_environment("HTTPS_PROXY");

@@ -38,9 +38,9 @@ struct Exchange {
   const HttpRequest& request;
   HttpReply reply = {};
   std::exception_ptr failure = {};
-  bool foreign = false;  // a redirect named the host
+  bool foreign = false;  // another host supplied or redirected to this URL
   bool proxied = false;  // the peer is a proxy
-  // An address of the first host was private, so the hosts that it sends us to may be private too.
+  // Set if an address of the requested host was private: then hosts that it redirects to may be private too.
   bool* own_is_private;
   bool refused_private = false;
   uint64_t sent = 0;  // bytes sent of HttpRequest::upload
@@ -48,7 +48,7 @@ struct Exchange {
 
 std::string shown(const std::string& url) { return SecretUrl(url).shown(); }
 
-// Returns at which offset of the requested file the body of a reply begins.
+// Returns the offset in the requested file at which the reply's body begins.
 uint64_t range_begin(const HttpReply& reply) {
   const std::string range = reply.status == 206 ? reply.header("content-range") : "";
   constexpr std::string_view kUnit = "bytes ";
@@ -107,7 +107,7 @@ size_t on_read(char* data, size_t size, size_t count, void* to) {
   }
 }
 
-// Rewinds the upload: a kept connection may turn out to be closed after a part of the body was sent.
+// Rewinds the upload. libcurl needs this if a kept connection turns out to be closed after a part of the body was sent.
 int on_seek(void* to, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(to);
   if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes)
@@ -118,7 +118,7 @@ int on_seek(void* to, curl_off_t offset, int origin) {
 
 int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return stop_requested() ? 1 : 0; }
 
-// Checks the address that is connected to and not the name, because a name may resolve to another address a moment
+// Checks the address of the connection instead of the name, because the name may resolve to another address a moment
 // later.
 curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
   auto& exchange = *static_cast<Exchange*>(with);
@@ -197,7 +197,7 @@ std::string base_url(const std::string& url, const std::string& what, const std:
   std::string base = url;
   while (base.size() > scheme && base.ends_with('/')) base.pop_back();
   const std::string host = base.substr(scheme, base.find('/', scheme) - scheme);
-  // Does not show the URL, because the part before '@' is a secret.
+  // The message does not show the URL, because the part before '@' is a secret.
   if (host.find('@') != std::string::npos)
     throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
   if (scheme == 0 || host.empty() || base.find_first_of(" \t\r\n?#") != std::string::npos || origin_of(base).empty())
@@ -214,7 +214,7 @@ std::string HttpReply::header(const std::string& name) const {
 struct HttpClient::Impl {
   CURL* curl = nullptr;
   bool own_is_private = false;
-  std::string own_url;  // the last own URL (not one from another host) that went through a proxy
+  std::string own_url;  // the last URL from the caller, not from another host, that went through a proxy
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -235,8 +235,9 @@ namespace {
                                        origin_of(url) + ", an address of a private network: refused");
 }
 
-// Returns the proxy, "" = none. A proxy makes the connection itself, so only the requested host can be judged. Names
-// are resolved only if necessary, because a machine behind a proxy may have no working resolver.
+// Returns the proxy for `url`, "" = none. Behind a proxy the address of the peer is not visible, so this function
+// checks the host of `url` itself, and throws Error(kNetwork) if another host leads to a private one. Names are
+// resolved only if necessary, because a machine behind a proxy may have no working resolver.
 std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private,
                       std::string& own_url) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
@@ -248,7 +249,7 @@ std::string proxy_for(const HttpRequest& request, const std::string& url, bool f
   return proxy;
 }
 
-// Refuses to send a key, or a URL's password, where it could be overheard.
+// Throws Error(kUsage) if a key, or a user name or password in the URL, would be sent where it could be overheard.
 void require_kept(const HttpRequest& request) {
   const bool has_key = (!request.bearer.empty() && !request.foreign) ||
                        !part_of(request.url, CURLUPART_PASSWORD).empty() ||
@@ -260,7 +261,7 @@ void require_kept(const HttpRequest& request) {
             ": a key is not sent over plain http to another machine: use https, or a tunnel that ends on this one");
 }
 
-// The header lines of a request.
+// Owns the header lines of a request.
 class HeaderLines {
  public:
   void add(const std::string& line) {
@@ -275,7 +276,7 @@ class HeaderLines {
   std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> lines_{nullptr, curl_slist_free_all};
 };
 
-// Sets where to connect to, how, and how long it may take.
+// Sets the URL, the proxy, the certificates and the time limits.
 void set_connection(CURL* curl, const HttpRequest& request, const std::string& url, const std::string& proxy) {
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
@@ -291,8 +292,8 @@ void set_connection(CURL* curl, const HttpRequest& request, const std::string& u
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1024L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(request.stall_timeout_s)));
   }
-  // Uses the variables that curl and Python use. So a tree that was moved to another distribution finds its
-  // certificates.
+  // Takes the file of CA certificates from the variables that curl and Python use, so that an install tree also works
+  // on another distribution, which keeps the certificates elsewhere.
   for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
     if (const char* file = std::getenv(name); file && *file) {
       curl_easy_setopt(curl, CURLOPT_CAINFO, file);
@@ -312,7 +313,7 @@ void set_callbacks(Exchange& exchange) {
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
 }
 
-// Sets the method and the body. Adds the headers that a body needs.
+// Sets the method and the body, and adds the headers that a body needs.
 void set_body(Exchange& exchange, HeaderLines& headers) {
   CURL* const curl = exchange.curl;
   const HttpRequest& request = exchange.request;
@@ -404,7 +405,7 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
   for (int attempt = 1;; ++attempt) {
     stop_check();
     HttpReply reply = once(make());
-    // A long download may break often, so progress restarts the count. Bytes received before are not progress.
+    // A long download may break often, so each further MiB restarts the count. Receiving the same bytes again does not.
     if (reply.reached >= furthest + kProgressBytes) {
       furthest = reply.reached;
       attempt = 1;

@@ -1,5 +1,5 @@
-// The only HTTP client. It speaks http and https, bounds time and size, retries with back-off, and sends keys only to
-// the host that they are for.
+// The only HTTP client of specdec. It speaks http and https, limits time and size, retries with back-off, and sends
+// keys only to the host that they are for.
 #pragma once
 
 #include <functional>
@@ -21,18 +21,18 @@ namespace specdec::net {
 struct Backoff {
   int max_attempts = 8;  // the count restarts after an attempt that received 1 MiB more of the body
   double first_delay_s = 0.5, max_delay_s = 60;
-  // If empty, really sleeps, in slices that end on a stop request.
+  // Waits between attempts. If empty, the client waits itself and throws Error(kNetwork) on a stop request.
   std::function<void(double seconds)> sleep;
 };
 
 struct HttpReply {
   long status = 0;  // 0 = no status was received
-  // `problem` says why there is no reply or only a part of one; "" = it is complete.
+  // `problem` says why the reply is missing or incomplete; "" = the reply is complete.
   std::string body, problem;
   std::map<std::string, std::string> headers;  // of the last response, with names in lower case
   double retry_after_s = -1;                   // -1 = none
   int attempts = 1;
-  // The offset in the whole body (which Content-Range states) where the bytes given to on_body ended.
+  // The end of the bytes that were given to on_body, as an offset in the whole file (see Content-Range).
   uint64_t reached = 0;
 
   std::string header(const std::string& name) const;  // returns "" if absent
@@ -46,21 +46,22 @@ struct HttpRequest {
   const std::string* post = nullptr;  // JSON body of a POST
   // Path of the socket to connect to instead of the URL's host; "" = none.
   std::string unix_socket;
-  // With `post` or `upload`: PUT, DELETE or POST, with no Content-Type except one in `headers`. "" = GET, HEAD or, with
-  // `post`, POST.
+  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload` it may be PUT, DELETE or POST; then no
+  // Content-Type is sent except one in `headers`.
   std::string method;
-  // Used instead of `post`: a body of `upload_bytes` bytes. It is filled in order, each call from `at` on, and from 0
-  // again if it has to be sent again. An exception ends the exchange and is passed on.
+  // Supplies a body of `upload_bytes` bytes, instead of `post`. Each call fills `out` with the bytes from offset `at`
+  // on. Calls are in order, but start at 0 again if the body has to be sent again. An exception ends the exchange and
+  // is passed on.
   std::function<void(uint64_t at, std::span<char> out)> upload;
   uint64_t upload_bytes = 0;
-  // Another host supplied `url`. It is then treated like a redirect: no bearer is sent, and a public address may not
-  // lead to a private one.
+  // True if another host supplied `url`. The URL is then treated like a redirect: no bearer is sent, and a public
+  // address may not lead to a private one.
   bool foreign = false;
   // Key or token. It is sent only to the scheme, host and port of `url`, and only if keeps_secrets().
   Secret bearer;
   std::vector<std::string> headers;  // "Name: value"
-  // Follows at most 5 redirects, of GET and HEAD only, and never from https to http or from a public address to one
-  // that is private, link-local or loopback. A redirect that is not followed is the reply.
+  // The redirects of GET and HEAD that are followed. Any other redirect is returned as the reply. More than 5
+  // redirects, or one from https to http or from a public address to a private one (is_private), throw Error(kNetwork).
   Redirects redirects = Redirects::kNone;
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
@@ -71,9 +72,9 @@ struct HttpRequest {
   std::function<void(const HttpReply& head, std::string_view bytes)> on_body;
 };
 
-// A connection that is kept open. One thread at a time may use an object; different threads may use different objects.
-// Messages show URLs as SecretUrl does. Uses the proxy of http_proxy, https_proxy or all_proxy, unless no_proxy names
-// the host.
+// A client that keeps its connection open. One thread at a time may use an object; different threads may use different
+// objects. Messages show URLs as SecretUrl does. Uses the proxy of http_proxy, https_proxy or all_proxy, unless
+// no_proxy names the host.
 class HttpClient {
  public:
   HttpClient();
@@ -82,9 +83,11 @@ class HttpClient {
   HttpClient& operator=(HttpClient&&) = delete;
 
   // Makes one exchange. Throws Error(kNetwork) for a reply larger than allowed, a refused redirect, or a stop by a
-  // signal; Error(kUsage) if a key, or a password in the URL, would be sent over plain http to another machine.
+  // signal; Error(kUsage) if a key, or a user name or password in the URL, would be sent over plain http to another
+  // machine.
   HttpReply once(const HttpRequest& request);
-  // Makes and sends requests until one is answered or Backoff is used up. Returns the last reply, whatever it is.
+  // Makes and sends requests until one gets an answer that is not temporary or all attempts are used up. Returns the
+  // last reply, whatever its status.
   HttpReply send(const std::function<HttpRequest()>& make, const Backoff& backoff);
 
  private:
@@ -93,9 +96,9 @@ class HttpClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// Returns the URL in a form that paths can be appended to: no trailing slash, query or fragment. Throws Error(kUsage),
-// calling the URL `what`, if it is not http(s) or contains a user name or password; `instead` says where the secret
-// belongs.
+// Returns the URL in a form that paths can be appended to, without slashes at its end. Throws Error(kUsage), calling
+// the URL `what`, if it is not http(s), has a query or fragment, or contains a user name or password; `instead` says
+// where the secret belongs.
 std::string base_url(const std::string& url, const std::string& what, const std::string& instead);
 // Returns "https://host:443" in lower case, "" if it is not a URL.
 std::string origin_of(const std::string& url);
@@ -107,12 +110,12 @@ std::string percent_encoded(std::string_view text, bool keep_slash);
 // Returns the proxy that the environment names for a URL, "" = none.
 std::string proxy_of(const std::string& url);
 
-// Returns true for an address that is private, link-local, loopback, shared (100.64/10) or not an internet address,
-// also if such an IPv4 address is embedded in an IPv6 one (mapped, compatible, NAT64, 6to4, Teredo, ISATAP).
+// Returns true for an address that is private, link-local, loopback, shared (100.64/10) or not an internet address. An
+// IPv4 address embedded in an IPv6 address counts too (mapped, compatible, NAT64, 6to4, Teredo, ISATAP).
 bool is_private(const sockaddr& address);
-// Judges a URL's host when the connection does not show its address because a proxy makes it. Judges an address
-// directly, knows names that are never public, and otherwise asks this machine's resolver. A name that only the proxy
-// can resolve counts as public.
+// Returns whether a URL's host is private. It is for connections through a proxy, which do not show the host's address.
+// An address is judged as by is_private(). A name that is never public, such as "x.local", counts as private, and any
+// other name is resolved on this machine. A name that only the proxy can resolve counts as public.
 bool is_private_host(const std::string& url);
 
 // Throws Error(kNetwork, "stopped by a signal") once a stop was requested.

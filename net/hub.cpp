@@ -19,8 +19,8 @@ constexpr size_t kMaxListing = 16u << 20, kMaxFiles = 100000;
 constexpr uint64_t kMaxSmallFile = 256u << 20, kDiskReserve = 64u << 20;
 const char kIndex[] = "model.safetensors.index.json", kWeights[] = "model.safetensors";
 
-// Files other than weights: everything that tokenizers, templates and quantised checkpoints are read from, by specdec
-// or by an engine that a package is made for. specdec.json binds a published draft.
+// The files of a model other than its weights. Specdec, or an engine that a package is made for, needs them to read
+// tokenizers, templates and quantised checkpoints. specdec.json binds a published draft to its target.
 const std::set<std::string> kSmallFiles = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -79,7 +79,7 @@ void read_token(HubOptions& options) {
   if (token.empty()) options.token_source.clear();
   if (!std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 127; }))
     throw Error(ErrorKind::kConfig, options.token_source + ": expected a token of printable characters without spaces");
-  // Otherwise a core file would contain the token and libcurl's copies of it.
+  // Disables core files, because they would contain the token and libcurl's copies of it.
   options.token = token;
   if (!options.token.empty()) ::prctl(PR_SET_DUMPABLE, 0);
 }
@@ -90,7 +90,7 @@ bool is_shard_name(const std::string& name) {
                      [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// Returns the shards that an index names.
+// Returns the shards that an index file names. Throws Error(kModel) for other names than safetensors files beside it.
 std::set<std::string> shards_of(const fs::path& index) {
   std::set<std::string> shards;
   const Json json = read_json(index, ErrorKind::kModel, {kMaxSmallFile, 16});
@@ -108,8 +108,8 @@ bool has_file(const fs::path& directory, const std::string& name) {
   return fs::is_regular_file(directory / name, ec);
 }
 
-// Returns whether a snapshot has weights and tokenizer, without asking for the hub's list of files. A program that
-// wanted only a part may have filled it.
+// Returns whether a snapshot has weights and tokenizer, without asking for the hub's list of files. Another program may
+// have filled the snapshot with only a part of the files.
 bool is_complete(const HubSnapshot& snapshot) {
   const fs::path& d = snapshot.directory;
   if (!has_file(d, "config.json") ||
@@ -134,7 +134,7 @@ class Fetch {
 
   HubSnapshot run() {
     const auto cached = find_snapshot(hub_);
-    // A commit does not change.
+    // A revision that is a commit never changes, so no request is needed.
     if (cached && is_complete(*cached) && cached->commit.starts_with(hub_.revision)) return *cached;
     try {
       ask(cached && is_complete(*cached) ? 2 : options_.backoff.max_attempts);
@@ -173,7 +173,7 @@ class Fetch {
                                          ": other formats, pickle above all, are not read");
   }
 
-  // Returns the weights that base/safetensors reads: one file is preferred to shards.
+  // Returns the names of the weight files: model.safetensors if there is one, else the shards that the index names.
   std::vector<std::string> weights(const fs::path& index) const {
     if (listed_.count(kWeights)) return {kWeights};
     std::vector<std::string> names;
@@ -200,7 +200,7 @@ class Fetch {
     return std::all_of(large.begin(), large.end(), there);
   }
 
-  // Links config.json last, so a snapshot that has one is complete.
+  // Links config.json last, so a snapshot with a config.json is complete.
   void download(const fs::path& snapshot) {
     make_directories(snapshot);
     make_directories(repository_ / "blobs");
@@ -253,7 +253,7 @@ class Fetch {
     write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag);
   }
 
-  // Fills huggingface_hub's negative cache: files that this commit is known not to have are not asked for again.
+  // Fills huggingface_hub's negative cache, so that no program asks again for files that this commit does not have.
   void remember_absent() const {
     const fs::path absent = repository_ / ".no_exist" / commit_;
     for (const std::string& name : kSmallFiles) {

@@ -11,8 +11,8 @@
 
 namespace specdec::net {
 
-// Returns whether a model may need this file from the root of a repository. Weights are those that base/safetensors
-// reads.
+// Returns whether a model may need the file with this name from the root of a repository. Only weights that
+// base/safetensors reads count.
 bool is_model_file(const std::string& name);
 
 struct HubOptions {
@@ -38,11 +38,13 @@ HubOptions hub_options_from_environment();
 
 // Returns the complete snapshot of this revision. A cached commit is used without a request. For a branch or tag the
 // hub is asked; if it cannot be reached, the cached snapshot is used, with a warning. Downloads continue where an
-// earlier one broke off, are checked against the size and digest that the hub gave, and get their names last; any
-// number of processes may do this at once. Throws Error(kModel) for an unknown model, revision or file, missing
-// safetensors, hostile or malformed answers, or a wrong digest; Error(kUsage) for a gated model or a refused token;
-// Error(kNetwork) if the hub is unreachable or breaks off, and for 429 and 5xx; Error(kIo) for the disk, before it is
-// full.
+// earlier one broke off. Each file is checked against the size and digest that the hub gave, and gets its name last, so
+// any number of processes may download at once. Throws:
+// * Error(kModel) for an unknown model, revision or file, missing safetensors, hostile or malformed answers, or a wrong
+//   digest;
+// * Error(kUsage) for a gated model or a refused token;
+// * Error(kNetwork) if the hub is unreachable or breaks off, and for 429 and 5xx;
+// * Error(kIo) for disk errors and, before downloading, for too little disk space.
 HubSnapshot fetch_model(const HubName& hub, const HubOptions& options, const ProgressFn& progress = {});
 
 }  // namespace specdec::net

@@ -25,7 +25,7 @@ std::optional<uint64_t> number(const std::string& text) {
   return value;
 }
 
-// Turns W/"abc" and "abc" into abc, as huggingface_hub names blobs.
+// Turns W/"abc" and "abc" into abc, because huggingface_hub names blobs like this.
 std::string bare_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
@@ -158,7 +158,7 @@ HttpRequest HubSource::request(const std::string& url) const {
   return request;
 }
 
-// Uses the codes of the hub's X-Error-Code and does not repeat the hub's own words.
+// Uses the codes of the hub's X-Error-Code header. Does not repeat the hub's own words.
 void HubSource::refuse(const std::string& url, const HttpReply& reply) const {
   const std::string code = reply.header("x-error-code"), model = hub_.text(),
                     page = options_.endpoint + "/" + hub_.repository();
@@ -198,7 +198,7 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   const HttpReply reply = get(path, head, max_attempts);
-  // A redirect to the bytes is fine, because its headers describe them.
+  // A redirect to the bytes is an answer to HEAD, because its headers describe the bytes.
   const bool elsewhere = head && reply.status >= 300 && reply.status < 400;
   if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(options_.endpoint + path, reply);
   return reply;
@@ -263,8 +263,8 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // With the lock nobody else writes to these files. If locks do not work, two processes may append the same bytes, and
-  // the digest shows that.
+  // Continues a leftover download only with the lock, so that nobody else writes to the file. If the file system only
+  // pretends to lock, two processes may append the same bytes; then the digest is wrong.
   if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
       !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);

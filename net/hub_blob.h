@@ -16,11 +16,11 @@ struct RemoteFile {
   uint64_t size = 0;
 };
 
-// Checks a name from a hub's list. A name that could mean a file outside of the tree is an attack: throws
-// Error(kModel).
+// Throws Error(kModel) if a name from a hub's list of files is malformed or could mean a file outside of the tree,
+// which would be an attack.
 void require_harmless(const std::string& name, const std::string& where);
 
-// The repository at its endpoint. Every status that is not an answer becomes an Error (see net/hub.h).
+// A repository at a hub's endpoint. Every unexpected status becomes an Error (see fetch_model in net/hub.h).
 class HubSource {
  public:
   HubSource(const HubName& hub, const HubOptions& options);
@@ -30,8 +30,8 @@ class HubSource {
   HttpReply ask(const std::string& path, bool head, int max_attempts);
   // Asks for size and digest. Throws Error(kModel) if the hub gives none.
   RemoteFile describe(const std::string& commit, const std::string& name);
-  // Passes the bytes from `begin` on to `take(first, bytes)`, where `first` is their offset in the file; it is 0 if the
-  // server starts over. Returns when the server stops sending, even if only a part came.
+  // Passes the file's bytes from offset begin() on to `take(first, bytes)`, where `first` is their offset in the file;
+  // it is 0 if the server starts over. Returns when the server stops sending, even if it sent only a part.
   void read(const RemoteFile& file, const std::function<uint64_t()>& begin,
             const std::function<void(uint64_t first, std::string_view bytes)>& take);
 
@@ -46,13 +46,13 @@ class HubSource {
   HttpClient http_;
 };
 
-// Returns whether the blob exists with the right size. Follows links, because huggingface_hub may share one blob
-// between repositories.
+// Returns whether the blob exists with the right size. Follows symbolic links, because huggingface_hub may share one
+// blob between repositories.
 bool has_blob(const std::filesystem::path& repository, const RemoteFile& file);
 
-// Makes blobs/<etag>: downloads <etag>.<8 digits>.incomplete beside it, checks it and renames it. Continues what a
-// killed run left. huggingface_hub's lock keeps two processes from loading the same bytes, but correctness does not
-// depend on it: names are unique, and equal blobs replace each other.
+// Makes blobs/<etag>: downloads to <etag>.<8 digits>.incomplete beside it, checks the digest and renames the file.
+// Continues a download that a killed run left. huggingface_hub's lock keeps two processes from downloading the same
+// bytes. Correctness does not depend on the lock: temporary names are unique, and equal blobs replace each other.
 void fetch_blob(const std::filesystem::path& repository, const RemoteFile& file, HubSource& source,
                 const std::function<void(uint64_t bytes)>& progress);
 

@@ -202,7 +202,8 @@ std::set<std::string> HubRepository::large_files(const std::string& branch,
   return large;
 }
 
-// Returns the URL of an action. A mirror may pass on URLs of the hub behind it, but serves them itself.
+// Returns the URL of an LFS action. A mirror may pass on URLs of huggingface.co but serve these paths itself, so the
+// endpoint replaces the host.
 std::string HubRepository::address(const Json& action, const std::string& where) const {
   std::string url = action.is_object() ? json_string(action, "href", where, kAnswer) : "";
   for (const std::string hub : {"https://huggingface.co/", "https://hub-ci.huggingface.co/"})

@@ -34,45 +34,48 @@ struct HubChange {
   std::vector<std::string> removed;
 };
 
-// The requests that a hub wants before it has a large file. The URLs are signed and must not appear in a message.
+// The requests that upload one large file. The URLs are signed and must not appear in a message.
 struct HubUpload {
-  std::string url, verify;         // verify: "" = not wanted
+  std::string url, verify;         // `verify` is called after the upload; "" = not wanted
   std::vector<std::string> parts;  // URLs for part_bytes each; empty = the whole file goes to `url`
   uint64_t part_bytes = 0;
 };
 
-// Every status that is not an answer is an Error: kUsage for a token that is missing, refused or would be sent
-// unencrypted, kData for a malformed or hostile answer and for a missing repository or file, else kNetwork. `hub` and
-// `options` must live longer than this object.
+// A repository of packages. Every unexpected status becomes an Error: kUsage for a token that is missing, refused or
+// would be sent unencrypted, and for a renamed repository; kNetwork for 429, 5xx, broken connections and failed
+// uploads; else kData. A malformed or hostile answer is kData too. read_from() throws as HubSource::read() does. `hub`
+// and `options` must live longer than this object.
 class HubRepository : public HubSource {
  public:
   enum class Access { kRead, kWrite };
   HubRepository(const HubName& hub, const HubOptions& options, Access access);
 
   std::string name() const { return "hf://" + hub_.repository(); }
-  // Returns nothing if there is no such repository, or none that the token may see.
+  // Returns nothing if there is no such repository or the token may not see it.
   std::optional<bool> is_private();
   HubRefs refs();
   HubTree tree(const std::string& commit);
   // Returns "" if the file does not exist.
   std::string text(const std::string& commit, const std::string& path, size_t max_bytes);
-  // Passes on the bytes from `begin` on, in order. If the server starts over, known bytes are skipped.
+  // Passes the file's bytes from `begin` on to `take`, in order. If the server starts over, skips the bytes before
+  // `begin` and those already passed on.
   void read_from(const std::string& commit, const std::string& path, uint64_t begin,
                  const std::function<void(std::string_view)>& take);
 
   void create(bool as_private);  // no error if it exists already
-  // Returns those of the files (path → size and first bytes) that the hub wants in LFS.
+  // Describes a file, so that the hub can decide whether it belongs in LFS.
   struct Sample {
     uint64_t size = 0;
     std::string begin;  // the first 512 bytes
   };
+  // Returns the paths of the files that the hub wants in LFS.
   std::set<std::string> large_files(const std::string& branch, const std::map<std::string, Sample>& files);
-  // Returns nothing if the hub has these bytes already.
+  // Asks how to upload a large file. Returns nothing if the hub has these bytes already.
   std::optional<HubUpload> ask_upload(const std::string& branch, const std::string& sha256, uint64_t size);
   void upload(const HubUpload& to, const std::string& sha256, const std::filesystem::path& file,
               const std::function<void(uint64_t bytes)>& progress);
-  // Returns the new commit. Returns nothing if `parent` is not, or is no longer, the branch's last commit; that is also
-  // the case if this commit succeeded before but its reply was lost.
+  // Makes a commit and returns its id. Returns nothing if `parent` is not, or no longer, the branch's last commit. This
+  // also happens if an earlier attempt of this commit succeeded but its reply was lost.
   std::optional<std::string> commit(const std::string& branch, const std::string& parent, const std::string& summary,
                                     const std::string& description, const HubChange& change);
   bool create_branch(const std::string& branch, const std::string& commit);  // returns false if the name exists
@@ -90,7 +93,8 @@ class HubRepository : public HubSource {
   // Sends JSON to the hub itself. A status in `tolerated` is not an error.
   HttpReply write(const std::string& method, const std::string& path, const Body& body,
                   std::initializer_list<long> tolerated, double timeout_s = 60);
-  // Uploads `bytes` bytes of the file from `begin` on to the URL that the hub gave. Returns the reply for its headers.
+  // Uploads `bytes` bytes of the file, from `begin` on, to the URL that the hub gave. Returns the reply, whose headers
+  // the caller needs.
   HttpReply put(const std::string& url, const InputFile& file, uint64_t begin, uint64_t bytes,
                 const std::function<void(uint64_t)>& progress);
   HttpReply post_to(const std::string& url, const std::string& body, bool with_token);

@@ -25,7 +25,7 @@ std::string amz_date() {
   return text;
 }
 
-// Returns the text of the first <name>…</name>.
+// Returns the text of the first element <name>…</name>, or "".
 std::string element(const std::string& xml, const std::string& name) {
   const size_t begin = xml.find("<" + name + ">"),
                end = begin == std::string::npos ? begin : xml.find("</" + name + ">", begin);
@@ -205,7 +205,7 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     // status 200 may still carry an error
     if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);
   } catch (const Error&) {
-    ask({.method = "DELETE", .key = key, .query = of, .once = true});  // unfinished parts cost money
+    ask({.method = "DELETE", .key = key, .query = of, .once = true});  // abort: stored parts cost money
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// A client for objects of an S3 bucket: the few requests that stores of packages need, signed with AWS Signature
+// A client for objects of an S3 bucket. It has the few requests that stores of packages need, signed with AWS Signature
 // Version 4.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace specdec::net {
 
 struct S3Options {
-  // "" = Amazon's endpoint of the region. Others are addressed by path: ENDPOINT/BUCKET/KEY.
+  // "" = Amazon's endpoint of the region. With any other endpoint, objects are addressed by path: ENDPOINT/BUCKET/KEY.
   std::string endpoint;
   std::string region = "us-east-1";
   std::string access_key;
@@ -32,9 +32,9 @@ struct S3Options {
 // that is not a URL.
 S3Options s3_options_from_environment();
 
-// Returns the value of the header Authorization. `headers` are those to sign, with names in lower case; they must
-// include `host`, `x-amz-date` (20130524T000000Z) and `x-amz-content-sha256`. Path and query are percent-encoded, and
-// the query is sorted.
+// Returns the value of the Authorization header. `headers` are the headers to sign, with names in lower case; they must
+// include `host`, `x-amz-date` (20130524T000000Z) and `x-amz-content-sha256`. `path` and `query` must be
+// percent-encoded, and `query` sorted.
 std::string sign_s3(const S3Options& options, const std::string& method, const std::string& path,
                     const std::string& query, const std::map<std::string, std::string>& headers);
 
@@ -44,16 +44,16 @@ struct S3Location {
 };
 S3Location parse_s3(const std::string& url);
 
-// Keys are relative to the prefix. Every status that is not an answer is an Error: kConfig for refused keys, kData for
-// a missing bucket, else kNetwork.
+// Reads and writes objects. The names of objects (`key`) are relative to the prefix. Every unexpected status becomes an
+// Error: kConfig for refused access keys, kData for a missing bucket or object, else kNetwork.
 class S3Client {
  public:
   S3Client(S3Location location, S3Options options);
   std::string name(const std::string& key) const;  // returns "s3://bucket/prefix/key"
   std::optional<uint64_t> size(const std::string& key);
-  std::string get(const std::string& key, size_t max_bytes);  // returns "" if it does not exist
+  std::string get(const std::string& key, size_t max_bytes);  // returns "" if the object does not exist
   void read(const std::string& key, uint64_t begin, const std::function<void(std::string_view)>& take);
-  // Returns false, and writes nothing, if `if_absent` and the object exists already.
+  // Returns false, and writes nothing, if `if_absent` is true and the object exists already.
   bool put(const std::string& key, const std::string& body, bool if_absent);
   void put_file(const std::string& key, const std::filesystem::path& file,
                 const std::function<void(uint64_t bytes)>& progress);
@@ -63,10 +63,10 @@ class S3Client {
     std::string method, key;
     std::string query = {};                           // percent-encoded and sorted
     const std::string* body = nullptr;                // null: empty
-    std::map<std::string, std::string> headers = {};  // to sign, besides those that every request has
+    std::map<std::string, std::string> headers = {};  // headers to sign that not every request has
     std::function<void(const HttpReply&, std::string_view)> on_body = {};
     size_t max_bytes = 1u << 20;  // of HttpReply::body
-    bool once = false;            // is not repeated
+    bool once = false;            // true: no retries
   };
   HttpReply ask(const Request& asked);
   [[noreturn]] void refuse(const std::string& key, const HttpReply& reply) const;

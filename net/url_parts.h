@@ -8,7 +8,8 @@
 namespace specdec::net {
 
 std::string lower(std::string text);  // ASCII
-// In lower case, with the scheme's port as the default; "" if it is not a URL.
+// Returns the part in lower case; the default of a port is the scheme's. Returns "" if `url` is not a URL or lacks the
+// part.
 std::string part_of(const std::string& url, CURLUPart part);
 
 }  // namespace specdec::net

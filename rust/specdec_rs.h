@@ -1,8 +1,9 @@
 /* C ABI of the Rust staticlib: Hugging Face tokenizers, grammars (llguidance), Jinja chat templates and Parquet.
- * Every function returns a status and, where it is not SD_OK, fills *message (one line, UTF-8) if message is not null.
- * Results are written through out-parameters only on SD_OK, and are owned by the library: free them with sd_bytes_free
- * / sd_ids_free. Handles are immutable after creation: const calls on one handle are thread-safe. A Rust panic never
- * crosses the border (SD_INTERNAL); running out of memory inside Rust aborts the process and cannot be reported. */
+ * Every function except sd_*_free returns a status. If it is not SD_OK and the function has a `message` that is not
+ * null, *message is filled (one line, UTF-8). Results are written through out-parameters only on SD_OK. The library
+ * owns their memory: free them with sd_bytes_free / sd_ids_free. Handles are immutable after creation: const calls on
+ * one handle are thread-safe. A Rust panic never crosses this ABI but becomes SD_INTERNAL. If memory runs out inside
+ * Rust, the process is aborted, which cannot be reported. */
 #ifndef SPECDEC_RS_H
 #define SPECDEC_RS_H
 
@@ -15,10 +16,10 @@ extern "C" {
 
 enum {
   SD_OK = 0,
-  SD_INVALID = 1,  /* the file, template, text or id given is not valid */
+  SD_INVALID = 1,  /* the file, template, text or id is not valid, or an argument is null */
   SD_RAISED = 2,   /* the template called raise_exception; message is its argument */
-  SD_LIMIT = 3,    /* fuel, recursion, output or input size */
-  SD_INTERNAL = 4, /* a panic inside Rust, or a null argument */
+  SD_LIMIT = 3,    /* a limit is exceeded: fuel, recursion, output or input size */
+  SD_INTERNAL = 4, /* a panic inside Rust */
 };
 
 typedef struct {
@@ -34,17 +35,17 @@ void sd_ids_free(sd_ids ids);
 
 /* --- tokenizers --- */
 typedef struct sd_tokenizer sd_tokenizer;
-/* How far a decoder lets text be streamed (sd_tokenizer_streaming). */
+/* The ways in which a decoder's text can be streamed (sd_tokenizer_streaming writes one of them). */
 enum {
   SD_STREAM_WHOLE = 0,     /* later tokens may change earlier text: decode at the end only */
-  SD_STREAM_PREFIX = 1,    /* the text of a prefix is a prefix of the text, but for an unfinished UTF-8 character */
+  SD_STREAM_PREFIX = 1,    /* later tokens only append to the text, except that they may complete a UTF-8 character */
   SD_STREAM_BYTE_RUNS = 2, /* as above, but a run of <0xNN> tokens is settled only when it has ended */
 };
 
 /* Makes a tokenizer. `json` holds the bytes of tokenizer.json; padding and truncation stored in it are dropped. `added`
- * is a JSON array of changes to its added tokens, which are made in order: {content, single_word, lstrip, rstrip,
- * normalized, special, known}. A token that the file does not have is added. For one that it has, `known` decides:
- * without it the flags are replaced, "special" only makes the token special, "keep" changes nothing. */
+ * is a JSON array of changes to its added tokens: {content, single_word, lstrip, rstrip, normalized, special, known}.
+ * They are made in order. A token that the file does not have is added. For a token that it has, `known` decides: if
+ * absent, the flags are replaced; "special" only makes the token special; "keep" changes nothing. */
 int32_t sd_tokenizer_new(const uint8_t* json, size_t size, const uint8_t* added, size_t added_size, sd_tokenizer** out,
                          sd_bytes* message);
 void sd_tokenizer_free(sd_tokenizer* tokenizer);
@@ -59,8 +60,9 @@ int32_t sd_tokenizer_token_to_id(const sd_tokenizer* tokenizer, const uint8_t* t
                                  int64_t* out); /* -1: there is no such token */
 /* Returns SD_INVALID if no token has this id. Sets *special to 1 if decode(skip_special) skips it. */
 int32_t sd_tokenizer_id_to_token(const sd_tokenizer* tokenizer, uint32_t id, int32_t* special, sd_bytes* out);
-/* Writes the bytes that the ids below `size` stand for, one after the other. Those of id i end at ends[i]; an id that
- * names no token has none. `special` gets the ids of special tokens in ascending order. `size` is at most 2^22. */
+/* Writes the bytes that the ids below `size` stand for, one after the other. The bytes of id i end at ends[i]; an id
+ * that names no token has no bytes. `special` gets the ids of special tokens in ascending order. `size` is at most
+ * 2^22. */
 int32_t sd_tokenizer_token_bytes(const sd_tokenizer* tokenizer, size_t size, sd_bytes* out, sd_ids* ends,
                                  sd_ids* special, sd_bytes* message);
 int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
@@ -75,30 +77,32 @@ int32_t sd_vocabulary_new(const sd_tokenizer* tokenizer, size_t size, const uint
 void sd_vocabulary_free(sd_vocabulary* vocabulary);
 /* Compiles `text`, at most 64 KiB of a JSON schema or of a regular expression in Rust's syntax, which the whole answer
  * must match. Returns SD_INVALID if it is malformed or unsupported, exceeds the bounds on work, or if no answer can
- * match it; SD_LIMIT if objects and arrays nest deeper than 512, $refs included. Nothing here bounds the time and
- * memory that the intersections of a schema take: check a foreign grammar with sd_grammar_check in a child process
- * first. */
+ * match it. Returns SD_LIMIT if it is longer, or if objects and arrays nest deeper than 512, with every $ref followed.
+ * Nothing here bounds the time and memory that the intersections of a schema take: check an untrusted grammar with
+ * sd_grammar_check in a child process first. */
 int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t size,
                        sd_grammar** out, sd_bytes* message);
-/* Compiles `text` for a vocabulary of single bytes on half the stack, writes how many bytes the result occupies, and
- * frees it. What other threads allocate meanwhile is counted too, so none should be running. */
+/* Compiles `text` for a vocabulary of single bytes, with half the stack of sd_grammar_new, and frees the result. Writes
+ * the number of bytes that the result occupied. This includes memory that other threads allocate meanwhile, so no other
+ * thread should be running. */
 int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, size_t* bytes, sd_bytes* message);
 int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
 void sd_grammar_free(sd_grammar* grammar);
-/* These three change the handle, so only one thread may use it at a time. mask sets bit id % 32 of word id / 32 for
- * each id that may follow: none after a step exceeded its bound on work, and only the ids that end a text once the
- * grammar is complete. push appends an id that the mask allows. pop takes back the last `count` ids. */
+/* These three functions change the handle, so only one thread may use it at a time. mask sets bit id % 32 of word
+ * id / 32 for each id that may follow. Once the grammar is complete, only the ids that end a text may follow. After a
+ * step has exceeded its bound on work, mask sets no bit. push appends an id that the mask allows. pop takes back
+ * the last `count` ids. */
 int32_t sd_grammar_mask(sd_grammar* grammar, uint32_t* words, size_t count);
 int32_t sd_grammar_push(sd_grammar* grammar, uint32_t token);
 int32_t sd_grammar_pop(sd_grammar* grammar, size_t count);
 
 /* --- chat templates --- */
 typedef struct sd_template sd_template;
-/* Writes strftime(format, now) into out[0, capacity) and returns its length; more than capacity means it did not fit.
- */
+/* Writes strftime(format, now) into out[0, capacity) and returns its length. A length above capacity means that it did
+ * not fit. */
 typedef size_t (*sd_strftime)(const char* format, char* out, size_t capacity);
-/* Compiles `source`, UTF-8 of at most 1 MiB. Compile a foreign one in a child process first: chains of operators can
- * overflow the compiler's stack. */
+/* Compiles `source`, UTF-8 of at most 1 MiB. Compile an untrusted template in a child process first: a chain of
+ * operators can overflow the compiler's stack. */
 int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, sd_template** out, sd_bytes* message);
 void sd_template_free(sd_template* chat_template);
 /* Renders the template with the variables in `context`, one JSON object. It may execute 1,000,000 instructions and
@@ -110,10 +114,11 @@ int32_t sd_template_render(const sd_template* chat_template, const uint8_t* cont
 /* Receives whole lines and the number of bytes of the file that have been read. A return value other than 0 stops the
  * reading. */
 typedef int32_t (*sd_sink)(void* context, const uint8_t* lines, size_t size, uint64_t stored_done);
-/* Passes every row of the file at `path` (UTF-8) to the sink as one line of JSON: lists, structs and maps become arrays
- * and objects, times ISO 8601, decimals strings, bytes that are not UTF-8 base64, and NaN null. Returns SD_LIMIT if
- * there are far more rows than a file of this size can hold. It needs memory for the pages of one batch of rows,
- * however large their headers claim to be: run it in a child process with a limit on its address space. */
+/* Passes every row of the file at `path` (UTF-8) to the sink as one line of JSON. Lists, structs and maps become arrays
+ * and objects, times become ISO 8601, decimals become strings, bytes that are not UTF-8 become base64, and NaN becomes
+ * null. Returns SD_LIMIT if the lines are far larger than a file of this size can explain. Needs memory for the pages
+ * of one batch of rows, as much as the page headers claim, so run it for untrusted files in a child process with a
+ * limit on its address space. */
 int32_t sd_parquet_rows(const uint8_t* path, size_t size, sd_sink sink, void* context, sd_bytes* message);
 
 #ifdef __cplusplus

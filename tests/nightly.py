@@ -13,8 +13,8 @@ Parts, in this order (all of them if none is named):
   tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
   fuzz        FUZZ_INPUTS inputs per target (1e7 unless set), the Rust half with coverage counters
 
-A part that fails does not stop the others. What each part took and found is printed when it ends and written to
-build/nightly.json; its output goes to build/nightly/PART.log. Exits with 1 if a part failed."""
+A part that fails does not stop the others. The time and the findings of each part are printed when it ends and written
+to build/nightly.json; its output goes to build/nightly/PART.log. Exits with 1 if a part failed."""
 
 import hashlib
 import importlib.util
@@ -36,7 +36,7 @@ CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(
 )
 TOOLS = os.path.join(CACHE, "nightly-tools")
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-# Debian 12's version. When apt no longer has it, pin the one that it has.
+# Debian 12's version. When apt no longer has this version, pin the version that it has.
 PROMETHEUS = "2.42.0+ds-5+deb12u1"
 PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the .deb for amd64
 PROMTOOL = os.path.join(TOOLS, "prometheus-" + PROMETHEUS, "usr/bin/promtool")
@@ -77,8 +77,8 @@ def fetch_promtool(log):
 
 
 def engines_folder():
-    """Returns the folder for SPECDEC_ENGINE_PACKAGES. Its key is made of the lock files and, because it holds compiled
-    wheels, of the Python."""
+    """Returns the folder for SPECDEC_ENGINE_PACKAGES. Its name is a digest of the lock files and, because it holds
+    compiled wheels, of the Python version and the machine type."""
     locks = "".join(digest_of(os.path.join(ENGINES, name)) for name in ("engines.txt", "requirements.txt"))
     key = hashlib.sha256((locks + sys.implementation.cache_tag + platform.machine()).encode()).hexdigest()
     return os.path.join(TOOLS, "engines-" + key[:12])
@@ -115,8 +115,8 @@ def fetch_engines(log):
     for name in sorted(os.listdir(wheels)):
         with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
             for file in wheel.namelist():
-                # Folders are made even if nothing in them is kept, because SGLang checks that those of its kernels
-                # exist.
+                # Folders are made even if nothing in them is kept, because SGLang checks that the folders of its
+                # kernels exist.
                 os.makedirs(os.path.join(folder, os.path.dirname(file)), exist_ok=True)
                 if file.endswith(".py") or ".dist-info/" in file and not file.endswith("/"):
                     wheel.extract(file, folder)
@@ -160,7 +160,7 @@ def faults(log):
 
 
 def soak(log):
-    # Does not use ctest, whose time limit is that of the short test.
+    # Does not use ctest, which would end the test after its fixed time limit (tests/e2e/CMakeLists.txt).
     seconds = os.environ.get("SPECDEC_SOAK_SECONDS", "3600")
     return run(
         log, [sys.executable, "tests/e2e/soak_test.py", os.path.join(ROOT, "build")], SPECDEC_SOAK_SECONDS=seconds

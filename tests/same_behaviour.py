@@ -151,7 +151,8 @@ TEXT_RULES = [
 
 
 class Normaliser:
-    """The rules and what is learnt during the run: the scratch folder, ports, digests of packages."""
+    """Applies the rules, and replaces the texts that are learnt during the run: the scratch folder, ports, digests of
+    packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
@@ -160,7 +161,7 @@ class Normaliser:
         self.learn(str(build), "<build>")
         self.version = re.compile(
             rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"
-        )  # the tool's version, which "0.1.0" in "10.0.1.0" is not
+        )  # matches the tool's version, but not "0.1.0" inside of "10.0.1.0"
         self.json_rules = [(re.compile(f), re.compile(k), r) for f, k, r, _ in JSON_RULES]
         self.text_rules = [(re.compile(f), re.compile(p), r) for f, p, r, _ in TEXT_RULES]
 
@@ -168,13 +169,13 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Learns a digest that covers a time, such as a package's (its manifest says when it was made), also in the
-        short forms that are shown."""
+        """Learns a digest that depends on a time, such as a package's (the manifest says when the package was made).
+        Also learns the short forms in which the digest is shown."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
     def is_now(self, seconds):
-        """Returns whether this is a time of this run. Only those are replaced; times of given logs and records stay."""
+        """Returns whether this is a time of this run. Only such times are replaced; times of given logs stay."""
         return self.began <= seconds <= time.time() + 2
 
     def value(self, file, value, path=""):
@@ -448,7 +449,7 @@ def observe_help(o):
     (o.scratch / "wrong.toml").write_text("[serve]\nprot = 1\n")
     o.run("usage-config", "--config", "wrong.toml", "serve", "--target", "target")
     o.run("usage-environment", "monitor", "status", env={"SPECDEC_MONITOR_STATUS_STATE": "no-such.db"})
-    # Names that other programs know, as the programs contain them: schemas, settings, metrics.
+    # Keeps the names on which other programs rely, as they occur in the binaries: schemas, settings, metrics.
     found = set()
     for program in [o.program, *sorted((o.build / "libexec").glob("specdec-engine"))]:
         data = program.read_bytes()
@@ -1087,7 +1088,7 @@ def observe_package(o):
         "--reference-target",
         "--engines",
         "specdec",
-    )  # the others name the folder of the target
+    )  # launch files of other engines would name the folder of the target
     second = package(
         "second",
         "--draft",
@@ -1287,7 +1288,7 @@ class Server:
 
 def joined_stream(text, normaliser, file):
     """Returns the events of a stream in a fixed form. How many tokens one event holds depends on the pace of the
-    connection, so the texts are joined and everything else is kept once; the events of several choices have no fixed
+    connection, so the texts are joined and everything else is kept once. The events of several choices have no fixed
     order."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
@@ -1306,8 +1307,8 @@ def joined_stream(text, normaliser, file):
     )
 
 
-# Metrics whose value is a time or a speed, and the number of connections, because the previous one may or may not be
-# closed yet. Only their names and labels are kept. The numbers of observed durations are kept.
+# Metrics whose value is a time or a speed, and the number of connections, because the previous connection may or may
+# not be closed yet. Only their names and labels are kept. The numbers of observed durations are kept.
 VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:connections$")
 
 
@@ -1692,7 +1693,8 @@ def observe_monitor(o):
                 "--state",
                 f"{engine}.db",
             )
-    # The records are of a healthy draft, then of one whose acceptance has dropped; the checks show what is done then.
+    # The records come first from a healthy draft and then from a draft whose acceptance has dropped. The checks show
+    # what the monitor does in both cases.
     check = [
         "monitor",
         "check",
@@ -1729,7 +1731,7 @@ def observe_monitor(o):
         "--on-drift",
         "echo drifted > drifted.txt",
     ]
-    # History and transitions are shown in the order of their seconds, so this waits for another one.
+    # History and transitions are shown in the order of their seconds, so this waits for the next second.
     next_second()
     with pages(o) as url:
         (o.scratch / "hook").write_text(f"{url}/hook\n")

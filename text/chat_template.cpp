@@ -25,7 +25,7 @@ size_t local_strftime(const char* format, char* out, size_t capacity) {
   return size == 0 && *format != '\0' ? capacity + 1 : size;
 }
 
-// Returns the source and where it was found, or nothing if the directory has no template.
+// Returns the template's source and the file that holds it, or nothing if the directory has no template.
 std::optional<std::pair<std::string, std::string>> find_source(const fs::path& directory) {
   const fs::path jinja = directory / "chat_template.jinja";
   if (fs::exists(jinja)) return std::pair{read_file(jinja, kMaxSourceBytes, ErrorKind::kModel), jinja.string()};
@@ -74,7 +74,7 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
   ConfinedChild child(limits, [&](int pipe) {
     try {
       render_probes(source, tokens);
-    } catch (...) {  // does not compile: the parent sees the same error and reports it
+    } catch (...) {  // the template does not compile: load() compiles it again and reports the error
     }
     write_pipe(pipe, std::string_view("k"));
   });
@@ -104,8 +104,8 @@ struct ChatTemplate::Impl {
   std::string render_confined(const std::string& context, uint64_t most) const;
 };
 
-// A job is the maximum output size in decimal digits, a space and the context. The answer is 'k' and the text, or 'e'
-// and the error.
+// Does a job of the ConfinedService. A job is the maximum output size in decimal digits, a space and the context. The
+// answer is 'k' and the text, or 'e' and the error.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
   const size_t space = job.find(' ');
@@ -167,7 +167,7 @@ bool ChatTemplate::works() const { return !impl_->service || impl_->service->wor
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                                  const Json& extra, const std::string& tools) const {
-  // Uses ordered_json, so that templates that print a message see role before content, as in transformers.
+  // Uses ordered_json, so that a template that prints a whole message writes role before content, as in transformers.
   nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
   size_t bytes = 0;
   for (const ChatMessage& message : messages) {

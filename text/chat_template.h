@@ -1,7 +1,7 @@
-// Renders chat templates (Jinja) through the Rust crate, with the functions and variables that transformers offers
-// them. Templates come only from the model directory, never from a request. The interpreter bounds steps, recursion and
-// output, but not, for example, a string that a template doubles 40 times. So a template that was loaded renders in
-// child processes with limits on memory and time.
+// Renders chat templates (Jinja) through the Rust crate, with the functions and variables that transformers offers to
+// templates. Templates come only from the model directory, never from a request. The interpreter bounds steps,
+// recursion and output, but not, for example, a string that a template doubles 40 times. So ChatTemplate::load() lets a
+// template render only in child processes with limits on memory and time.
 #pragma once
 
 #include <filesystem>
@@ -20,9 +20,9 @@ namespace specdec::text {
 class ChatTemplate {
  public:
   // Reads chat_template.jinja, chat_template.json or tokenizer_config.json's chat_template (a string, or a list with
-  // "default"). Returns nothing if the directory has none. Throws Error(kModel) if the template does not compile or
-  // vet_template() rejects it. The result is confined. Forks (a few milliseconds), so call it while loading, before a
-  // server's threads start.
+  // "default"). Returns nothing if the directory has none. The result is confined (see confine()). Throws Error(kModel)
+  // if the template does not compile or vet_template() rejects it. Forks (a few milliseconds), so call it while
+  // loading, before a server's threads start.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model_directory);
   // Compiles `source` without vetting and renders in this process; for trusted sources. Throws Error(kModel).
   ChatTemplate(std::string source, std::string bos_token, std::string eos_token);
@@ -31,18 +31,19 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // Makes every later rendering a job of a ConfinedService with these limits: one that exceeds them fails alone. Forks.
+  // Renders from now on in the child processes of a ConfinedService, with these limits on each rendering. A rendering
+  // that exceeds them fails without affecting others. Forks.
   void confine(const ChildLimits& limits = {512u << 20, 2, 10});
 
   // Returns false if no conversation can be rendered any more (ConfinedService::works()). A template that is not
   // confined always works.
   bool works() const;
 
-  // Renders with these variables: messages (role, content; tool_calls, tool_call_id and name if a message has them),
-  // add_generation_prompt, tools (a JSON array as text, "" = none), documents (none), every special token by name, and
-  // `extra`, which must not set any of these. Thread-safe. Throws Error(kData) with raise_exception's message, or if
-  // fuel (10^6 steps), recursion (100) or output (1 MiB + 8 × the messages' bytes) is exceeded, or for invalid UTF-8;
-  // if confined, also if memory or time is exceeded.
+  // Renders the messages. The template's variables are messages (role, content; tool_calls, tool_call_id and name if a
+  // message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents (none), every special
+  // token by name, and `extra`, which must not set any of these. Thread-safe. Throws Error(kData) with
+  // raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100) or output (1 MiB + 8
+  // × the bytes of messages and tools) is exceeded; if confined, also if the limit on memory or time is exceeded.
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 
@@ -53,10 +54,10 @@ class ChatTemplate {
 
 // Compiles `source` and renders probe conversations (1 to 64 messages, with and without system message and generation
 // prompt) in a forked child. The interpreter's own limits do not stop a string that doubles itself 40 times, a chain of
-// 50,000 operators that overflows the compiler's stack, or constants folded while compiling, and Rust aborts when
-// memory runs out. So a template that kills the child must not be used here: throws Error(kModel). A clean error inside
-// the child is accepted. Whatever the probes do not reach is bounded when it is rendered (ChatTemplate::confine). The
-// child runs Rust and C++ code after fork, so call this while no other thread holds a lock.
+// 50,000 operators that overflows the compiler's stack, or constants that are folded while compiling. When memory runs
+// out, Rust aborts the process. Throws Error(kModel) if the template kills the child, because it could kill this
+// process too. A clean error inside the child is accepted. ChatTemplate::confine() bounds whatever the probes do not
+// reach. The child runs Rust and C++ code after the fork, so call this while no other thread holds a lock.
 void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where,
                   const ChildLimits& limits = {512u << 20, 2, 10});
 

@@ -54,8 +54,8 @@ std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::
   return std::make_shared<const Grammar>(handle);
 }
 
-// A job is a letter for the kind and the source. The answer is "=" and the number of bytes that the grammar holds, or
-// the error.
+// A job of the service is a letter for the kind, followed by the source. The answer is "=" and the number of bytes that
+// the grammar occupies, or the error.
 GrammarChecker::GrammarChecker(const ChildLimits& limits)
     : service_(std::make_unique<ConfinedService>(limits, kCheckers, [](std::string_view job) -> std::string {
         const GrammarKind kind = job.substr(0, 1) == "r" ? GrammarKind::kRegex : GrammarKind::kJsonSchema;

@@ -14,8 +14,8 @@ inline std::string take(sd_bytes bytes) {
   return text;
 }
 
-// Throws Error(kind) unless the status is OK, or Error(kInternal) for a panic; the text is the library's message after
-// `where`.
+// Does nothing if the status is SD_OK. Otherwise throws Error(kind), or Error(kInternal) for a panic; its text is
+// `where` and the library's message.
 inline void check(int32_t status, sd_bytes& message, const std::string& where, ErrorKind kind) {
   if (status == SD_OK) return;
   const std::string text = message.data ? take(message) : std::string("unknown error");

@@ -16,7 +16,7 @@ constexpr size_t kMaxTokenizerBytes = 128u << 20;
 constexpr size_t kMaxConfigBytes = 16u << 20;
 constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
 
-// Returns the token of "<s>" or {"content": "<s>", …}; null and anything else give "".
+// Returns the text of a token given as "<s>" or as {"content": "<s>", …}; "" for null and anything else.
 std::string token_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object() && value.contains("content") && value["content"].is_string())
@@ -24,7 +24,8 @@ std::string token_text(const Json& value) {
   return "";
 }
 
-// Returns a change for sd_tokenizer_new from a value that token_text() accepts.
+// Makes a change for sd_tokenizer_new from a token that token_text() accepts. The token becomes special. `if_known`
+// becomes the field `known`, which decides what happens to a token that tokenizer.json already has.
 Json change(const Json& value, const char* if_known) {
   Json token = value.is_object() ? value : Json::object();
   token["content"] = token_text(value);
@@ -40,9 +41,10 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained): tokens listed in the
-// configuration replace the flags of tokenizer.json's; named tokens become special if the list contains them or if
-// there is no list; tokens that are named or listed as special but missing are added.
+// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). Tokens in the
+// configuration's list (added_tokens_decoder) replace the flags of tokenizer.json's tokens. Named tokens become special
+// if they are in the list or there is no list. Tokens that tokenizer.json lacks are added: those in the list, the named
+// ones, and the extra (or additional) special tokens.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;
@@ -213,17 +215,17 @@ std::string IncrementalDecoder::finish() {
 std::string IncrementalDecoder::advance(bool last) {
   const Tokenizer::Impl& t = *tokenizer_->impl_;
   std::string text = t.decode(pending_.data(), pending_.size(), true);
-  // A trailing U+FFFD may be the beginning of a character whose other bytes are still to come; it hides at most one
-  // character.
+  // A trailing U+FFFD may be the beginning of a character whose other bytes are still to come. It stands for at most
+  // one character.
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) return "";
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrinks the window to a context with visible text, so that whatever a decoder strips at the beginning of a text
-  // lies before the new part. While a character is unfinished, 32 tokens are enough context: UTF-8 resynchronises
-  // within 3 bytes.
+  // Shrinks the window to a context with visible text, so that whatever a decoder strips at the beginning of a text is
+  // in the context and not in the new text. While a character is unfinished, 32 tokens are enough context: UTF-8
+  // resynchronises within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = t.decode(pending_.data() + pending_.size() - keep, keep, true);

@@ -24,7 +24,8 @@ struct SpecialTokens {
 
   std::string name(const std::string& key) const;  // "" if absent
 };
-// Missing files give an empty result. Throws Error(kModel) if a file is malformed.
+// Reads the special tokens of a model directory. Missing files give an empty result. Throws Error(kModel) if a file is
+// malformed.
 SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 
 // The bytes that each token of a vocabulary stands for.
@@ -35,16 +36,16 @@ struct TokenBytes {
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json (at most 128 MiB), unchanged, and the special tokens of a model directory. Throws
-  // Error(kModel) with a message of one line.
+  // Loads tokenizer.json (at most 128 MiB) and the special tokens of a model directory. Throws Error(kModel) with a
+  // message of one line.
   explicit Tokenizer(const std::filesystem::path& model_directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // add_special_tokens adds what the post-processor of tokenizer.json adds. As in transformers 5 nothing else decides
-  // that: add_bos_token and add_eos_token of tokenizer_config.json are not read. Throws Error(kData) for invalid UTF-8
-  // or more than 64 MiB.
+  // Returns the ids of `text`. add_special_tokens adds the tokens that the post-processor of tokenizer.json adds. As in
+  // transformers 5, add_bos_token and add_eos_token of tokenizer_config.json are ignored. Throws Error(kData) for
+  // invalid UTF-8 or more than 64 MiB.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
   // Skips ids that name no token. Throws Error(kData) for a negative id.
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
@@ -52,7 +53,7 @@ class Tokenizer {
   int64_t vocab_size() const;                           // includes added tokens
   int32_t token_to_id(const std::string& token) const;  // -1 if absent
   std::string id_to_token(int32_t id) const;            // "" if absent
-  // Covers the ids below `size`. Throws Error(kModel) if `size` is above 2^22.
+  // Returns the bytes of the ids below `size`. Throws Error(kModel) if `size` is above 2^22.
   TokenBytes token_bytes(int64_t size) const;
   int32_t bos_id() const;  // -1 if the tokenizer has none
   const std::string& bos_token() const;
@@ -67,11 +68,11 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of ids into text. push() returns only whole UTF-8 characters that no later token can change; all
-// pushes and finish() together equal decode(all ids, skip_special_tokens = true). A run of byte tokens (<0xNN>) is
-// returned when it has ended, because one bad byte turns the whole run into replacement characters. Decoders whose
-// prefixes are never final (CTC, trailing strip) return everything in finish(). Use one per request; not thread-safe;
-// the tokenizer must outlive it.
+// Turns a stream of ids into text. push() returns only whole UTF-8 characters that no later token can change. The
+// results of all pushes and finish() together equal decode(all ids, skip_special_tokens = true). A run of byte tokens
+// (<0xNN>) is returned when it has ended, because one bad byte turns the whole run into replacement characters.
+// Decoders whose output is never final before the end (CTC, trailing strip) return everything in finish(). Use one
+// object per request; not thread-safe; the tokenizer must outlive it.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer);
@@ -82,7 +83,7 @@ class IncrementalDecoder {
   std::string advance(bool last);
 
   const Tokenizer* tokenizer_;
-  std::vector<uint32_t> pending_;  // tokens whose text is not final, after one final token as context
+  std::vector<uint32_t> pending_;  // tokens whose text is not final, preceded by final tokens as context
   std::string emitted_prefix_;     // the part of decode(pending_) that was returned already
 };
 

@@ -47,7 +47,8 @@ constexpr bool in_range(AcceptanceFigure figure, double value) {
 // Returns the number under `key` of a record. Throws Error(kData) if it is missing, not a number or out of its range.
 int64_t whole_figure(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
 double figure_of(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
-// Parses one line or page from outside. Throws Error(kData) with the byte where it is broken.
+// Parses untrusted JSON: a line of a file, or a server's reply. Throws Error(kData) naming the byte at which it is no
+// longer JSON.
 Json parse_foreign_json(std::string_view text, const std::string& where, const JsonLimits& limits);
 
 }  // namespace specdec

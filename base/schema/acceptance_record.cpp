@@ -16,7 +16,7 @@ constexpr int64_t kLatest = range_of(AcceptanceFigure::kTime).high,
 static_assert(range_of(AcceptanceFigure::kThousandths).high == kMostTokens * 1000);
 const std::string kSchema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
 
-// Keeps the first `positions` values and adds the later ones to the last of them.
+// Keeps the first `positions` values and adds the later ones to the last value that is kept.
 template <class T>
 std::vector<T> folded(const std::vector<T>& x, size_t positions) {
   std::vector<T> out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(std::min(x.size(), positions)));
@@ -70,7 +70,7 @@ bool flag_of(const Json& object, const char* key, const std::string& where) {
   return found->get<bool>();
 }
 
-// A key as one character, and a bit for it in a set.
+// FastReader names each key by one character, and keeps the set of keys that it has seen as bits.
 constexpr char kPlainSteps = 1, kSchemaKey = 2;  // no text contains these characters
 constexpr uint64_t bit(char key) { return uint64_t{1} << (key & 63); }
 constexpr uint64_t kEveryKey = [] {
@@ -79,8 +79,8 @@ constexpr uint64_t kEveryKey = [] {
   return all;
 }();
 
-// Reads what to_line() writes in one pass, with its keys in any order. Returns false for anything unusual (escapes,
-// exponents, unknown keys); the slow reader then judges the line and words the error.
+// Reads in one pass what to_line() writes, with its keys in any order. Returns false for anything unusual (escapes,
+// exponents, unknown keys); read_slowly() then parses the line and reports any error.
 class FastReader {
  public:
   explicit FastReader(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {}
@@ -163,7 +163,8 @@ class FastReader {
     return at_ != end_ && *at_++ == '"';
   }
 
-  // Appends the digits that follow to those of `n` and returns their number. More than 18 may have overflowed.
+  // Reads decimal digits, appends them to the digits of `n`, and returns how many it read. With more than 18, `n` may
+  // overflow.
   size_t digits(int64_t& n) {
     const char* begin = at_;
     auto value = static_cast<uint64_t>(n);

@@ -21,12 +21,13 @@ struct AcceptanceRecord {
   int64_t time = 0;
   std::string segment;  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
-  bool constrained = false;  // by a grammar
-  // True for other engines' records if only accepted / drafted is known; reached is then set to drafted. Never written.
+  bool constrained = false;  // sampled under a grammar
+  // True for records of other engines that state only drafted and accepted; reached is then set to drafted. Never
+  // written.
   bool efficiency = false;
   std::string draft, target;  // first 12 hex digits of the fingerprints
-  // Reached, accepted and overlap by position. Positions after the 8th are folded into the 8th (an earlier one if the
-  // line would be longer than 300 bytes).
+  // Reached, accepted and overlap by position. to_line() adds positions after the 8th to the 8th (or to an earlier one,
+  // if the line would otherwise be longer than 300 bytes).
   AcceptanceCounts counts;
 
   void validate(const std::string& where) const;

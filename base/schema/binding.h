@@ -1,4 +1,4 @@
-// specdec.json of a draft, which says for which target it was made and how.
+// The file specdec.json of a draft. It states the target that the draft was made for, and how the draft was made.
 #pragma once
 
 #include <filesystem>

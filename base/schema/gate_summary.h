@@ -1,6 +1,6 @@
-// Summarises what the gate decided about a pair in one line, with the command to run next. Used by validate, package,
-// check and serve. A report may come from anywhere: text printed from it has no control characters, and the command is
-// made here with every path quoted.
+// Summarises the gate's decision about a pair in one line, with the command to run next. Used by validate, package,
+// package lint and serve. A report may come from anywhere: text printed from it has no control characters, and the
+// command is made here with every path quoted.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ Json gate_json(const ValidationReport& report);
 // 1 predicted 0.93)".
 std::string schedule_line(const std::vector<ScheduleRow>& schedule);
 
-// Returns how many prompts would make the interval of the measured speed-up exclude 1, if its value stays the same; at
-// least twice as many as were measured.
+// Estimates how many prompts would make the interval of the measured speed-up exclude 1 if the measured value stays the
+// same. With n prompts measured, the result is between max(2n, 8) and max(2n, 256).
 int64_t prompts_to_decide(const Estimate& speedup);
 
 struct GateCommand {

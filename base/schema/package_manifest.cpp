@@ -32,8 +32,8 @@ bool is_safe_path(const std::string& path) {
   return true;
 }
 
-// Returns the relative paths of all files below `package` except the manifest. Refuses links and special files, and
-// never follows them.
+// Returns the relative paths of all files below `package` except the manifest and its signature. Refuses links and
+// special files, and never follows them.
 std::set<std::string> files_below(const fs::path& package) {
   std::set<std::string> found;
   std::error_code ec;
@@ -78,13 +78,13 @@ fs::path channel_package(const fs::path& store, const std::string& channel, Chan
   }
 }
 
-// Returns the directory of a package argument, empty if it is none. Sets `channel` to the record of the channel that
-// the argument names.
+// Returns the directory of the package that `argument` names, or an empty path if it names no package. If `argument`
+// names a channel, sets `channel` to its record.
 fs::path package_directory(const std::string& argument, ChannelRecord& channel) {
   const fs::path path(argument);
-  // A model may have its own manifest.json.
+  // A model directory may have a manifest.json of its own, but it also has a config.json.
   if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;
-  // If it is damaged, read_manifest reports that.
+  // A directory named after a digest is a package even without a manifest; read_manifest then reports the damage.
   if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;
   if (fs::is_regular_file(path) && path.parent_path().filename() == "refs") {
     const fs::path refs = fs::absolute(path).parent_path();
@@ -206,7 +206,7 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
     }
   }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
-  // Packages of earlier versions do not state it.
+  // Packages of earlier versions do not state their visibility.
   const std::string visibility = json_string(object, "visibility", "private", where, kManifest);
   if (visibility != "public" && visibility != "private")
     throw Error(kManifest,

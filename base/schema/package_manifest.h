@@ -17,12 +17,12 @@
 namespace specdec {
 
 struct PackagedFile {
-  std::string path;  // relative, '/' separated, no "..", no absolute
+  std::string path;  // relative to the package, with '/' between names and without ".."
   uint64_t size = 0;
   std::string sha256;
 };
 
-// The draft in fewer bits, beside the original.
+// A copy of the draft in fewer bits, stored beside the original.
 struct DraftVariant {
   std::string format;  // "fp8" or "int8"; the directory is "draft-" followed by this
   Fingerprint fingerprint;
@@ -33,10 +33,10 @@ struct DraftVariant {
 
 struct PackageManifest {
   static constexpr int kVersion = 1;
-  std::vector<PackagedFile> files;  // every file but the manifest, sorted by path
+  std::vector<PackagedFile> files;  // all files but the manifest and its signature, sorted by path
   Fingerprint target, draft;
   std::string draft_kind, tokenizer_digest;
-  std::string target_reference;        // path or hub name if target/ is not inside, else ""
+  std::string target_reference;        // path or hub name if the package does not contain the target, else ""
   Json report;                         // the whole validation report
   std::vector<DraftVariant> variants;  // sorted by format
   bool allowed_failed = false;
@@ -57,28 +57,28 @@ struct ResolvedPackage {
   // root: the directory that was opened and is locked, without links in its path
   std::filesystem::path root, target, draft;
   std::string digest, manifest_text;  // both from one reading of manifest.json
-  // The stores through whose packages/ it was reached. Each store's trusted.pub applies to it.
+  // The stores through whose packages/ directory the package was reached. The trusted.pub of each applies to it.
   std::vector<std::filesystem::path> stores;
   PackageManifest manifest;
   ChannelRecord channel;                      // if the argument named one, else empty
-  std::shared_ptr<const DirectoryLock> hold;  // while a copy exists, `package gc` does not remove the package
+  std::shared_ptr<const DirectoryLock> hold;  // while a copy of it exists, `package gc` keeps the package
 };
 // Checks that the package has exactly the listed files, regular and of the listed sizes, and with their digests if
 // `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed. After reading
-// the files, ask the result whether they still are the files that were checked. Without `target_too`, files below
-// target/ are skipped, because the user has allowed another model there.
+// the files, call require_unchanged() on the result. Without `target_too`, files below target/ are skipped, because the
+// user has allowed another model there.
 std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest,
                                                   bool verify_digests, bool target_too = true);
-// Checks only the files of at most `max_bytes`, with their digests, because they are read before the rest has been
-// checked.
+// Checks the digests of all files of at most `max_bytes`. For files that are read before the rest of the package has
+// been checked.
 std::shared_ptr<const VerifiedFiles> verify_small_files(const ResolvedPackage& package, uint64_t max_bytes);
 // Returns the digest of manifest.json, which is the package's name without "sha256-".
 std::string package_digest(const std::filesystem::path& package);
 // Returns the digest in STORE/refs/CHANNEL, "" if there is no such channel. Throws Error(kData) for any other content.
 // Does not check the signature.
 std::string read_channel(const std::filesystem::path& store, const std::string& channel);
-// Requires at most 64 letters, digits, '.', '_' and '-', not starting with '.', not ending in .log or .partial, and not
-// a digest, so that the name is a safe file name. Throws Error(kUsage).
+// Requires 1 to 64 letters, digits, '.', '_' and '-', not starting with '.' or "sha256-", and not ending in .log or
+// .partial. So the name is a safe file name and not a digest. Throws Error(kUsage).
 void require_channel_name(const std::string& channel);
 // Finds a package by its directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
 // ("STORE:sha256-<at least 8 digits>"). Returns nothing if `argument` is not a package. Only reads the manifest. If the
@@ -86,7 +86,7 @@ void require_channel_name(const std::string& channel);
 // package, one that is not what its name or its channel promises, or a channel that require_trusted_channel refuses;
 // Error(kNetwork) while the package is being removed.
 std::optional<ResolvedPackage> locate_package(const std::string& argument);
-// The signature by minisign, beside the manifest.
+// The file that holds minisign's signature of the manifest, beside the manifest.
 inline constexpr const char* kSignatureFile = "manifest.json.minisig";
 // A package in a store with a trusted.pub (public keys of minisign), or reached through one, must be signed by one of
 // these keys; throws Error(kData) if it is not. Packages elsewhere, including copies, and stores without the file need

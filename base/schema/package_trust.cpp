@@ -38,7 +38,7 @@ fs::path memory_of(const fs::path& store, const std::string& channel) {
                            : directory / (sha256_hex(store.string() + '\n' + channel).substr(0, 32) + ".json");
 }
 
-// Returns the store's real path, so that every path to it shares one memory.
+// Returns the store's real path, so that the numbers seen are shared by all paths that lead to the store.
 fs::path real_store(const fs::path& store) {
   std::error_code ec;
   const fs::path real = fs::canonical(store, ec);
@@ -53,7 +53,7 @@ std::optional<Seen> seen_of(const fs::path& file) {
               json_digest(seen, "digest", false, file.string(), kChannel)};
 }
 
-// Admits one process at a time; the lock is held while two small files are read or written.
+// Waits up to 2 s for the lock, which other processes hold only while they read or write two small files.
 std::optional<FileLock> lock_memory(const fs::path& directory) {
   for (int tries = 0; tries < 200; ++tries) {
     try {
@@ -204,7 +204,7 @@ fs::path channel_memory() {
   return home && *home == '/' ? fs::path(home) / ".local" / "state" / "specdec" / "channels" : fs::path();
 }
 
-// ---- what was read is what was checked ----
+// ---- VerifiedFiles ----
 
 VerifiedFiles::Identity VerifiedFiles::identity_of(const std::string& path) const {
   struct stat s{};

@@ -2,7 +2,8 @@
 // the traffic record of the same id.
 // {"schema", "id", "conversation", "t": unix seconds, "T": temperature, "q": draft, "p": target,
 //  "rejects": [[position, drafted, its logprob, next, [[id, logprob], …]], …]}
-// Logprobs are in thousandths and are the target's own (softmax of its logits, before temperature and rules).
+// Logprobs are in thousandths and are the target's own: the log-softmax of its logits, before temperature and logits
+// processors.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct RejectRecord {
   static constexpr size_t kMaxRejects = 256, kMaxTop = 64;
   struct Reject {
     int64_t position = 0;  // index in the answer's tokens, from 0
-    // The refused token, and the token at this position (the same if the refused token was drawn again).
+    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if that was
+    // drawn again.
     int32_t drafted = 0, next = 0;
     double logprob = 0;                           // of the drafted token
     std::vector<std::pair<int32_t, double>> top;  // the target's likeliest tokens, in falling order

@@ -46,7 +46,7 @@ ShardIndex shard_index_from_json(const Json& object, const std::string& where);
 struct TokenRow {
   std::string id, conversation, domain;
   std::vector<int32_t> tokens;
-  // 1 = a token to learn from (the assistant's); has the same length as tokens
+  // 1 = the draft learns from this token (it is the assistant's). As long as `tokens`.
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;

@@ -14,8 +14,8 @@ namespace specdec {
 struct ChatMessage {
   std::string role;     // system | developer | user | assistant | tool
   std::string content;  // text only
-  // The calls as JSON text, which keeps the order of keys in which the model wrote them: [{"id", "type", "function":
-  // {"name", "arguments"}}], "" = none.
+  // The tool calls as JSON text, which keeps the model's order of keys: [{"id", "type", "function": {"name",
+  // "arguments"}}], "" = none.
   std::string tool_calls{};            // in an assistant's message
   std::string tool_call_id{}, name{};  // in a tool's answer; "" = none
 };
@@ -23,13 +23,13 @@ struct ChatMessage {
 struct TrafficRecord {
   static constexpr int kVersion = 1;  // schema "specdec.traffic/1"
   std::string id;                     // unique within a file; made from the content if the log has none
-  std::string conversation;           // unit of splits and intervals; = id if there is none
+  std::string conversation;           // unit of the train/holdout split and of intervals; = id if there is none
   int64_t time = 0;                   // unix seconds, 0 = unknown
   std::string domain;                 // tag, "" = none
-  // Exactly one of these is given: messages (chat; the last one by the assistant is the answer), prompt + response, or
-  // text.
+  // Exactly one of these three is given: messages (a chat; its last assistant message is the answer), prompt +
+  // response, or text.
   std::vector<ChatMessage> messages;
-  std::string tools;  // beside messages: the tools offered to the model, a JSON array as text, "" = none
+  std::string tools;  // only with messages: the tools offered to the model, a JSON array as text, "" = none
   std::string prompt, response;
   std::string text;
   std::optional<SamplingOptions> sampling;

@@ -61,7 +61,7 @@ Json acceptance_to_json(const ValidationReport& r) {
           {"request_alphas", r.request_alphas}};
 }
 
-// "schedule" is what engines take; "schedule_figures" has the figure behind each of its rows.
+// Writes "schedule", which engines read, and "schedule_figures", which has the figure that each row rests on.
 void schedule_to_json(const std::vector<ScheduleRow>& schedule, Json& speed) {
   speed["schedule"] = ranges_of(schedule);
   speed["schedule_figures"] = Json::array();
@@ -184,7 +184,7 @@ std::optional<double> read_optional(const Json& o, const char* key, double low, 
   return json_double(o, key, {low, high}, where, kReport);
 }
 
-// Reports of earlier versions have neither a sequence nor a serving draft to compare with.
+// These keys are optional, because reports of earlier versions do not have them.
 void read_sequence(const Json& o, const std::string& where, ValidationReport& r) {
   r.requests_available =
       json_int(o, "requests_available", {.low = 0, .high = kMaxCount, .fallback = r.alpha.n}, where, kReport);
@@ -242,7 +242,7 @@ void read_acceptance(const Json& o, const std::string& where, ValidationReport& 
     r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
 }
 
-// Reports of earlier versions do not describe a row's figure, so it is taken for a prediction.
+// Reports of earlier versions have no schedule_figures, so their rows count as predicted.
 std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) {
   const std::string at = where + ": schedule";
   std::vector<ScheduleRow> schedule;

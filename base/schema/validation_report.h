@@ -1,7 +1,7 @@
-// report.json of `validate` (schema "specdec.validate/1"): what the gate decided, and every figure behind that. package
-// and monitor read it. The JSON has verdict, reason, started, seconds, tool_version, inputs {target, draft, data,
-// contexts, split, device, dtype, temperature, floor, goal}, judged_by, next, acceptance, segments, baseline, speed,
-// predictions and lossless as in the contract; `speed` and `lossless` are absent if they were not measured.
+// report.json of `validate` (schema "specdec.validate/1"): the gate's verdict and every figure that it rests on.
+// package and monitor read it. The JSON has verdict, reason, started, seconds, tool_version, inputs {target, draft,
+// data, contexts, split, device, dtype, temperature, floor, goal}, judged_by, next, acceptance, segments, baseline,
+// speed, predictions and lossless as in the contract; `speed` and `lossless` are absent if they were not measured.
 // overlap_sum_at is stored as its mean, `overlap`.
 #pragma once
 
@@ -30,14 +30,14 @@ struct RolloutFigures {
 struct SegmentFigure {
   std::string name;
   Estimate alpha;
-  RolloutFigures rollout;            // baseline of the segment by position, for the monitor
+  RolloutFigures rollout;            // the segment's acceptance by position, the monitor's baseline
   double entropy = 0;                // of the target's distribution at the measured positions, in nats per token
-  std::optional<double> floor = {};  // the limit for its acceptance; none = only reported
+  std::optional<double> floor = {};  // the least acceptance it must reach; none = only reported
 };
 
 // The load on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
 struct MachineUse {
-  int cpus = 0;       // that this program may use; 0 = the system does not say what others use
+  int cpus = 0;       // CPUs that this program may use; 0 = the use of the machine is unknown
   int threads = 0;    // threads of this program
   double others = 0;  // CPUs that other processes used, including `stolen`
   // The part of `others` that the hypervisor gave to other machines or that a cgroup limit withheld from this program.
@@ -72,7 +72,7 @@ ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule);
 
 struct ValidationReport {
   static constexpr int kVersion = 1;
-  Verdict verdict = Verdict::kInconclusive;  // is one that is_gate_verdict() knows
+  Verdict verdict = Verdict::kInconclusive;  // is_gate_verdict() is true for it
   std::string reason;                        // one line
   struct Figure {                            // a figure that the verdict was judged by
     std::string check, segment;              // as in deploy/report/gate_checks.h
@@ -90,7 +90,7 @@ struct ValidationReport {
   // Acceptance
   Estimate alpha;  // .n = number of requests
   double alpha_tokens = 0, greedy_agreement = 0;
-  double entropy = 0;  // of p at the same positions, in nats per token; no draft can avoid it
+  double entropy = 0;  // of the target's p at the same positions, in nats per token; no draft can lower it
   int64_t tokens = 0;
   RolloutFigures rollout;
   std::vector<SegmentFigure> segments;
@@ -98,19 +98,20 @@ struct ValidationReport {
     int64_t requests;
     double alpha, low, high;
   };
-  // The course of alpha and its interval as requests were scored; the last point is alpha itself.
+  // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
-  int64_t requests_available = 0;  // requests that could have been scored: the split, at most --max-requests
-  int64_t requests_needed = 0;     // requests after which the verdict on acceptance was sure; 0 = it is not sure
-  // The same requests with another draft: that of an earlier report, or the serving one (--against).
+  int64_t requests_available = 0;  // requests that could have been scored: all of the split, but at most --max-requests
+  int64_t requests_needed = 0;     // requests after which the verdict on acceptance was certain; 0 = it is not
+  // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft
+  // (--against).
   struct Baseline {
     Estimate difference;               // of alpha, this draft's minus the other's; .n = paired requests
-    std::string draft_path, draft_id;  // those of --against; "" = the baseline is a report
+    std::string draft_path, draft_id;  // the draft given by --against; "" = the baseline is a report
     std::optional<double> min_gain;    // the limit for the difference; none = only reported
     struct Segment {
       std::string name;
       Estimate difference;
-      // Has enough requests: it fails if it is certainly worse than kSegmentLoss.
+      // True if it has enough requests. Such a segment fails if its alpha is certainly lower by more than kSegmentLoss.
       bool judged;
     };
     std::vector<Segment> segments;
@@ -124,7 +125,7 @@ struct ValidationReport {
   std::map<int, std::map<int, double>> verify_cost_table;  // batch → K → v, may be empty
   Estimate speedup;                                        // measured at batch 1, .n = prompts
   double predicted_speedup = 0;
-  int best_k = 0;  // the K that it was measured with
+  int best_k = 0;  // the K that `speedup` was measured with
   struct TableRow {
     int batch, k;
     double speedup;

@@ -47,7 +47,7 @@ void add_demo(Cli& cli) {
       "100 | head -3\n"
       "Exit codes: 0 all checks hold, 3 one fails.");
   demo->callback([&cli, options, out] {
-    if (cli.selected) return;  // `demo traffic` was selected already
+    if (cli.selected) return;  // the subcommand `demo traffic` was selected already
     options->out = *out;
     cli.selected = [&cli, options] { return run_demo(cli.global, *options); };
   });

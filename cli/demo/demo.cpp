@@ -28,7 +28,8 @@ namespace specdec::cli {
 
 namespace {
 
-// The shortest answers have about 40 tokens, and beyond the end of an answer neither model was trained.
+// Speed is measured over 40 tokens: the shortest answers have about 40, and neither model was trained beyond the end of
+// an answer.
 const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 
 // Number of answers from each served package; the monitor needs 50 requests to judge.
@@ -36,7 +37,7 @@ constexpr int64_t kServed = 64;
 
 std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
 
-// The embedded models are in share/specdec/demo beside bin/ (build and install tree alike).
+// Returns the directory of the embedded models: share/specdec/demo beside bin/, in the build tree and the install tree.
 fs::path assets(const Global& global) {
   const fs::path found = fs::path(global.program).parent_path().parent_path() / "share" / "specdec" / "demo";
   if (!fs::exists(found / "target" / "model.safetensors"))
@@ -242,7 +243,7 @@ class Demo {
                                           out_ / "store",
                                           "--channel",
                                           "production"};
-    // the gate's check has failed then, but the rest is still worth showing
+    // If the gate did not pass, its check has failed, but the rest of the demo is still worth showing.
     if (first_code_ != 0) arguments.push_back("--allow-failed");
     const Json packaged = run_json(arguments);
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
@@ -270,7 +271,8 @@ class Demo {
     say(verdict.at("verdict").get<std::string>());
   }
 
-  // K is fixed, so that the monitor gets acceptance to judge even if the machine is too busy for drafting to pay off.
+  // K is fixed, because with an automatic K a busy machine may stop drafting, and then the monitor has no acceptance to
+  // judge.
   std::vector<std::string> serve_arguments() const {
     return {"serve",     channel(), "--port", "0", "--dtype",  "fp32",
             "--threads", "1",       "--k",    "2", "--record", out_ / "recorded"};
@@ -286,8 +288,8 @@ class Demo {
     return run_json(arguments, {0, 3, 4, 5}, code);
   }
 
-  // Counts how many of four questions get the same answer from the server with the draft and from `generate` without
-  // one.
+  // Asks four questions, both of the server with the draft and of `generate` without one. Returns the number of equal
+  // answers.
   int64_t compare_greedy(const std::string& url) {
     int64_t same = 0;
     for (int64_t i = 0; i < 4; ++i) {

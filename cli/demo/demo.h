@@ -1,4 +1,4 @@
-// `specdec demo`: plays the life of a draft on the embedded model, step by step, with measured figures and checks.
+// `specdec demo`: runs the life cycle of a draft on the embedded model, step by step, with measured figures and checks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace specdec::cli {
 
 struct DemoOptions {
-  // must not exist, or be the directory of an earlier demo, which is replaced
+  // Must not exist, or must be the directory of an earlier demo, which is then replaced.
   std::filesystem::path out = "specdec-demo";
   int64_t conversations = 3000;
   double distill_seconds = 60;

@@ -37,7 +37,7 @@ void write_model(const fs::path& out, const Json& config, const fs::path& target
   });
 }
 
-// Returns every tensor of a one-layer Llama of this shape, in file order, filled by `fill(name, count)`.
+// Returns the tensors of a one-layer Llama with the dimensions in config `c`, each filled by `fill(name, count)`.
 std::vector<NamedTensor> one_layer(const Json& c,
                                    const std::function<std::vector<float>(const std::string&, size_t)>& fill) {
   const int64_t v = c["vocab_size"], e = c["hidden_size"], i = c["intermediate_size"], d = c["head_dim"];
@@ -91,8 +91,8 @@ void write_bigram_draft(const fs::path& data, const fs::path& target, const fs::
   c["head_dim"] = c["intermediate_size"] = 2;
   c["tie_word_embeddings"] = false;
   c["dtype"] = c["torch_dtype"] = "float32";
-  // RMSNorm turns a one-hot row into a row with sqrt(V) / sqrt(1 + V·eps) at one place, so the output matrix is divided
-  // by that.
+  // RMSNorm turns a one-hot row into a row with sqrt(V) / sqrt(1 + V·eps) in one place, so the output matrix is divided
+  // by this factor.
   const double eps = json_double(base, "rms_norm_eps", {0, 1}, "config.json", ErrorKind::kModel);
   const double scale = std::sqrt(static_cast<double>(vocab) / (1.0 + static_cast<double>(vocab) * eps));
   const auto fill = [&](const std::string& name, size_t n) {

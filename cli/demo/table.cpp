@@ -8,7 +8,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Returns the first row of a mode; bench writes one "normal" row and one "speculative" row here.
+// Returns the first row of a mode. With the demo's options, bench writes one "normal" and one "speculative" row.
 const Json& row_of(const Json& bench, const std::string& mode) {
   for (const Json& row : bench.at("rows"))
     if (row.value("mode", "") == mode) return row;

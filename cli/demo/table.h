@@ -1,4 +1,4 @@
-// The table at the end of the demo: plain decoding, the untrained draft, and the distilled draft.
+// The table at the end of the demo compares plain decoding, the untrained draft, and the distilled draft.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ struct DemoTableRow {
   std::string name;
   double acceptance = 0;  // alpha as measured by the gate; 0 for plain decoding
   double tokens_per_second = 0, speedup = 1;
-  double memory_mib = 0;  // both models' weights and caches
+  double memory_mib = 0;  // weights and caches of the target and, if there is one, the draft
 };
 
-// A bench result (schema specdec.bench/1), and the alpha that validate measured for its draft.
+// A bench result (schema specdec.bench/1) and the alpha that validate measured for the draft.
 struct DemoBench {
   Json result;
   double acceptance = 0;

@@ -13,9 +13,9 @@ struct TrafficFigures {
   double tokens = 0, seconds = 0;
 };
 
-// Sends `count` questions of the given edition, starting with conversation `first`, one at a time (with batches of four
-// the draft would gain little on two cores). Each request carries its domain. Throws Error(kNetwork) if an answer
-// fails.
+// Sends `count` questions of the given edition, starting with conversation `first`. Each request carries its domain.
+// Requests are sent one at a time, because with batches of four the draft would gain little on two cores. Throws
+// Error(kNetwork) if an answer fails.
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition);
 
 // Returns the text of one chat answer.

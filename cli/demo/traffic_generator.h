@@ -1,7 +1,7 @@
 // Generates the demo's production traffic: support, kitchen, travel and workshop conversations written by a small
-// grammar. Every domain has topics. Which words may follow a function word depends on the topic that was named many
-// tokens before, so a bigram draft cannot keep up while a one-layer transformer can. There are two editions; the second
-// has the house style after the "overnight update".
+// grammar. Every domain has topics. Which words may follow a function word depends on the topic, which was named many
+// tokens before, so a bigram draft cannot predict them but a one-layer transformer can. There are two editions: the
+// updated edition has other words and sentence patterns, in the style of the target after its "overnight update".
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class DemoEdition { kFirst, kUpdated };
 
 const std::vector<std::string>& demo_domains();
 
-// Returns conversation number `index` for `seed`, which is the same on every machine (Philox).
+// Returns conversation number `index` for `seed`. Philox draws it, so it is the same on every machine.
 DemoConversation demo_conversation(uint64_t seed, int64_t index, DemoEdition edition);
 
 // Returns an OpenAI chat JSONL row: {"id","domain","created","messages":[user, assistant]}.

@@ -60,11 +60,11 @@ std::string table(const Json& r, const std::string& out) {
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }
 
-// Training constantly allocates and frees blocks of hundreds of MB. The C library returns each block to the system,
-// which zeroes its pages for the next one: with a vocabulary of 152k this took nearly half of all time. With huge pages
-// it costs little, and LibTorch uses them for large blocks if this variable is set (c10/core/impl/alloc_cpu.cpp).
-// Keeping freed blocks instead is as fast, but they no longer fit the next request, and the process grew to four times
-// the memory it used.
+// Training constantly allocates and frees blocks of hundreds of MB. The C library returns each freed block to the
+// system, which zeroes the pages of the next block: with a vocabulary of 152k this took nearly half of the time. With
+// huge pages zeroing costs little, and LibTorch uses huge pages for large blocks if this variable is set
+// (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks instead is as fast, but they often do not fit the next request,
+// and the process grew to four times the memory that it used.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
 void put(const std::string& text) {
@@ -79,8 +79,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   distill::DistillOptions options = given;
   distill::validate(options);
   const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
-  // A directory with a tokenizer and no weights is a valid target for --loss ce. Other names are resolved here: the
-  // Hugging Face cache and packages.
+  // A directory with a tokenizer and no weights is a valid target for --loss ce. Any other target (a directory without
+  // a tokenizer, a hub name or a package) is resolved here.
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
   if (spec.kind == "model") {

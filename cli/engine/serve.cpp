@@ -14,14 +14,14 @@ namespace specdec::cli {
 int run_serve(const Global& global, const deploy::ServeOptions& options) {
   const SystemClock clock;
   deploy::ServeHooks hooks;
-  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity. Warnings follow
-  // --log-format.
+  // The address is the command's result, which scripts wait for, so it is printed whatever the verbosity. Warnings
+  // follow --log-format.
   hooks.on_note = [&global](const std::string& line) {
     constexpr const char kWarning[] = "warning: ";
     if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
     const bool listening = line.rfind("listening on", 0) == 0;
     if (global.verbosity >= 0 || listening) std::fprintf(stderr, "%s\n", line.c_str());
-    if (listening) set_stop_seconds(0);  // from now on a stop is a drain, limited by --drain-seconds
+    if (listening) set_stop_seconds(0);  // from now on a stop request drains the server, limited by --drain-seconds
   };
   hooks.stop_asked = stop_requested;
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);

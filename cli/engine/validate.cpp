@@ -15,9 +15,10 @@ namespace specdec::cli {
 
 namespace {
 
-constexpr size_t kStepSummary = 1 << 20;  // the most bytes that GitHub accepts from one step
+constexpr size_t kStepSummary = 1 << 20;  // the largest summary that GitHub accepts from one step, in bytes
 
-// Appends to the file that an environment variable names. Other steps of the job append to it, too.
+// Appends `text` to the file that the environment variable names, because other steps of the job write to it too. Does
+// nothing if the variable is not set.
 void append_to(const char* variable, const std::string& text) {
   const char* path = std::getenv(variable);
   if (!path || !*path) return;
@@ -26,8 +27,8 @@ void append_to(const char* variable, const std::string& text) {
   if (!file.flush()) throw Error(ErrorKind::kIo, std::string(path) + " (" + variable + "): write failed");
 }
 
-// Reports to GitHub Actions if this is a job of it. Annotations go to stderr, which the runner also reads, because
-// stdout is the result.
+// Reports the result to GitHub Actions if this process runs in one of its jobs. Annotations go to stderr, which the
+// runner also reads, because stdout carries the result.
 void tell_github(const deploy::Validation& v, const std::string& directory) {
   const char* there = std::getenv("GITHUB_ACTIONS");
   if (!there || std::string(there) != "true") return;

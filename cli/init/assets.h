@@ -1,4 +1,5 @@
-// The files that `specdec init` writes, as text of the program. cmake/embed.cmake makes it from cli/init/assets/.
+// The files that `specdec init` writes, embedded as strings. cmake/embed.cmake generates the definitions from
+// cli/init/assets/.
 #pragma once
 
 namespace specdec::cli {

@@ -45,7 +45,8 @@ const std::map<std::string, std::string> kNext = {
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
 
-// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML.
+// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML. Throws Error(kUsage)
+// for control characters and invalid UTF-8.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
     throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
@@ -63,8 +64,8 @@ std::string quoted_list(const std::string& flag, const std::vector<std::string>&
   return "[" + text + "]";
 }
 
-// Escapes for systemd.syntax(7): % begins a specifier, and a quoted word takes C escapes. WorkingDirectory= takes the
-// rest of the line literally.
+// unit_path() and unit_word() escape a path for systemd.syntax(7): % begins a specifier, and a quoted word takes C
+// escapes. WorkingDirectory= takes the rest of the line literally, so it needs only unit_path().
 std::string unit_path(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
@@ -96,7 +97,8 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Candidates are tried beside the package in production, so production is what is served and watched.
+// Returns the package that is served and monitored. Candidates are tried beside the package in production, so for the
+// channel "candidate" this is the package in production.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
@@ -160,7 +162,7 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                   "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
-  quoted("DIR", directory);  // units must not contain control characters, either
+  quoted("DIR", directory);  // only checks: unit files must not contain control characters, either
   const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
                                                      {"LOGS", quoted_list("--logs", o.logs)},
                                                      {"WORK", quoted("--work", o.work)},

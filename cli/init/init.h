@@ -1,6 +1,6 @@
 // `specdec init [DIR]` writes LOOP.toml and specdec.toml, the files that run them unattended (GitHub, GitLab, systemd,
-// Kubernetes), and those that watch them (Prometheus rules, Grafana dashboard). Everything that a user would change is
-// in the two TOML files; the other files only call them.
+// Kubernetes), and the files that monitor them (Prometheus rules, Grafana dashboard). Everything that a user would
+// change is in the two TOML files; the other files only refer to them.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ struct InitFile {
   std::string part, text;
 };
 
-// Returns "loop", "github", "gitlab", "systemd", "kubernetes", "monitoring".
+// Returns the names of all parts: "loop", "github", "gitlab", "systemd", "kubernetes", "monitoring".
 const std::vector<std::string>& init_parts();
 
-// Returns the files to write, with every value quoted as its format requires. Throws Error(kUsage) for values that no
-// format can hold (control characters, invalid UTF-8), names that are not a channel and parts that do not exist.
-// `program` is the path of specdec for systemd.
+// Returns the files to write, with every value quoted as its format requires. `program` is the path of specdec for
+// systemd. Throws Error(kUsage) for values that the formats cannot hold (control characters, invalid UTF-8), invalid
+// channel names and unknown parts.
 std::vector<InitFile> init_files(const InitOptions& options, const std::string& program);
 
-// Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if the file exists with another
-// text.
+// Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if a file with other text exists
+// and is not replaced.
 std::string write_init_file(const InitOptions& options, const InitFile& file);
 
 }  // namespace specdec::cli

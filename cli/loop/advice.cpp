@@ -35,7 +35,7 @@ std::string interval(const Json& object) {
 }
 std::string verdict_of(const Json& result) { return readable(words(result, "verdict")); }
 
-// Returns the setting for four times the limit that the training had.
+// Returns the LOOP.toml setting that multiplies the training limit of this run by four; "4h" if it had no limit.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
   if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)

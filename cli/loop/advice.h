@@ -1,5 +1,5 @@
-// Writes the advice that people read when a loop stops: what a stage found, how far that is from the requirement, and
-// the one setting to change.
+// Writes the advice that people read when a loop stops: the stage's result, its distance from the requirement, and the
+// one setting to change.
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ Json parse_result(const std::string& output) {
   return value.is_discarded() ? Json(nullptr) : value;
 }
 
-// Returns a run's log from `offset` on, but only its last 64 KiB, which are enough for the last line.
+// Returns a run's log from `offset` on, at most its last 64 KiB, which are enough to find the last error.
 std::string log_since(const fs::path& log, uint64_t offset) {
   constexpr uint64_t kMostBytes = 64 << 10;
   if (!fs::exists(log)) return "";
@@ -54,7 +54,7 @@ std::string log_since(const fs::path& log, uint64_t offset) {
   return text;
 }
 
-// Returns the error that a stage ended with: its last line, without the prefix.
+// Returns the last error message in a stage's log, without the prefix "specdec: error: ", or "" if there is none.
 std::string last_error(const std::string& text) {
   const std::string mark = "specdec: error: ";
   const size_t at = text.rfind(mark);
@@ -69,16 +69,15 @@ RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const s
   return inputs;
 }
 
-// True if the log's writer is the target: by its fingerprint, as `serve --record` writes it, or by its name, as
-// gateways do.
+// True if the writer that a log names is the target, identified by its fingerprint (as `serve --record` writes it) or
+// by its name (as gateways do).
 bool is_target(const std::string& writer, const RunInputs& inputs) {
   const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
   return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole ||
          writer == fs::path(whole).filename();
 }
 
-// True if another model is known to have written answers in the data directory; if the logs name no writer, none is
-// known.
+// True if the logs say that another model than the target wrote answers in the data directory.
 bool written_by_another(const fs::path& data, const RunInputs& inputs) {
   const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
   if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs))
@@ -90,7 +89,8 @@ bool written_by_another(const fs::path& data, const RunInputs& inputs) {
                      [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
 }
 
-// The stages of one run, in order. Which data distill and validate read depends on what the data stage found.
+// The stages of one run, in order. Distill and validate read the ingested or the regenerated data, depending on who
+// wrote the ingested answers.
 class Stages {
  public:
   Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run)
@@ -110,7 +110,7 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
-    // hash names with the same salt in every run
+    // names are hashed with the same salt in every run
     if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
                                         learnt,   "--draft", s_.draft,   "--out",   trained};
@@ -144,7 +144,8 @@ class Stages {
            std::find(flags->second.begin(), flags->second.end(), flag) != flags->second.end();
   }
 
-  // [regenerate] may name an endpoint that already serves the target; the tokenizer files are the target's.
+  // The table [regenerate] may name an endpoint that already serves the target. --target-files then gives the directory
+  // of the target, for its tokenizer.
   Stage regenerate() const {
     const fs::path out = run_ / "regenerated";
     const bool elsewhere = has_flag("regenerate", "--target");
@@ -185,7 +186,7 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
   return refused ? refused->exit_code : 0;
 }
 
-// Prints a line to stderr and appends it to the run's log.
+// Prints a line to stderr, except with -q, and appends it to the run's log.
 void tell(const Global& global, const fs::path& log, const std::string& line) {
   if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", line.c_str());
   append_line(log, line);
@@ -243,7 +244,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // removes the files of a killed run; the lock ensures that no process is writing them
+    // removes partial files of a killed run; the lock ensures that no process is writing them
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
@@ -271,7 +272,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     return refused->exit_code;
   }
   make_directories(run);
-  // The other stages publish whole directories, or clean up themselves.
+  // Removes partial files that a killed run left. Other stages publish whole directories or clean up themselves.
   for (const fs::path& below : {run, run / "gate"}) remove_partials(below, 0);
   RunState state(run, inputs, clock.unix_seconds());
   if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());

@@ -1,6 +1,6 @@
-// `specdec loop run LOOP.toml`: data → regenerate → distill → validate → package → promote, as child processes joined
-// by files. A run is named after its inputs (target, logs, settings), so that the same trigger does the work only once,
-// and a killed run resumes where it was.
+// `specdec loop run LOOP.toml`: data → regenerate → distill → validate → package → promote, as child processes that
+// communicate through files. A run is named after a digest of its inputs (target, logs, settings). So a repeated
+// trigger does not repeat the work, and a killed run resumes where it was.
 #pragma once
 
 #include <filesystem>
@@ -19,12 +19,12 @@ struct LoopSettings {
   std::filesystem::path work, store;
   std::string channel = "production", draft = "prune:1";
   std::string regenerate = "auto";                              // auto | always | never
-  double cooldown_s = 86400;                                    // pause after a verdict that stopped a run
+  double cooldown_s = 86400;                                    // seconds to wait after a verdict that stopped a run
   int64_t keep = 3;                                             // number of runs that are kept
   std::map<std::string, std::vector<std::string>> stage_flags;  // "data" → {"--holdout", "0.1", …}
 };
 
-// Throws Error(kConfig) for unknown and missing keys, Error(kData) for logs that do not exist.
+// Throws Error(kConfig) for unknown or missing keys, Error(kData) for logs that do not exist.
 LoopSettings read_loop_settings(const std::filesystem::path& file);
 
 struct LoopOrder {
@@ -32,8 +32,8 @@ struct LoopOrder {
   bool force = false;  // run even if an earlier verdict forbids it
 };
 
-// Runs the stages that are not done. Returns 0 if the package is promoted, else the failing stage's exit code, or 75
-// during the cooldown after an earlier verdict.
+// Runs the stages that are not done. Returns 0 if the package is promoted, else the failing stage's exit code. If no
+// run may start, returns Refusal::exit_code (cli/loop/runs.h).
 int run_loop(const Global& global, const LoopSettings& settings, const LoopOrder& order = {});
 
 }  // namespace specdec::cli

@@ -132,7 +132,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
   for (const EarlierRun& run : runs)
     if (run.key == key) return key;
   for (const EarlierRun& run : runs) {
-    const int code = run.stopped_code;  // errors of the data or the settings do not go away by resuming
+    const int code = run.stopped_code;  // resuming does not help if the data or the settings are wrong
     const bool interrupted = run.verdict != kPromoted && (code == 0 || code == 8 || code >= 74);
     if (interrupted && run.has_data && run.target_id == inputs.target_id &&
         run.settings_sha256 == inputs.settings_sha256)
@@ -167,7 +167,7 @@ void remove_old_runs(const fs::path& work, const std::string& current, int64_t k
   int64_t kept = 1;
   for (const EarlierRun& run : earlier_runs(work))
     if (run.key != current && ++kept > keep) old.push_back(run.key);
-  for (const auto& entry : fs::directory_iterator(runs_of(work)))  // killed before they had a state
+  for (const auto& entry : fs::directory_iterator(runs_of(work)))  // runs killed before they wrote a state
     if (entry.path().filename() != current && entry.is_directory() && !fs::exists(entry.path() / "state.json"))
       old.push_back(entry.path().filename().string());
   for (const std::string& key : old) {

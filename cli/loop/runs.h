@@ -1,4 +1,5 @@
-// The runs of a loop: WORK/runs/<key>/state.json of each run, and the conclusions for the next run.
+// The runs of a loop: reads and writes the state of each run, WORK/runs/<key>/state.json, and decides from the states
+// whether and how the next run starts.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace specdec::cli {
 
-// The inputs of a run. The key is a digest of all of them.
+// The inputs of a run. key() is a digest of target_id, settings_sha256 and logs; it names the run.
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
@@ -20,7 +21,7 @@ struct RunInputs {
 };
 Json to_json(const RunInputs& inputs);
 
-// The word in state.json for a run that ended well. It stands where the results of other commands have a verdict.
+// The verdict in state.json for a run that ended well.
 inline constexpr const char* kPromoted = "promoted";
 
 // The end of one stage's process.
@@ -29,7 +30,7 @@ struct StageEnd {
   int exit_code = 0;
   double seconds = 0;
   Json result = nullptr;   // the stage's JSON, null if it gave none
-  std::string error = "";  // the last line that it wrote to stderr
+  std::string error = "";  // the stage's last error message in the log; "" = none
 };
 
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
@@ -43,7 +44,7 @@ class RunState {
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::filesystem::path& output) const;
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // End the run: with kPromoted, or with the stage that stopped it and its exit code.
+  // These two end the run: with kPromoted, or with the stage that stopped it and its exit code.
   void promoted(int64_t now);
   void stopped(const StageEnd& end, int64_t now, const std::string& reason = "", const std::string& change = "");
 
@@ -57,25 +58,27 @@ class RunState {
 struct EarlierRun {
   std::string key, target_id, settings_sha256, verdict;  // verdict is "running" until the run ends
   int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
-  // When the state was last written; orders runs that began in the same second.
+  // Time when the state was last written. It orders runs that began in the same second.
   std::filesystem::file_time_type written;
   int stopped_code = 0;                       // exit code of the stage that stopped it, 0 = none
-  bool has_data = false;                      // whether its data stage is done
-  std::string stopped_stage, reason, change;  // what stopped it, and what to change (cli/loop/advice.h)
+  bool has_data = false;                      // true if its data stage is done
+  std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 
-  // True if a verdict stopped it, not an error.
+  // True if a verdict, and not an error, stopped the run.
   bool judged() const { return stopped_code == 3 || stopped_code == 4 || stopped_code == 6; }
 };
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the run to continue with these inputs: their own run, or one of the same target and settings that was
-// interrupted after its data stage (with the newest logs it would start over each time, because logs grow all the
-// time). Returns nullopt if a new run is needed.
+// Returns the key of the run to continue: the run with these inputs, or else a run of the same target and settings that
+// was interrupted after its data stage. Such a run keeps the logs that it began with: logs grow all the time, so a run
+// on the newest logs would start over each time. Returns nullopt if a new run is needed.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
-// Why no run may start now: a verdict on the same data (`exit_code` is the verdict's; 4, inconclusive, counts only
-// during the cooldown), or a verdict on other data of the same target and settings less than `cooldown_s` ago (75).
+// The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of
+// that verdict. An inconclusive verdict (4) counts only during the cooldown. The other reason is a verdict on other
+// logs of the same target and settings, less than `cooldown_s` seconds ago and with no promotion for this target since;
+// `exit_code` is then 75.
 struct Refusal {
   int exit_code = 0;
   std::string reason;
@@ -83,8 +86,8 @@ struct Refusal {
 std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
                                int64_t now);
 
-// Removes all runs but the newest `keep` (`current` is kept whatever its age), and the directories of runs that were
-// killed before they had a state.
+// Removes all runs except the newest `keep`, and the directories of runs that were killed before they wrote a state.
+// `current` is always kept.
 void remove_old_runs(const std::filesystem::path& work, const std::string& current, int64_t keep);
 
 }  // namespace specdec::cli

@@ -20,8 +20,8 @@ std::string text_of(const toml::node& node, const std::string& where) {
   throw Error(ErrorKind::kConfig, where + ": expected a string, a number, true or a list of them");
 }
 
-// Converts a stage's table to the flags of its command: key = value → --key value, true → --key, a list → the flag once
-// per item.
+// Converts a stage's table to the flags of its command. key = value becomes --key value, key = true becomes --key, and
+// a list becomes one flag per item.
 std::vector<std::string> flags_of(const toml::table& table, const std::string& where) {
   std::vector<std::string> flags;
   for (const auto& [key_node, node] : table) {
@@ -57,8 +57,8 @@ std::vector<std::string> expand(const fs::path& base, const std::string& pattern
   return paths;
 }
 
-// "model:DIR" and "config:FILE" are paths relative to LOOP.toml, like every path in it; "model:org/name" is a hub name
-// unless such a path exists.
+// Resolves the paths in "model:DIR" and "config:FILE" relative to LOOP.toml, like every path in that file.
+// "model:org/name" is a hub name unless such a path exists.
 std::string draft_beside(const fs::path& base, const std::string& draft) {
   const size_t colon = draft.find(':');
   const std::string kind = draft.substr(0, colon);

@@ -46,7 +46,7 @@ void check_options(const BenchOptions& o) {
   require(o.prompts >= 1 && o.tokens >= 2, "--prompts: at least 1, --tokens: at least 2");
 }
 
-// A draft under test and everything that its runs share.
+// Holds a draft under test and what all its runs share, whatever their K.
 struct Contender {
   std::string name;
   std::shared_ptr<const model::Decoder> decoder;
@@ -55,16 +55,18 @@ struct Contender {
   std::map<int, GreedyComparison> quality;  // by K
 };
 
-// A contender with one K. It learns from its own runs only, like a server that runs it.
+// Holds one contender with one K. It learns costs and overlaps from its own runs only, like a server that runs this
+// draft with this K.
 struct Configuration {
   Contender* contender = nullptr;  // null: plain decoding
   int k = 0;
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  // [groups] seconds summed over rounds; `beside` is that of the normal runs beside it.
+  // [groups] Seconds of each group of prompts, summed over rounds: `seconds` of this configuration's runs, `beside` of
+  // the plain runs that were timed side by side with them.
   std::vector<double> seconds = {}, beside = {};
-  double spent = 0, spent_beside = 0;  // so far, for the progress line
+  double spent = 0, spent_beside = 0;  // seconds so far, for the progress line
 };
 
 class Run {
@@ -101,7 +103,7 @@ class Run {
     result_.notes.push_back(line);
   }
 
-  // Returns false if a draft is stale and that was not allowed.
+  // Returns false if a draft is stale and allow_stale is not set.
   bool load() {
     PairOptions wanted;
     wanted.target = options_.target;
@@ -175,7 +177,7 @@ class Run {
     }
   }
 
-  // Cuts the prompts so that the answer fits every model; then all runs have the same lengths.
+  // Cuts the prompts so that prompt and answer fit the context of every model. All runs then have the same lengths.
   void cut_prompts() {
     int64_t room = target_->max_length();
     for (const auto& c : contenders_) room = std::min(room, c->model->max_length());
@@ -216,7 +218,7 @@ class Run {
   }
 
   void measure_batch(int batch) {
-    // Every group is full: prompts are reused in turn.
+    // Every group is filled up to the batch size: the prompts are reused in turn.
     const size_t n = prompts_.size(), size = static_cast<size_t>(batch), groups = (n + size - 1) / size;
     std::vector<std::vector<std::vector<int32_t>>> group_prompts(groups);
     for (size_t g = 0; g < groups; ++g)
@@ -238,7 +240,7 @@ class Run {
     pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
-    // Run `at` uses configuration (at + group + round) mod each, so that none is always the first.
+    // Run `at` uses configuration (at + group + round) mod `each`, so that no configuration always runs first.
     const auto place = [&](size_t at) {
       const size_t g = at / each % groups, round = at / each / groups;
       return std::tuple(g, round, (at % each + g + round) % each);
@@ -274,7 +276,7 @@ class Run {
     for (const Configuration& c : configurations) add_row(c, batch, c.figures, gain_of(c), costs[c.contender]);
   }
 
-  // Groups without an undisturbed run are left out.
+  // Returns the speed-up over plain decoding. Groups without an undisturbed run are left out.
   static Estimate gain_of(const Configuration& c) {
     std::vector<double> beside, seconds;
     for (size_t g = 0; g < c.seconds.size(); ++g)
@@ -282,7 +284,7 @@ class Run {
     return seconds.empty() ? Estimate{1, {0, 1e6}, 0} : speedup(beside, seconds);
   }
 
-  // Returns "draft, K 4: 1.31 ×" for the runs so far.
+  // Returns the speed-up over the runs so far, as "draft, K 4: 1.31 ×".
   std::string so_far(const Configuration& c) const {
     char figure[32];
     std::snprintf(figure, sizeof figure, ": %.2f ×", c.spent > 0 ? c.spent_beside / c.spent : 0);
@@ -298,7 +300,8 @@ class Run {
       note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
-  // Measures chains only, because K, c and v do not predict what a tree or drafts from the text gain.
+  // Returns the measured costs, or an empty table unless drafts are plain chains of a fixed K: K, c and v do not
+  // predict the speed-up from tree or suffix drafts.
   CostTable costs_of(const Contender& contender, int batch) {
     CostOptions o;
     o.batches = {batch};
@@ -359,8 +362,8 @@ class Run {
     return same == 1 ? last(draft) : draft;
   }
 
-  // Compares greedy text with plain decoding for every draft and K, and runs one sampled test per draft, whatever the
-  // temperature of the timed runs.
+  // Compares the greedy text of every draft and K with that of plain decoding, and runs one sampled test per draft.
+  // Does both whatever the temperature of the timed runs is.
   void judge_quality() {
     RolloutOptions greedy;
     greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};

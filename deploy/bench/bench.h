@@ -30,8 +30,12 @@ struct BenchRow {
   double ttft_ms = 0;                            // mean
   double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
   AcceptanceCounts counts;
-  Estimate speedup;  // against the batch size's normal row; interval over groups, n = groups; n < 4: no interval
-  // tau / (K·c + v) from this row's overlaps and separately measured costs; 0: not a chain with a fixed K, or no costs
+  // Relative to plain decoding at the same batch size. The interval is over groups of prompts, n = groups; with n < 4
+  // there is none.
+  Estimate speedup;
+  // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps; c and v, the costs of
+  // drafting one token and of verifying, both relative to a plain step, are measured separately. 0 if the drafts are
+  // not chains of a fixed K, or if no costs were measured.
   double predicted = 0;
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
@@ -47,23 +51,27 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // The machine while the runs were timed, at the batch size where others took the largest share of CPU. `busy` is
-  // that of the smallest batch size.
+  // Use of the machine while the runs were timed, at the batch size where other processes took the largest share of CPU
+  // time. `busy` is taken from the smallest batch size instead.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;
 };
 
-// Interleaves the runs: each group of prompts goes through every configuration before the next group. Each run goes
-// step by step beside a normal one, and runs that other processes disturb are repeated (timed_pairs.h). Rows are logged
-// as they complete. Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or prompts without
-// space for the answer, and what loading and running models throws.
+// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. Each run is
+// timed step by step side by side with a plain run of the same prompts, and is repeated if other processes disturb it
+// (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options, Error(kNetwork) if a
+// signal stops it, and what loading and running models throws. Throws Error(kData) for data of another tokenizer, for a
+// split without rows, or if the answer leaves no room for a prompt.
 BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter,
                       const ProgressFn& progress = {});
 
-// Sets verdict and ranking from the rows and the machine: not_lossless for any difference or p <= 1e-4; inconclusive if
-// the machine was busy at the smallest batch size; faster if the whole interval of the fastest speculative row at that
-// size is a gain; not_worth_it if the interval ends at or below 1; else inconclusive.
+// Sets verdict, reason and ranking from the rows and the machine. The first rule that applies decides:
+//  - not_lossless if any answer differs or a sampled p-value is at most 1e-4;
+//  - inconclusive without a speculative row, or if the machine was busy at the smallest batch size;
+//  - faster if the whole interval of the fastest speculative row at that batch size is above 1;
+//  - not_worth_it if that interval ends at or below 1, or if there is no interval and the speed-up is at most 1;
+//  - inconclusive otherwise.
 void judge_bench(BenchResult& result);
 // Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
 int bench_exit_code(Verdict verdict);

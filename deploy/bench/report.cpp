@@ -191,7 +191,7 @@ void judge_bench(BenchResult& result) {
 
 int bench_exit_code(Verdict verdict) {
   switch (verdict) {
-    // An experiment that ran is done, whichever side was faster.
+    // A benchmark that ran to its end has succeeded, whichever side was faster.
     case Verdict::kNotWorthIt:
     case Verdict::kInconclusive:
       return 0;

@@ -26,7 +26,8 @@ void check(const GenerateOptions& o) {
                 "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
 }
 
-// Bounds the number of tokens: a token has at least one byte, and 4096 bytes are allowed for what a template adds.
+// Returns an upper bound of the prompt's and answer's tokens. A token has at least one byte, and 4096 bytes are allowed
+// for the text that a chat template adds.
 int64_t tokens_bound(const GenerateOptions& o) {
   std::error_code ec;
   const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size())

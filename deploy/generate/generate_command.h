@@ -16,31 +16,31 @@ namespace specdec::deploy {
 
 struct LoadedPair;  // deploy/models/load_pair.h
 
-struct GenerateHooks {                              // all may be empty
+struct GenerateHooks {                              // any of them may be empty
   std::function<void(const std::string&)> on_note;  // takes the memory plan and warnings, one line each
   std::function<void(const std::string&)> on_text;  // takes the answer's text as it is generated
 };
 
 struct GenerateOutput {
-  bool stale = false;  // the draft is bound to another target, which was not allowed: nothing was generated
+  bool stale = false;  // the draft is bound to another target and allow_stale was not set, so nothing was generated
   std::string stale_reason;
   std::string text;  // only the generated text
   decode::GenerateResult result;
   Json inputs;  // {target: {path, id}, draft: …}
 };
 
-// Returns the token ids of a prompt: BOS and the raw text (empty text: BOS alone). Throws Error(kUsage) if there is no
-// token.
+// Returns the token ids of BOS followed by the raw text. Throws Error(kUsage) if there is no token at all: the text is
+// empty and the model has no BOS.
 std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text);
-// Returns the token ids of a JSON file with an array of {role, content}, rendered by the chat template. Throws
-// Error(kData | kUsage).
+// Returns the token ids of the messages in a JSON file, an array of {role, content}, rendered by the chat template.
+// Throws Error(kUsage) if the target has no chat template, Error(kData) for an unusable file.
 std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file);
 
-// Throws Error(kUsage) for contradictory options, what load_pair and Stepper throw, and Error(kNetwork) if stopped by a
-// signal.
+// Generates one answer. Throws Error(kUsage) for contradictory options, Error(kNetwork) if a signal stops it, and what
+// load_pair and Stepper throw.
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock);
 
-// Returns the contract's object (schema "specdec.generate/1").
+// Returns the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").
 Json to_json(const GenerateOutput& output, const std::string& started);
 // Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564 drafted
 // …".

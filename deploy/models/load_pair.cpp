@@ -14,16 +14,17 @@ namespace specdec::deploy {
 
 namespace {
 
-// A draft's directory and its binding. A package's manifest binds the draft inside it.
+// Holds a draft's directory and its binding. For a draft inside a package, `made_for` is the target in the package's
+// manifest.
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // "" = not stale; else how the target in the draft's package differs
+  std::string stale_reason = {};  // why the draft's package is stale; "" = it is not, or there is no package
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// Finds the draft. If the options name none, it is the draft of the target's package. `target` was resolved only once,
-// since its channel may move.
+// Finds the draft that the options name, or else the draft in the target's package. Takes `target` already resolved,
+// because a package's channel may move and must be resolved only once.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   const bool own = options.draft.empty();
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
@@ -37,7 +38,8 @@ void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
   if (files) files->require_unchanged();
 }
 
-// Returns the model with its package held, so that package gc keeps it as long as the weights are in use.
+// Returns the model together with the lock on its package, so that `package gc` keeps the package as long as the
+// weights are in use.
 std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder,
                                            const std::shared_ptr<const DirectoryLock>& hold) {
   const model::Decoder* const shared = decoder.get();

@@ -23,27 +23,30 @@
 namespace specdec::deploy {
 
 struct PairOptions {
-  std::string target;  // MODEL; a package's own draft is used too, unless `draft` names another
+  std::string target;  // MODEL; if it is a package, its own draft is used too, unless `draft` names another
   std::string draft;   // MODEL; empty = none
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;  // false: a package's own draft is not used
-  // false: does not load the chat template. Vetting it forks, which is not safe beside other threads.
+  // false: the chat template is not loaded. Checking it forks the process, which is unsafe while other threads run.
   bool chat = true;
   int64_t sequences = 1;            // for the memory plan
   int64_t tokens_per_sequence = 0;  // for the memory plan; 0 = the target's maximum
-  // If memory is short: caches are cut, and the draft is quantised or left out (model::fit_memory).
+  // true: if memory is short, the KV caches are reduced, and then the draft is quantised or left out
+  // (model::fit_memory).
   bool may_give_up = false;
-  int64_t cache_bytes = 0;  // for both models' caches, with may_give_up; 0 = sequences × tokens
-  // called before the memory check and before anything is loaded; may be empty
+  // Bytes for both models' KV caches together, used only with may_give_up. 0 = sequences × tokens_per_sequence.
+  int64_t cache_bytes = 0;
+  // Called before the memory check and before any model is loaded. May be empty.
   std::function<void(const model::MemoryPlan&)> on_plan;
 };
 
-// A loaded target and its draft. The models keep the packages they came from alive (package gc). If `binding` is kStale
-// and `target` null, the draft is stale, which was not allowed, and nothing was loaded; the caller prints `warning` and
-// returns exit code 5.
+// Holds a loaded target and its draft. The models lock the packages that they come from, so that `package gc` keeps
+// these. If `binding` is kStale and `target` is null, the draft is stale, allow_stale was not set, and nothing was
+// loaded. The caller then prints `warning` and returns exit code 5.
 struct LoadedPair {
-  std::filesystem::path target_dir, draft_dir;  // draft_dir empty without a draft
+  // draft_dir is empty if the pair has no draft; it stays set if memory is too short to load the draft.
+  std::filesystem::path target_dir, draft_dir;
   std::string package_digest;
   std::shared_ptr<const model::Decoder> target, draft;  // draft may be null
   std::unique_ptr<text::Tokenizer> tokenizer;           // the target's
@@ -55,7 +58,7 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 
-  // Returns the number of CPU threads that a timed step needs: on a GPU only the one that launches its work.
+  // Returns the number of CPU threads that a timed step needs. On a GPU this is only the one that launches the kernels.
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };
 // Loads in this order: resolve, binding (before all other errors), configs and vocabularies, memory plan and check,
@@ -66,10 +69,11 @@ struct LoadedDraft {
   std::filesystem::path directory;
   std::shared_ptr<const model::Decoder> draft;
   std::string warning;      // as in LoadedPair
-  int64_t cache_bytes = 0;  // planned for its cache
+  int64_t cache_bytes = 0;  // planned for the draft's KV cache
 };
-// Loads another draft, options.draft, for the target of a loaded pair, in the same order; its memory is needed on top
-// of what is in use. Throws what load_pair() throws, and Error(kModel) for a stale draft unless options.allow_stale.
+// Loads another draft, options.draft, for the target of a loaded pair, in the same order as load_pair(). Its memory is
+// needed on top of what is in use. Throws what load_pair() throws, and Error(kModel) for a stale draft unless
+// options.allow_stale.
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options);
 
 }  // namespace specdec::deploy

@@ -24,7 +24,8 @@ std::string with_interval(const Estimate& e) {
          " requests)";
 }
 
-// Returns the hub's name of the target: "models--org--name/snapshots/…" is org/name; "" for any other directory.
+// Returns the target's repository on the hub: org/name for a directory "models--org--name/snapshots/…", "" for any
+// other directory.
 std::string hub_repository_of(const LaunchPlan& plan, const fs::path& target) {
   if (const auto hub = parse_hub_name(plan.target_reference)) return hub->repository();
   const std::string repository =

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kMaxTokenizerBytes = 256u << 20;
 
-// An exponent of all ones means infinity or NaN. The mask covers one element of the type.
+// Returns whether no element has an exponent of all ones, which means infinity or NaN. `mask` covers the exponent bits
+// of one element.
 template <class Word>
 bool all_finite(std::span<const std::byte> bytes, Word mask) {
   Word found = 0;
@@ -50,7 +51,8 @@ void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
   }
 }
 
-// Returns rope_theta of rope_parameters and of the top level; equal if only one of them has it.
+// Returns rope_theta of rope_parameters and of the top level. The two are equal if one of them is missing, so that only
+// a contradiction is reported.
 std::pair<Json, Json> rope_thetas(const Json& config) {
   if (!config.contains("rope_theta") || !config.contains("rope_parameters") || !config["rope_parameters"].is_object())
     return {};
@@ -152,7 +154,7 @@ std::vector<std::string> model_files(const fs::path& directory) {
     if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0)
       names.insert(name);
   }
-  // Next to a single file an index would direct readers to shards that do not exist.
+  // A model in a single file needs no index: a left-over index would point readers to shards that do not exist.
   if (names.count("model.safetensors")) names.erase("model.safetensors.index.json");
   return {names.begin(), names.end()};
 }

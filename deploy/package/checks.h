@@ -1,4 +1,4 @@
-// Checks on the files for faults that make engines refuse a draft or silently lose acceptance.
+// Checks model files for faults that make engines refuse a draft or silently lower its acceptance rate.
 #pragma once
 
 #include <filesystem>
@@ -14,9 +14,10 @@ struct Finding {
   std::string text;
 };
 
-// Checks vocabularies, tokenizer bytes, finite weights (reads every float tensor of both models), rope and dtype in
-// both generations of keys, nulls that engines mistake for numbers, context length, and remote code. A `head` (EAGLE-3)
-// may come without a tokenizer. Throws Error(kModel) for files that do not load.
+// Checks a target and its draft: vocabulary size, tokenizer bytes, weights without NaN or infinity (reads all tensors
+// of both models), context length, and the draft's config.json (rope and dtype under both their older and newer keys,
+// nulls that engines mistake for numbers, remote code). A `head` (EAGLE-3) may come without a tokenizer. Throws
+// Error(kModel) for files that do not load.
 std::vector<Finding> check_pair(const std::filesystem::path& target, const std::filesystem::path& draft,
                                 bool head = false);
 

@@ -1,8 +1,8 @@
-// Writes a package's launch files: how each engine serves this pair with the settings that passed the gate. If the pair
-// did not pass, they start without the draft, and a comment says why and how to draft anyway. They are plain text
-// without absolute paths, since the digest of the package covers them. Flags are those of vLLM 0.33, SGLang 0.5.23,
-// TensorRT-LLM 1.2 and 1.3, llama.cpp of August 2026, KServe v1alpha2, and the chart vllm/vllm-stack of the vLLM
-// production stack.
+// Writes a package's launch files, which make each engine serve the package's pair with the settings that passed the
+// gate. If the pair did not pass, the files start the engine without the draft, and a comment in them says why and how
+// to draft anyway. The files are plain text without absolute paths, because the package's digest covers them. Their
+// flags are those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of August 2026, KServe v1alpha2, and
+// the chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
 
 #include <map>
@@ -17,10 +17,11 @@ namespace specdec::deploy {
 struct LaunchPlan {
   std::string name;              // served model name: letters, digits, '.', '_', '-', '/'
   std::string target_reference;  // "" = target/ inside the package
-  std::string target_id;         // fingerprints, by which converted files are named
+  std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
   std::string draft_id;
   std::string dtype;  // "fp32" | "bf16" | "fp16", as validated; for anything else the engine chooses
-  // The gate's verification rule (run_options.h). Engines that know only token and block use token for the others.
+  // Verification rule that the gate used (run_options.h). Engines that know only `token` and `block` use `token` for
+  // any other rule.
   std::string verify;
   bool greedy = false;                // validated at temperature 0
   bool eagle3 = false;                // the draft is an EAGLE-3 head, else a separate model
@@ -28,21 +29,22 @@ struct LaunchPlan {
   std::vector<ScheduleRow> schedule;  // from batch 1, ascending; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;   // of the gate
   std::string gate;                   // gate_line() of the report, for a comment; "" = none
-  int tried_k = 0;                    // if the gate did not pass: the K that it measured
+  int tried_k = 0;                    // the K that the gate tried, if it did not pass
   int max_k() const;
 };
 
-// Returns whether this config.json is of an EAGLE-3 head, plain or of the speculators library.
+// Returns whether this config.json describes an EAGLE-3 head, in the plain layout or that of the speculators library.
 bool is_eagle3(const Json& config);
 
-// Makes a plan with the report's schedule; if it has none, with the K of its roll-outs for every batch. Decoding is
-// plain for every batch if the verdict is not pass.
+// Makes a plan with the report's schedule. If the report has none, every batch size gets the report's best K, or the K
+// of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
 // Returns the names that --engines takes.
 const std::vector<std::string>& known_engines();
 
-// Returns file name inside engines/ → content, for the requested engines. Throws Error(kUsage) for an unknown engine.
+// Returns the launch files of the requested engines, as a map from file name inside engines/ to content. Throws
+// Error(kUsage) for an unknown engine.
 std::map<std::string, std::string> launch_files(const LaunchPlan& plan, const std::vector<std::string>& engines);
 
 }  // namespace specdec::deploy

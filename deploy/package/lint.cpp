@@ -60,7 +60,7 @@ class Linter {
     return json_bool(config_, key, fallback, file_, ErrorKind::kModel);
   }
 
-  // Returns false, with a finding, for formats that no engine serves or that are checked nowhere here.
+  // Returns false and adds a finding if no engine serves this format or if this linter cannot check it.
   bool known_format() {
     const Json type = config_.value("model_type", Json());
     std::string architectures = config_.contains("architectures") ? canonical_json(config_["architectures"]) : "";
@@ -117,7 +117,7 @@ class Linter {
     return names;
   }
 
-  // The widths of a decoder layer's vectors; q, kv: of all heads together.
+  // Holds the vector widths of a decoder layer. `q` and `kv` are the widths of all heads together.
   struct LayerSizes {
     int64_t hidden, input, mlp, q, kv;
   };
@@ -134,8 +134,7 @@ class Linter {
     return config_.contains("quantization_config") && !config_["quantization_config"].is_null();
   }
 
-  // The next two recognise tensors that quantisers put in a matrix's place or next to it. The engines check their
-  // shapes.
+  // These two recognise tensors that quantisers store in place of a matrix or next to it. Engines check the shapes.
   bool is_quantised(const std::string& matrix) const {
     const std::string stem = matrix.substr(0, matrix.rfind('.') + 1);
     return quantised() && (tensors_->contains(stem + "qweight") || tensors_->contains(stem + "weight_packed"));
@@ -181,7 +180,8 @@ class Linter {
     }
   }
 
-  // Finds rows that pad the vocabulary: zeros give logit 0, which takes probability from real tokens.
+  // Warns about zero rows at the end of the output matrix, which pad the vocabulary. They give logit 0, which takes
+  // probability from real tokens.
   void padded_rows() {
     const char* const head = tensors_->contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight";
     if (!tensors_->contains(head)) return;
@@ -372,8 +372,8 @@ class Linter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Finds an untrained head. Freshly initialised weights have the initialisation's deviation to a fraction of a per
-  // cent; trained ones do not.
+  // Warns about an lm_head that was never trained. The standard deviation of freshly initialised weights equals
+  // initializer_range within a fraction of a per cent; that of trained weights does not.
   void initial_head() {
     if (!tensors_->contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_->entry("lm_head.weight");
@@ -403,8 +403,9 @@ class Linter {
               ": looks as if it was never trained (acceptance length 1.00)");
   }
 
-  // vLLM takes top-level ids as they are. SGLang reads the nested ones and adds 1 for llama and qwen. Without any ids
-  // both take [2, N / 2, N - 3].
+  // Checks the ids of the target's N layers from which the head takes hidden states. vLLM takes the top-level ids as
+  // they are; SGLang adds 1 to the nested ones (eagle_config) for llama and qwen. Without ids both take [2, N / 2, N -
+  // 3].
   void auxiliary_layers() {
     const Json top = config_.value("eagle_aux_hidden_state_layer_ids", Json()), nested = nested_ids();
     const int64_t layers =
@@ -473,7 +474,7 @@ class Linter {
 
   void gate(const ValidationReport& report) {
     if (report.verdict != Verdict::kPass) add(false, "gate", "the gate did not pass: " + gate_line(report));
-    // Earlier versions scheduled what was predicted, whatever was measured.
+    // Earlier versions of specdec scheduled a K by its predicted speed-up, even if no gain was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)
       add(false, "gate",

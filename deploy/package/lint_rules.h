@@ -1,4 +1,4 @@
-// The rules of lint and of packaging, and their findings as SARIF.
+// Lists the rules that `package lint` and packaging check, and writes findings as SARIF.
 #pragma once
 
 #include <vector>

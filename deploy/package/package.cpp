@@ -62,7 +62,7 @@ class Builder {
       throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
   }
 
-  // Adds files that are in the directory already, written and fsynced.
+  // Adds the files of a directory below the root, which are already written and fsynced.
   void include(const std::string& directory) {
     for (const auto& entry : fs::recursive_directory_iterator(root_ / directory))
       if (entry.is_regular_file())
@@ -94,7 +94,7 @@ struct Inputs {
   ValidationReport report;
   std::vector<VariantReport> variant_reports;
   Fingerprint target, draft;
-  DraftBinding binding;  // the draft's own; else made from the validated report
+  DraftBinding binding;  // from the draft's specdec.json; without one, made from the report
 };
 
 // Returns why this report, these directories and this draft do not belong together; "" if they do.
@@ -158,13 +158,13 @@ std::string served_name(const PackageOptions& options) {
   return name;
 }
 
-// Returns what two manifests must have in common to be the same package.
+// Returns the part of the manifest that is equal in two manifests of the same package: all but `created` and `parent`.
 std::string content_of(PackageManifest manifest) {
   manifest.created = manifest.parent = "";
   return canonical_json(to_json(manifest));
 }
 
-// Returns the package in the store with the same content, none if there is none. Skips unreadable ones.
+// Returns the store's package with the same content, or nothing. Skips packages that are unreadable or damaged.
 std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageManifest& manifest) {
   const std::string content = content_of(manifest);
   std::error_code ec;
@@ -175,7 +175,7 @@ std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageMan
       verify_files(other->root, other->manifest, true);
       return other;
     } catch (const Error&) {
-      continue;  // damaged: a good one is published beside it
+      continue;  // damaged: an intact package is published in addition
     }
   }
   return std::nullopt;
@@ -194,7 +194,8 @@ Inputs read_inputs(const PackageOptions& options) {
   return in;
 }
 
-// Checks whether the pair may be packaged. If not, sets outcome.exit_code to a value other than 0.
+// Decides whether the pair may be packaged. If not, sets outcome.exit_code to a value other than 0. In either case
+// fills in the gate's result and the next command.
 void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own,
             PackageOutcome& outcome) {
   outcome.reason = mismatch(options, in, own);
@@ -340,7 +341,8 @@ PackageOutcome sign_package(const std::string& argument, const fs::path& secret_
   const std::string text = sign_minisign(
       read_file(package->root / "manifest.json"), secret_key, passphrase,
       "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
-  // Not next to the other files: if this process died, it would be a file that the manifest does not list.
+  // The new signature is first written outside the package: if this process died meanwhile, the package would otherwise
+  // contain a file that its manifest does not list.
   const fs::path store = package->root.parent_path().parent_path(),
                  workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
   const fs::path fresh =

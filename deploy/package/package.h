@@ -20,18 +20,19 @@ struct PackageOptions {
   std::filesystem::path target, draft;                 // Hugging Face directories
   std::filesystem::path report;                        // report.json of validate
   std::vector<std::string> quantise;                   // formats of draft variants to add (deploy/package/quantise.h)
-  std::vector<std::filesystem::path> variant_reports;  // report.json of validate for some of them, in any order
+  std::vector<std::filesystem::path> variant_reports;  // report.json of validate for any of these variants
   std::filesystem::path store;                         // has packages/, refs/ and tmp/; created if missing
   std::string name;                                    // served model name; "" = the target directory's name
   std::vector<std::string> engines;                    // empty = all
-  std::string reference;       // where the target is found if it is not copied into the package; "" = copy it
+  std::string reference;       // where engines find the target if it is not copied into the package; "" = copy it
   std::string parent_channel;  // the package that this channel names becomes the parent; "" = none
   bool allow_failed = false;
   bool is_public = false;  // the manifest then says that anyone may read the package
 };
 
-// The result of a command. exit_code is 0 if it succeeded; 5 if report, draft or package belong to another target; the
-// verdict's own code if the report is no pass. These are answers, not errors.
+// The result of a package command. exit_code is 0 on success, 5 if report, draft or package belong to another target,
+// or the verdict's own exit code if the verdict is not pass. These cases are results, not errors, and nothing is
+// thrown.
 struct PackageOutcome {
   int exit_code = 0;
   std::string reason;              // one line if exit_code is not 0
@@ -43,26 +44,28 @@ struct PackageOutcome {
   Json gate = nullptr;    // gate_json() of the report that decided; null if none was read
   std::string gate_line;  // the same in one line
   std::string next;       // the one command to run next
-  ChannelRecord channel;  // the channel of the copied package, if a channel named it
+  ChannelRecord channel;  // record of the channel that named the copied package, if one did
   std::vector<std::string> warnings;
   // While this exists, garbage collection does not remove the package, even if no channel names it yet.
   std::shared_ptr<const DirectoryLock> hold;
 };
 
-// Copies both models, writes launch files and the manifest, and publishes STORE/packages/sha256-<digest>. If the store
-// has a package with the same content (apart from `created` and `parent`), returns that one. `now`: unix seconds.
-// Throws Error(kData | kModel | kIo | kUsage).
+// Copies the draft and, if `reference` is empty, the target, writes launch files and the manifest, and publishes
+// STORE/packages/sha256-<digest>. If the store has a package with the same content (apart from `created` and `parent`),
+// returns that one. `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage), and Error(kNetwork) if a signal
+// stops it.
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
 
-// Signs the manifest with a minisign secret key and puts the signature next to it, in one rename that replaces an older
-// one. Throws Error(kData) if `argument` is no package, and what sign_minisign throws.
+// Signs the manifest with a minisign secret key and renames the signature into the package, which replaces an older
+// signature atomically. Throws Error(kData) if `argument` is no package, and what sign_minisign throws.
 PackageOutcome sign_package(const std::string& argument, const std::filesystem::path& secret_key,
                             const std::string& passphrase, int64_t now);
 
-// Checks the fingerprints first: if the target in the package was replaced, the exit code is 5. Then checks that
-// exactly the listed files exist with their sizes and digests, and no links; Error(kData) names the first damaged one.
-// `argument` is as in resolve_package; throws Error(kData) if it is no package. `keys`: a file of public keys, one of
-// which must have signed the package; "" = as its store requires.
+// Verifies a package. Exit code 5 means that the target in the package was replaced; the fingerprints are compared
+// first. Then checks that exactly the listed files exist, with their sizes and digests, and that there are no links.
+// Error(kData) names the first damaged file. `argument` is as in resolve_package; throws Error(kData) if it is no
+// package. `keys` is a file of public keys, one of which must have signed the package; "" = as the package's store
+// requires.
 PackageOutcome verify_package(const std::string& argument, const std::filesystem::path& keys = {});
 
 }  // namespace specdec::deploy

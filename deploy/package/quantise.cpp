@@ -35,8 +35,8 @@ uint8_t encode_e4m3(float x) {
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-// Returns the smallest fp16 that is not below `x` and at least 2^-24; 0 <= x <= 65504. If the scale were rounded down,
-// the largest weight would not fit.
+// Returns the smallest fp16 value that is not below `x` and at least 2^-24, for 0 <= x <= 65504. A scale that was
+// rounded down would push the largest weight out of the int8 range.
 uint16_t fp16_not_below(float x) {
   if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, std::ceil(x * 0x1p24f)));
   return static_cast<uint16_t>(((std::bit_cast<uint32_t>(x) + 0x1fff) >> 13) - (112u << 10));
@@ -64,7 +64,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
   return out;
 }
 
-// The tensors of one weight file of the result, with their bytes.
+// Holds the tensors of one output weight file, with their bytes.
 class Shard {
  public:
   template <class T>
@@ -96,7 +96,7 @@ struct SquaredError {
   }
 };
 
-// A weight to quantise, row-major [rows, columns]: outputs by inputs.
+// Views a weight to quantise, row-major [rows, columns] = [outputs, inputs].
 struct Matrix {
   const std::vector<float>& values;
   int64_t rows, columns;
@@ -124,7 +124,7 @@ void add_fp8(Shard& shard, const std::string& name, const Matrix& w, SquaredErro
   shard.add(name + "_scale", "F32", {rows, 1}, scales);
 }
 
-// All zero points are 128; the first version of the checkpoint format stores them less one.
+// All zero points are 128. The "gptq" checkpoint format (version 1) stores them less one, as 0x7f.
 void add_int8(Shard& shard, const std::string& name, const Matrix& w, int64_t group, SquaredError& error) {
   const int64_t rows = w.rows, columns = w.columns;
   const int64_t groups = columns / group;
@@ -181,7 +181,7 @@ class Quantiser {
         group_ = size;
   }
 
-  // Writes the weight files, config.json and all other files.
+  // Writes the weight files, config.json and the draft's other files except README.md.
   QuantisedDraft write(const fs::path& out, const ProgressFn& progress) {
     QuantisedDraft result;
     Json map = Json::object();

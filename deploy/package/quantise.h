@@ -1,6 +1,6 @@
 // Quantises a draft to 8 bits for engines that read such checkpoints: makes another Hugging Face directory with the
-// same tokenizer. The matrices of the decoder's layers are quantised; embeddings, lm_head, norms and biases stay as
-// they are.
+// same tokenizer. The matrices of the decoder's layers, [N outputs, K inputs] each, are quantised; embeddings, lm_head,
+// norms and biases stay as they are.
 //
 //   fp8    compressed-tensors, float-quantized: <name>.weight F8_E4M3 [N, K], <name>.weight_scale F32 [N, 1], one scale
 //          per row; engines round the activations of each token at run time (llm-compressor calls the scheme
@@ -31,10 +31,11 @@ struct QuantisedDraft {
   double relative_error = 0;                   // sqrt(Σ (w − ŵ)² / Σ w²) over the quantised matrices
 };
 
-// Publishes the directory `out` completely or not at all. If the draft has a specdec.json, the new one records the
-// format. Needs memory for one weight file, twice. Throws Error(kUsage) for another format or if `out` exists. Throws
-// Error(kModel) for drafts that have no such form: an EAGLE-3 head, experts, a draft that is quantised already, inputs
-// or outputs that are not divisible by four (int8), weights that are not finite.
+// Writes the quantised draft to the new directory `out`, completely or not at all. If the draft has a specdec.json, the
+// new one records the format. Needs memory for two copies of one weight file. Throws Error(kUsage) for an unknown
+// format or if `out` exists. Throws Error(kModel) for a draft that cannot be quantised: an EAGLE-3 head, a mixture of
+// experts, a draft that is quantised already, inputs or outputs that are not divisible by four (int8), or weights that
+// are not finite.
 QuantisedDraft quantise_draft(const std::filesystem::path& draft, const std::string& format,
                               const std::filesystem::path& out, const ProgressFn& progress);
 

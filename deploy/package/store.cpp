@@ -46,14 +46,16 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
-// A move of a channel, as it was ordered.
+// Holds a requested move of a channel to another package.
 struct ChannelMove {
   std::string channel, to;  // to: a digest
   const char* action;       // as in the log
   LogEntry entry;
 };
 
-// Returns the channel's next record. It is signed if the store requires it, with a higher number than any known here.
+// Returns the channel's next record, which is unsigned if the store requires no signatures. Otherwise signs it here
+// with a number above all known ones, or, without a key, returns the signed record that comes with the package. The
+// number of such a record must not be below any known one.
 ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const ChannelRecord& current,
                           const ChannelSigner& signer) {
   const std::string& channel = move.channel;
@@ -81,7 +83,8 @@ ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const 
   return given;
 }
 
-// Appends the log line first: then every move is in the log, and a line without a move does no harm.
+// Moves the channel. Appends the log line before the move, so that every move is in the log; a line without a move does
+// no harm.
 ChannelChange move_channel(const fs::path& store, const ChannelMove& move, const ChannelSigner& signer) {
   const auto& [channel, to, action, entry] = move;
   const ChannelRecord current = read_channel_record(store, channel);
@@ -108,7 +111,7 @@ void make_channel_directories(const fs::path& store) {
 struct Move {
   std::string action, from, to;
 };
-// Returns the moves, oldest first. Skips torn lines of killed processes.
+// Returns the moves in the log, oldest first. Skips torn lines, which killed processes leave.
 std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   const fs::path log = store / "refs" / (channel + ".log");
   std::vector<Move> moves;
@@ -127,7 +130,8 @@ std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   return moves;
 }
 
-// Returns what the channel named before the last promotion of `current`; "" if the log has no such promotion.
+// Returns the digest that the channel named before the last promotion of `current`; "" if the log has no such
+// promotion.
 std::string previous_of(const std::vector<Move>& moves, const std::string& current) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move)
     if (move->action == "promote" && move->to == current) return move->from;
@@ -153,7 +157,7 @@ std::vector<std::string> channel_names(const fs::path& store) {
 
 fs::path pin_of(const fs::path& store, const std::string& digest) { return store / "pins" / ("sha256-" + digest); }
 
-// Maps the digest of each package that stays whatever its age to the reason.
+// Returns the packages that stay whatever their age: a map from digest to the reason.
 std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
   std::map<std::string, std::string> why;
   for (const std::string& channel : channel_names(store)) {
@@ -192,7 +196,7 @@ ChannelChange promote(const fs::path& store, const std::string& package, const s
   const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
-  const ResolvedPackage found = find_package(store, package);  // held until the channel names it
+  const ResolvedPackage found = find_package(store, package);  // locked against removal until the channel names it
   require_trusted(found);
   verify_files(found.root, found.manifest, true);
   make_channel_directories(store);
@@ -304,8 +308,8 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
     if (entry.why.empty()) {
       const DirectoryLock taken(package.path, DirectoryLock::Kind::kExclusive);
       if (taken.state() == DirectoryLock::State::kGone) continue;
-      // Whoever wants to name a package holds its lock until it is named. So under this lock the channels' state is
-      // final.
+      // A process that points a channel or pin at a package holds the package's lock until this is done. So once the
+      // exclusive lock is held here, no new channel or pin can name the package.
       const auto now = marks(store, keep);
       if (const auto mark = now.find(package.digest); mark != now.end())
         entry.why = mark->second;

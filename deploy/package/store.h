@@ -1,6 +1,6 @@
-// The store's channels. STORE/refs/NAME holds the digest of the package that NAME serves; STORE/refs/NAME.log records
-// every change of it (one JSON object per line: time, who, action, why, from, to, and the number if the channel is
-// signed). In a store with a trusted.pub, channels are signed.
+// Moves and lists a store's channels. STORE/refs/NAME holds the digest of the package that channel NAME points to.
+// STORE/refs/NAME.log records every move of the channel, one JSON object per line: time, who, action, why, from, to,
+// and the number if the channel is signed. In a store with a trusted.pub, channels are signed.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace specdec::deploy {
 
-// Signs a channel: either a minisign secret key, or another store's record of this channel that one of this store's
-// keys has signed.
+// Provides a channel's signature: either a minisign secret key to sign with, or another store's record of this channel,
+// signed with a key that this store trusts.
 struct ChannelSigner {
   std::filesystem::path key;
   std::string passphrase;
   ChannelRecord record = {};
 };
 
-// What the log says of a change beside the digests.
+// Holds what the log records about a change besides the digests.
 struct LogEntry {
   std::string why;
   int64_t time = 0;  // unix seconds
@@ -29,15 +29,16 @@ struct LogEntry {
 struct ChannelChange {
   std::string channel, from, to;  // digests; from is "" for a new channel
   bool changed = false;           // false: the channel named that package already
-  int64_t number = 0;             // if the channel is signed
+  int64_t number = 0;             // of the channel's new record; 0 if it is not signed
 };
 
-// Points the channel at a package of this store, after verifying its files. `package`: a digest, "sha256-…" (8 digits
-// are enough), or the package's path. The log line is durable before the reference is replaced. If the channel
-// names the package already, it is only signed anew if its signature is missing or of an older state than seen here.
-// Throws Error(kUsage) for an invalid channel name, or without `signer` in a store that requires signatures;
-// Error(kData) for a package that is missing, damaged or in another store, or for a record older than the channel's;
-// Error(kNetwork) if another process is changing the channel.
+// Points the channel at a package of this store, after verifying its files. `package` is a digest, "sha256-…" (8 digits
+// are enough), or the package's path. The log line is durable before the reference is replaced. If the channel names
+// the package already, nothing changes, unless the store requires signed channels and the channel's signature is
+// missing or older than one seen here: then the channel is signed anew. Throws Error(kUsage) for an invalid channel
+// name, or without `signer` in a store that requires signatures. Throws Error(kData) for a package that is missing,
+// damaged or in another store, or for a record older than the channel's. Throws Error(kNetwork) if another process is
+// changing the channel.
 ChannelChange promote(const std::filesystem::path& store, const std::string& package, const std::string& channel,
                       const LogEntry& entry, const ChannelSigner& signer = {});
 
@@ -46,18 +47,18 @@ ChannelRecord sign_channel(const std::string& channel, const std::string& digest
                            const ChannelSigner& signer);
 
 // Points the channel back to the package that it named before the current one was promoted. Throws Error(kData) if
-// there is none. `from`: a digest, or "" = any. If the channel names another package than `from`, nothing changes, so
-// that repeating the call after a crash rolls back only once. A signed channel gets a new, higher number, because a
-// rollback is a move like any other.
+// there is none. `from` is a digest, or "" for any. If the channel names another package than `from`, nothing changes,
+// so that repeating the call after a crash rolls back only once. A signed channel gets a new, higher number, as with
+// any other move.
 ChannelChange rollback(const std::filesystem::path& store, const std::string& channel, const LogEntry& entry,
                        const std::string& from = "", const ChannelSigner& signer = {});
 
-// Returns, newest first and each once: the package that the channel names and those that its log says it named, at most
-// `count`; and the packages to which up to `count` rollbacks would lead. Skips torn lines of the log.
+// Returns at most `count` packages that the channel names or named according to its log, newest first, followed by the
+// packages to which up to `count` - 1 rollbacks would lead. Each appears once. Skips torn lines of the log.
 std::vector<std::string> channel_history(const std::filesystem::path& store, const std::string& channel, size_t count);
 
-// STORE/pins/sha256-… keeps a package from garbage collection; it holds {"time", "who", "why"}. Returns whether
-// anything changed. Throws what promote throws.
+// Pin or unpin a package. The file STORE/pins/sha256-…, which holds {"time", "who", "why"}, keeps the package from
+// garbage collection. Both functions return whether anything changed, and throw what promote throws.
 bool pin(const std::filesystem::path& store, const std::string& package, const LogEntry& entry);
 bool unpin(const std::filesystem::path& store, const std::string& package);
 
@@ -69,7 +70,7 @@ struct ListedPackage {
   std::vector<std::string> channels;  // the channels that name it, sorted
   bool pinned = false;
 };
-// Lists all packages, oldest first. Reads manifests only; verify finds damage of other files.
+// Lists all packages, oldest first. Reads manifests only; verify_package() finds damage to other files.
 std::vector<ListedPackage> list_packages(const std::filesystem::path& store);
 
 struct Collected {
@@ -81,11 +82,11 @@ struct Collected {
   std::vector<Entry> removed, kept;
   uint64_t bytes = 0;  // of the removed packages
 };
-// Removes the packages that nothing keeps: that no channel names, that are not among a channel's last `keep` (which
-// rollbacks need), not pinned, not among the store's newest `keep`, and not in use by a process. Also removes what
-// killed processes left in tmp/, refs/ and pins/ more than a day ago. `dry_run` removes nothing and only returns the
-// result. Safe while others publish, promote and read. Throws Error(kData) for a damaged channel (nothing is removed),
-// Error(kNetwork) if another collection is running.
+// Removes every package that nothing keeps. A package is kept if a channel names it, if it is among a channel's last
+// `keep` packages (which rollbacks need), if it is pinned, if it is among the store's newest `keep`, or if a process
+// uses it. Also removes what killed processes left in tmp/, refs/ and pins/ more than a day ago. `dry_run` removes
+// nothing and only returns the result. Safe while others publish, promote and read. Throws Error(kData) for a damaged
+// channel (nothing is removed), Error(kNetwork) if another collection is running.
 Collected collect_garbage(const std::filesystem::path& store, size_t keep, bool dry_run);
 
 }  // namespace specdec::deploy

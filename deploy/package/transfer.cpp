@@ -39,7 +39,7 @@ class DirectorySource : public PackageSource {
   const ResolvedPackage& package_;
 };
 
-// Copies one file into the directory, continuing an interrupted copy. Returns whether its digest is the manifest's.
+// Copies one file to the path `to`, continuing an interrupted copy. Returns whether its digest is the manifest's.
 bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
            const std::function<void(uint64_t)>& progress) {
   make_directories(to.parent_path());
@@ -88,7 +88,7 @@ void fsync_all(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Removes files that an earlier try with other content left.
+// Removes files that the manifest does not list, which an earlier try left.
 void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   std::set<std::string> listed;
   for (const PackagedFile& f : manifest.files) listed.insert(f.path);
@@ -99,7 +99,8 @@ void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   for (const fs::path& path : extra) remove_tree(path);
 }
 
-// Throws unless a key that the store trusts has signed the manifest. Returns the key's name, "" if the store has none.
+// Returns the name of the trusted key that signed the manifest; "" if the store has no trusted keys. Throws if the
+// store has such keys and none of them signed it.
 std::string require_signature(const std::string& manifest, const std::string& signature, const fs::path& store,
                               const std::string& source) {
   const fs::path keys = store / "trusted.pub";

@@ -57,7 +57,8 @@ Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
   return c;
 }
 
-// If the machine was busy the times decide nothing, because other processes need not slow both sides equally.
+// Judges the speed-up. On a busy machine the times decide nothing, because other processes may slow one side more than
+// the other.
 Check speed_check(const ValidationReport& r) {
   Check c{"", "speed-up", State::kNotMeasured, Verdict::kNotWorthIt, "speed"};
   if (!r.has_speed || r.speedup.n == 0) return c;
@@ -100,7 +101,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   for (const auto& s : b.segments) {
     Check c{s.name, all.name, State::kNotJudged, Verdict::kFail,
             with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
-    if (b.min_gain && s.judged) {  // fails only if surely worse in the segment; need not be surely better
+    if (b.min_gain && s.judged) {  // the draft fails only if it is surely worse here; it need not be surely better
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
       c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f",
                       -ValidationReport::kSegmentLoss);

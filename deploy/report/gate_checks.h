@@ -22,14 +22,15 @@ struct Check {
   State state;
   Verdict verdict;   // the report's verdict if this check fails: kStale, kNotLossless, kFail, kNotWorthIt
   std::string text;  // one line with the figures; if undecided, also what more to provide
-  // the figure that was judged; none if none was, or if it has no interval
+  // The figure that was judged; empty if the check judged none, or one without an interval.
   std::optional<ValidationReport::Figure> figure = {};
 };
 const char* to_string(Check::State state);  // Returns "pass", "fail", "inconclusive", "not measured" or "not judged".
 
 // Returns "other processes used 1.9 of 2 CPUs"; "" if that is unknown.
 std::string others_of(const MachineUse& machine);
-// Returns the same line, or that it cannot be read here, and how many runs were timed and repeated.
+// Returns the text of others_of(), or a remark that the use cannot be read here, followed by how many runs were timed
+// and repeated.
 std::string machine_line(const MachineUse& machine);
 
 // Returns kFail if the interval is below the floor, kPass if it is above, kOpen if it contains the floor.

@@ -34,7 +34,7 @@ void push(Series& s, const Estimate& e) {
   s.high.push_back(e.ci.high);
 }
 
-// Returns tau for K draft tokens, predicted from the measured overlaps (exact for token verification).
+// Returns the tokens per step with K draft tokens, predicted from the measured overlaps (exact for token verification).
 double length_at(const AcceptanceCounts& c, size_t k) {
   double length = 1, product = 1;
   for (size_t i = 0; i < k; ++i) length += product *= c.overlap(i);
@@ -70,7 +70,8 @@ Chart sequence_chart(const ValidationReport& r) {
   return chart;
 }
 
-// Returns the floor if all segments have the same; none if they differ or some have none, which the table then shows.
+// Returns the floor that all segments share; nothing if their floors differ or some have none. The table shows each
+// floor in any case.
 std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
   for (const SegmentFigure& s : segments)
     if (!s.floor || s.floor != segments.front().floor) return std::nullopt;
@@ -199,7 +200,7 @@ std::string prediction_warning(const ValidationReport& r) {
       r.predicted_speedup);
 }
 
-// Charts the figures behind the schedule: measured at batch 1, predicted elsewhere.
+// Charts the speed-ups on which the schedule is based: measured at batch 1, predicted elsewhere.
 Chart batch_chart(const ValidationReport& r) {
   Chart chart{"Speed-up by batch size: measured at 1, predicted for the others",
               "batch size, sequences",
@@ -222,7 +223,7 @@ Chart batch_chart(const ValidationReport& r) {
   return chart;
 }
 
-// Lists the schedule's K for each batch size, and the figure behind it.
+// Lists the schedule's K for each batch size, and the speed-up on which it is based.
 Table schedule_table(const ValidationReport& r) {
   Table table{"Schedule: the K to serve with", {"batch", "K", "judged by", "speed-up"}, {}, true};
   for (const ScheduleRow& row : r.schedule) {

@@ -9,10 +9,10 @@
 
 namespace specdec::deploy {
 
-// Details that the page shows in addition to the report.
+// Holds details that the page shows in addition to the report.
 struct ReportDetails {
-  std::vector<Estimate> overlap_at;  // of the roll-outs, with intervals over conversations
-  std::vector<std::string> notes;    // warnings and what was left out, one line each
+  std::vector<Estimate> overlap_at;  // by draft position in the roll-outs, with intervals over conversations
+  std::vector<std::string> notes;    // warnings and omissions, one line each
 };
 
 Page report_page(const ValidationReport& report, const ReportDetails& details);

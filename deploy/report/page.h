@@ -13,8 +13,8 @@
 
 namespace specdec::deploy {
 
-// The y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high are the ends of
-// whiskers: empty or as long as y.
+// Holds the y values of one curve or one set of bars over Chart::x; NaN = no point there. `low` and `high` are the ends
+// of whiskers; each is empty or as long as `y`.
 struct Series {
   std::string name;
   std::vector<double> y, low, high;
@@ -50,7 +50,7 @@ enum class VerdictClass { kGood, kBad, kOpen };
 VerdictClass class_of(Verdict verdict);
 
 struct Page {
-  std::string title, verdict, reason;  // the verdict is as people read it
+  std::string title, verdict, reason;  // the verdict in readable form
   VerdictClass verdict_class = VerdictClass::kOpen;
   std::vector<Tile> tiles;
   std::vector<Section> sections;

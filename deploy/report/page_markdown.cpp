@@ -44,7 +44,7 @@ std::string escape_markdown(const std::string& text) {
     if (c == '@') {
       out += "@\xE2\x80\x8B";  // a zero-width space, so that nobody is notified
     } else if (kSpecial.find(c) != std::string::npos ||
-               (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." links itself
+               (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." begins a link
       out += "&#" + std::to_string(static_cast<int>(c)) + ";";
     } else {
       out += c;

@@ -10,7 +10,7 @@ namespace {
 
 HttpReply json_reply(int status, const Json& body) { return {status, "application/json", body.dump(), {}}; }
 
-// One order and its reply. The loader's thread may reply long after the client has disconnected.
+// The exchange of one draft order and its reply. The loader's thread may reply long after the client has disconnected.
 class Ordered final : public Exchange {
  public:
   struct Outcome {
@@ -46,7 +46,7 @@ void settle(Ordered::Outcome& outcome, HttpReply reply) {
 }  // namespace
 
 std::optional<HttpReply> AdminApi::answer_head(HttpRequest& request) {
-  request.party = "\n";  // not a tenant's name: those have one line
+  request.party = "\n";  // cannot be a tenant's name, which has no line break
   const bool drain = request.path == "/admin/drain", draft = request.path == "/admin/draft";
   if (request.path == "/health" && request.method == "GET") return json_reply(200, {{"status", "ok"}});
   if (!drain && !draft) return error_reply(unknown_route(), request.id);

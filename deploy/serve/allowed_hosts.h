@@ -1,6 +1,6 @@
-// Decides under which host names a server that asks for no API key answers. A page of another site can make its own
-// name resolve to 127.0.0.1 (DNS rebinding). Its requests then come from the user's own browser, and only the Host and
-// Origin headers distinguish them from the user's own requests.
+// Decides which host names a server without API keys accepts. A page of another site can make its own name resolve to
+// 127.0.0.1 (DNS rebinding). Its requests then come from the user's own browser, and only the Host and Origin headers
+// distinguish them from the user's own requests.
 #pragma once
 
 #include <set>
@@ -16,9 +16,9 @@ class AllowedHosts {
   // Allows these names in addition to localhost, 127.0.0.0/8 and [::1].
   explicit AllowedHosts(const std::vector<std::string>& names);
 
-  // Takes a Host header or the authority of a request target: NAME, NAME:PORT or [ADDRESS]:PORT.
+  // Returns whether it accepts a Host header or the authority of a request target: NAME, NAME:PORT or [ADDRESS]:PORT.
   bool takes_host(std::string_view authority) const;
-  // Takes an Origin header: SCHEME://HOST.
+  // Returns whether it accepts an Origin header: SCHEME://HOST.
   bool takes_origin(std::string_view origin) const;
 
  private:

@@ -15,7 +15,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// A reply that is complete from the start.
+// An exchange whose reply is complete from the start.
 class Finished final : public Exchange {
  public:
   explicit Finished(HttpReply reply) : reply_(std::move(reply)) {}
@@ -153,8 +153,8 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   return std::nullopt;
 }
 
-// Returns whether requests can still be prepared for the engine, which needs the processes that render templates and
-// compile grammars.
+// Returns whether the child processes that render templates and compile grammars still work. Without them no request
+// can be prepared for the engine.
 bool Api::prepares() const {
   return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
 }
@@ -292,8 +292,9 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
 }
 
 // Returns the tokens of a text, or none if they are too many for the context. A text that is far too long is not
-// encoded whole: it is refused if a piece from its beginning already has more than twice the tokens of the context. The
-// piece may end within a token, whose bytes then count as at most one token each.
+// encoded whole: it is refused if a piece from its beginning already has more than twice as many tokens as the context,
+// with a margin of longest_token_bytes_. The margin is needed because the piece may end inside a token, and then each
+// of the token's bytes may become a token of its own.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
@@ -377,8 +378,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// Runs on the worker thread, so the engine never waits for a grammar. The grammar is compiled here only after a child
-// process has compiled it without a fault and its bytes fit the budget.
+// Adds the requested grammar to `rules`, or returns the refusal. Runs on the worker thread, so the engine never waits
+// for a grammar. The grammar is compiled here only after a child process has compiled it without a fault and its bytes
+// fit the budget.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {
@@ -397,7 +399,8 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
   }
 }
 
-// Sets max_tokens. By default a chat answer may fill the context, and a completion has OpenAI's 16 tokens.
+// Sets max_tokens, or returns the refusal if it exceeds the context. By default a chat answer may fill the context, and
+// a completion has OpenAI's 16 tokens.
 std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
   int64_t longest = 0;
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -412,7 +415,8 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   return std::nullopt;
 }
 
-// Bounds the size of this request's reply, known or estimated, and counts it in the budget of all requests.
+// Limits the size of this request's reply: may reduce max_tokens or return a refusal. Counts the bytes of request and
+// reply, known or estimated, in the budget of all requests.
 std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame,
                                          GenerationRequest& out) const {
   const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
@@ -447,8 +451,8 @@ std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes
   return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
-// Returns the domain under which the request is counted. With several tenants one tenant may introduce at most half of
-// the names, so that some are left for the others.
+// Returns the domain under which the request is counted: "other" if no further name may be introduced. With several
+// tenants one tenant may introduce at most half of the names, so that some are left for the others.
 std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,6 @@
-// The routes. The public listener serves OpenAI's API, health, metrics, the gate and the dashboard; the admin listener
-// serves drain and draft. This file joins protocol, queue and metrics, and knows neither sockets nor models.
+// Implements the HTTP routes. The public listener serves OpenAI's API, health, metrics, the gate and the dashboard; the
+// admin listener serves drain and draft. This file joins protocol, queue and metrics, and uses neither sockets nor
+// models.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@
 
 namespace specdec::deploy {
 
-// The model that is served: everything that the HTTP side needs to know about it.
+// Holds what the HTTP side needs to know about the served model.
 struct ServedModel {
   ModelCard card;
   const text::Tokenizer* tokenizer = nullptr;
@@ -43,7 +44,7 @@ class Api final : public HttpHandler {
   enum class State { kLoading, kReady, kDraining };
   struct Gauges {  // read when a GET route asks for them
     std::function<size_t()> running, connections;
-    std::function<bool()> broken;  // whether the engine cannot answer any more; /health then returns 503
+    std::function<bool()> broken;  // true: the engine cannot answer any more, and /health returns 503
     // the fingerprint of the draft that serves now; none: the draft is still the one given to set_ready()
     std::function<std::optional<std::string>()> draft;
     // the acceptance of the draft on trial, else of the serving draft
@@ -102,10 +103,11 @@ class Api final : public HttpHandler {
   std::shared_ptr<const text::TokenBytes> token_bytes_;
   std::once_flag vocabulary_made_;  // set by the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
-  // Makes conversation keys unpredictable, so that no client knows which share its conversations fall into.
+  // Makes conversation keys unpredictable, so that no client can choose conversations that a draft on trial serves or
+  // scores.
   const std::string salt_;
   std::mutex mutex_;                            // guards domains_
-  std::map<std::string, std::string> domains_;  // domain → the tenant whose request brought it
+  std::map<std::string, std::string> domains_;  // domain → the tenant whose request introduced it
 };
 
 // Serves POST /admin/drain, GET and POST /admin/draft, and GET /health on the Unix socket. The socket's file mode is

@@ -1,6 +1,6 @@
-// Every refusal that the server can give, as an OpenAI error object: {"error":{"message","type","param","code"}}. All
-// texts are fixed and are worded only here, so that no exception text, path or address can reach a client of the public
-// listener.
+// Defines every refusal that the server can give, as an OpenAI error object:
+// {"error":{"message","type","param","code"}}. All texts are fixed and are worded only here, so that no exception text,
+// path or address can reach a client of the public listener.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct ApiError {
 };
 
 ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
-ApiError unsupported_parameter(const std::string& param);                           // 400: not in this version
+ApiError unsupported_parameter(const std::string& param);                           // 400: not supported by this server
 ApiError no_token_left();                              // 400: grammar, bad words or bias forbid every token
 ApiError invalid_body();                               // 400: the body is not one JSON object
 ApiError malformed_request();                          // 400: not HTTP
@@ -38,9 +38,9 @@ ApiError internal_error();                             // 500
 ApiError unsupported_transfer_coding();                // 501
 ApiError loading();                                    // 503
 ApiError draining();                                   // 503
-ApiError no_room();                                    // 503: the caches cannot hold the request even alone
-// The next two are used only on the admin listener. Its clients are the server's operators, so the message says what
-// happened.
+ApiError no_room();                                    // 503: the caches are too small for this request alone
+// The next two are used only on the admin listener. Its clients are the server's operators, so the message may contain
+// the text of an exception.
 ApiError bad_order(const std::string& what);      // 400
 ApiError draft_refused(const std::string& what);  // 409
 ApiError too_many_connections();                  // 503

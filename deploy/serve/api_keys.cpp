@@ -32,7 +32,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Decodes RFC 4648; returns an empty string for other text.
+// Decodes base64 (RFC 4648). Returns an empty string for any other text.
 std::string decode_base64(std::string_view text) {
   std::string out;
   uint32_t bits = 0;

@@ -18,11 +18,11 @@ class ApiKeys {
   static ApiKeys load(const std::filesystem::path& file);
 
   bool required() const { return !digests_.empty(); }
-  // Takes the value of an Authorization header: "Bearer KEY", or "Basic base64(anything:KEY)" for browsers. Always
-  // compares the key with every stored digest, and each digest to its end.
+  // Returns whether an Authorization header has a known key. Takes the header's value, "Bearer KEY" or, for browsers,
+  // "Basic base64(anything:KEY)". Always compares the key with every stored digest, and each digest to its end.
   bool accepts(std::string_view authorization) const { return tenant(authorization) != nullptr; }
-  // Returns the key's name, which several keys may share, or the first digits of its digest if it has no name. Returns
-  // null if the file does not have the key.
+  // Returns the tenant that a header's key belongs to: the key's name, which several keys may share, or the first
+  // digits of its digest if it has no name. Returns null if the key is unknown.
   const std::string* tenant(std::string_view authorization) const;
   size_t tenants() const;
 

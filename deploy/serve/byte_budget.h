@@ -14,7 +14,7 @@ class ByteBudget {
  public:
   ByteBudget(size_t total, size_t of_one_party) : total_(total), of_one_party_(of_one_party) {}
 
-  // The bytes that one request holds; the destructor gives them back. Used by one thread at a time. The budget must
+  // Holds the bytes of one request; the destructor gives them back. Used by one thread at a time. The budget must
   // outlive it.
   class Hold {
    public:

@@ -1,6 +1,6 @@
-// The places for connections of one listener. If all places are taken, an idle connection of the peer that holds the
-// most places is closed for the newcomer. So idle connections never keep a new client out, and no peer can take all
-// places by sending half a request on each.
+// Manages the places for connections of one listener. If all places are taken, an idle connection of the peer that
+// holds the most places is closed for the newcomer. So idle connections never keep a new client out, and no peer can
+// take all places by sending half a request on each.
 #pragma once
 
 #include <atomic>
@@ -15,16 +15,16 @@
 namespace specdec::deploy {
 
 struct Seat {
-  // between two requests; receiving a request; answering one
+  // kIdle: between two requests; kReading: receiving a request; kAnswering: answering it.
   enum class Phase { kIdle, kReading, kAnswering };
   std::string peer;
   Phase phase = Phase::kIdle;
   double since = 0;  // when the phase began, in seconds of any clock
 };
 
-// Chooses which of `seats` is closed for a newcomer when all places are taken. Prefers an idle one of the peer that
-// holds the most places, the longest idle first. If none is idle, chooses a connection that is sending a request and
-// whose peer holds at least two more places than the newcomer's. Returns none if there is no such connection.
+// Chooses which of `seats` is closed for a newcomer when all places are taken. Prefers an idle connection of the peer
+// that holds the most places, the longest idle first. If none is idle, chooses a connection that is sending a request
+// and whose peer holds at least two more places than the newcomer's peer. Returns none if there is no such connection.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {
@@ -38,8 +38,8 @@ class ConnectionTable {
  public:
   explicit ConnectionTable(size_t places) : places_(places) {}
 
-  // Makes a place for a connection of this peer and returns whether there is one. Connections told to give way take a
-  // moment to close, so they are not counted as taking a place meanwhile.
+  // Makes a place for a connection of this peer and returns whether there is one. A connection that was told to give
+  // way takes a moment to close; it is not counted as taking a place meanwhile.
   bool make_room(const std::string& peer);
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;

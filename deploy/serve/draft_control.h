@@ -1,5 +1,5 @@
-// The orders that an operator may give about the draft while the server runs: load another one beside it, set that
-// one's share of the requests, promote it or drop it.
+// Defines the orders about drafts that an operator may give while the server runs: load a draft to try next to the
+// serving one, set the share of conversations that it gets, promote it or drop it.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ struct DraftOrder {
   enum class Action { kLoad, kShare, kPromote, kDrop };
   Action action = Action::kLoad;
   std::string draft;  // kLoad: a MODEL; for a package or channel, its draft
-  // kLoad, kShare: shares of the conversations, 0 to 1. If absent, kShare keeps them and kLoad sets 0.1 and 0.
+  // For kLoad and kShare: the shares of the conversations, 0 to 1, that the draft on trial scores and serves. If
+  // absent, kShare keeps the old value, and kLoad sets score = 0.1 and serve = 0.
   std::optional<double> score, serve;
 };
 
@@ -23,15 +24,15 @@ struct DraftOrder {
 // key.
 DraftOrder draft_order_from_json(const Json& body);
 
-// Thread-safe.
+// Carries out the operator's orders. Thread-safe.
 class DraftControl {
  public:
   virtual ~DraftControl() = default;
   virtual std::string serving() const = 0;  // fingerprint of the draft that serves; "" = none
   virtual Json status() const = 0;          // documented in docs/serve.md
-  // Carries out the order and then calls `done` with the error, or with none. A failed order changes nothing. For a
-  // load `done` is called later from another thread, for the other orders before this returns. An order that does not
-  // fit the current state is an Error(kUsage).
+  // Carries out the order and then calls `done` with the error, or with none. A failed order changes nothing. Once a
+  // load has begun, `done` is called later from another thread; in all other cases it is called before this returns. An
+  // order that does not fit the current state is an Error(kUsage).
   virtual void order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) = 0;
 };
 

@@ -8,7 +8,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Measures wall time, not CPU time: a party uses up the thread, which waits while templates and grammars run in child
+// Returns wall time, not CPU time, because a party occupies its thread even while templates and grammars run in child
 // processes.
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -51,8 +51,8 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   at->second.seconds += seconds;
   --at->second.running;
   running_large_ -= large;
-  // A party without work is forgotten if it has used no more than floor_, where it would restart; a debt is kept while
-  // anything waits.
+  // A party without work is removed if it has used at most floor_ seconds, because it would start again there. A party
+  // that has used more is remembered as long as any item waits.
   if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
     parties_.erase(at);
   if (waiting_ == 0)

@@ -1,6 +1,6 @@
-// Threads that do the work before the queue: JSON, templates, tokenizers, grammars. Parties take turns by the seconds
-// they have used, so that the refused work of one does not delay another's. One thread is always left to parties that
-// have none, and another one to small work.
+// Worker threads that prepare requests before they enter the queue: JSON, templates, tokenizers, grammars. Parties take
+// turns by the seconds of thread time that they have used, so that one party's work, even if it ends in refusals, does
+// not delay another's. One thread is always kept for parties that have none, and another one for small items.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // that have waiting or running items, or a debt
+  std::map<std::string, Party> parties_;  // with waiting or running items, or more seconds used than floor_
   double floor_ = 0;                      // seconds of the party served last: a returning party starts there
   size_t waiting_ = 0, running_large_ = 0;
 };

@@ -21,7 +21,8 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
-    // The request is answered: whoever still holds it, such as its record on a slow disk, keeps no bytes from others.
+    // The request is answered. Its bytes are released now, because its record may still wait for a slow disk and would
+    // otherwise keep them from other requests.
     if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
@@ -70,7 +71,7 @@ class Generation final : public Exchange {
     return merged;
   }
 
-  // For a stream the answer holds only the next piece.
+  // Adds the event to its answer. For a stream the answer holds only the next piece.
   void collect(const ChoiceEvent& event) {
     Answer& answer = answers_[event.choice];
     if (stream_) {
@@ -89,7 +90,7 @@ class Generation final : public Exchange {
     if (!stream_) bytes_ += event.text.size() + event.token_ids.size() * sizeof(int32_t);
   }
 
-  // For a whole reply log-probabilities are kept as the text that they will be.
+  // Converts the log-probabilities of a reply that is not streamed to the text in which the reply will contain them.
   void write(Answer& answer) {
     bytes_ -= answer.written.bytes();
     answer.written.add(frame_, answer.logprobs, answer.logprobs_offset);
@@ -137,7 +138,7 @@ class Generation final : public Exchange {
     return data;
   }
 
-  // Before the first byte a failure is an HTTP status, afterwards an event.
+  // Ends the request with an error: an HTTP status before the first byte, an event in the stream afterwards.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
     const ApiError error = reason == FinishReason::kDrained       ? draining()
@@ -155,7 +156,7 @@ class Generation final : public Exchange {
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
   std::shared_ptr<Channel> channel_;
-  size_t bytes_ = 0;  // of a whole reply, so far
+  size_t bytes_ = 0;  // of a reply that is not streamed, so far
   bool sent_ = false, ended_ = false;
 };
 

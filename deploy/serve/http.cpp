@@ -53,8 +53,9 @@ struct HttpServer::Impl {
   bool stopped = false;  // connections accepted from now on are closed
 };
 
-// Returns the peer's address. For IPv6 that is the first 64 bits, because one customer has them all; an IPv4-mapped
-// address becomes the IPv4 address. All processes at the other end of a Unix socket are one peer.
+// Returns the peer's address. For IPv6 this is the first 64 bits, because one customer has all addresses that begin
+// with them; an IPv4-mapped address becomes the IPv4 address. All processes at the other end of a Unix socket are one
+// peer.
 std::string peer_of(const Connection::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -65,7 +66,7 @@ std::string peer_of(const Connection::Socket& socket) {
     return {reinterpret_cast<const char*>(&v4), sizeof v4};
   }
   const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // a listener for IPv4 and IPv6
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // an IPv4 client, IPv6 listener
   return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
 }
 

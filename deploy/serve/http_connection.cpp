@@ -164,7 +164,8 @@ net::awaitable<Connection::After> Connection::one_request() {
   if (early) {
     // An unread body cannot be distinguished from the next request, so close the connection and read the body away.
     const bool close = !keep_alive() || request_.has_body;
-    // No work was done: a client that does not take the reply may be closed like one that does not send.
+    // No work was done for this request. So while the reply is written, the connection may be closed for a newcomer,
+    // like one that is still sending its request.
     enter(Phase::kReading);
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
@@ -186,7 +187,7 @@ net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
   auto request = std::make_shared<HttpRequest>(request_);
   request->body = reader_.take_body();
-  request_.held.reset();  // the copy for the handler holds it from here on
+  request_.held.reset();  // from here on only the handler's copy has the hold
   const bool large = request->body.size() > shared_.limits.small_body_bytes;
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));
@@ -284,7 +285,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       if (!streaming) ok = co_await write_stream_head();
       streaming = true;
       if (ok) ok = co_await write_data(std::move(turn.data), false);
-    } else if (!gone_) {  // closed during respond(): nobody would wake it again
+    } else if (!gone_) {  // else the connection was closed during respond(), and nothing would wake it
       error_code ec;
       wake_.expires_at(end);
       co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));

@@ -28,7 +28,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Path and query of a request target. The absolute form also has an authority, which replaces the Host header.
+// Holds path and query of a request target. The absolute form also has an authority, which replaces the Host header.
 struct Target {
   std::string_view origin_form, authority;
 };
@@ -99,7 +99,7 @@ RequestReader::State RequestReader::fail(const error_code& ec) { return fail(err
 RequestReader::State RequestReader::read_head() {
   const std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
   if (there.empty()) return State::kHead;
-  // Usually this is another protocol, whose head may never end.
+  // Such a first byte usually means another protocol, whose head may never end.
   if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);
   if (end == std::string_view::npos) {
@@ -152,8 +152,8 @@ void RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // Beast's parser expects that a last chunk of which it has seen a part is longer the next time; otherwise one of its
-  // assertions ends the process. Fewer bytes than a last chunk cannot end a chunked body, so they wait.
+  // Once Beast's parser has seen a part of a last chunk, the next call must give it more bytes, or one of its
+  // assertions ends the process. Fewer bytes than a last chunk cannot end a chunked body, so they stay in the buffer.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {

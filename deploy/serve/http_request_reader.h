@@ -1,5 +1,5 @@
 // Parses the bytes of a connection into requests, by RFC 9112. Only this class decides where a request ends and the
-// next one begins, and it refuses every request that could be read in two ways. It knows no socket: the connection, or
+// next one begins, and it refuses every request that could be read in two ways. It uses no socket: the connection, or
 // tests/fuzz, gives it bytes.
 #pragma once
 
@@ -55,7 +55,7 @@ class RequestReader {
   const ServeLimits& limits_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  size_t searched_ = 0;  // bytes of the buffer that contain no end of a head
+  size_t searched_ = 0;  // bytes of the buffer in which no end of a head was found
   RequestHead head_;
   ApiError fault_;
 };

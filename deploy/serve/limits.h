@@ -1,5 +1,5 @@
-// The limits on what one client may ask of the server. Each figure is a default, and tests try values just under, at
-// and above it.
+// The limits on what one client may ask of the server, with the HTTP status of the reply to a request beyond a limit.
+// Each figure is a default, and tests try values just under, at and above it.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ struct ServeLimits {
   size_t header_bytes = 32 << 10;      // request line and headers: 431
   size_t header_fields = 100;          // 431
   size_t body_bytes = 8 << 20;         // with Content-Length and chunked alike: 413
-  size_t connections = 1024;           // at the limit an idle connection is closed; if none is idle: 503 and close
+  size_t connections = 1024;           // at the limit an idle or slow one is closed; if there is none: 503 and close
   size_t admin_connections = 16;       // of the Unix socket, with the same rule
-  size_t small_body_bytes = 64 << 10;  // larger ones share one worker, and are counted while they arrive
+  size_t small_body_bytes = 64 << 10;  // larger ones share one worker, and count towards held_bytes while they arrive
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
   // body (400 naming the parameter); the ranges of numeric fields are in request_numbers.cpp
   int json_depth = 64;

@@ -16,14 +16,14 @@
 
 namespace specdec::deploy {
 
-// Measures the acceptance of the last few drafts that served, each as a confidence sequence over the conversations it
-// drafted for. A conversation's value is the mean overlap of its first answer over the positions it reached. A
-// confidence sequence stays valid however often it is read.
+// Measures the acceptance of the last few drafts that served, each as a confidence sequence over the conversations that
+// it drafted for. A conversation's value is the mean overlap of its first answer that reached at least kLeastReached
+// draft positions, over these positions. A confidence sequence stays valid however often it is read.
 class LiveGate {
  public:
   static constexpr size_t kDrafts = 4;               // another draft replaces the oldest one
   static constexpr size_t kConversations = 1 << 16;  // per draft; more would not narrow the interval much
-  static constexpr int64_t kLeastReached = 8;        // positions; an answer that reached fewer says too little
+  static constexpr int64_t kLeastReached = 8;        // positions; answers that reached fewer are left out
 
   // `of_one_tenant`: how many of a draft's conversations may come from one tenant.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}

@@ -57,13 +57,13 @@ void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::st
   }
 }
 
-// Counters only grow, so each is raised to the runner's running total.
+// Raises a counter to the runner's running total. Counters only grow.
 void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
 
 }  // namespace
 
 struct Metrics::Series {
-  // One series per number, made when it is first needed, so that unused numbers have none.
+  // One series per number (a position or K). Each is created when it is first needed, so that unused numbers have none.
   template <class Series, size_t kEnd>
   class Numbered {
    public:
@@ -166,7 +166,7 @@ struct Metrics::Series {
   Gauge* named = nullptr;  // the only series of info
   prometheus::Labels named_labels;
 
-  // The series of each draft.
+  // The following series exist once per draft.
   Family<Gauge>& gauges(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }

@@ -1,5 +1,5 @@
-// The server's Prometheus series (contract: Server). Positions from kPositions on share the last series, and statuses
-// and routes come from fixed sets, so the number of series is bounded for any traffic. Thread-safe.
+// The server's Prometheus series (docs/contract.md, Server). Positions from kPositions on share the last series, and
+// statuses and routes come from fixed sets, so the number of series is bounded for any traffic. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace specdec::deploy {
 class Metrics {
  public:
   static constexpr size_t kPositions = 32;  // later positions are counted as the last one
-  // drafts with series of their own; a ninth replaces the one that drafted longest ago
+  // drafts with series of their own; a further draft replaces the one whose series were used longest ago
   static constexpr size_t kDrafts = 8;
 
   Metrics();
@@ -28,7 +28,7 @@ class Metrics {
   void step(const StepResult& result);  // called for each sequence of each step
   // Called once per step.
   void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases = {});
-  void caches(const CacheUse& use);  // called once per turn
+  void caches(const CacheUse& use);  // called in each iteration of the scheduler's loop
   void started(int64_t prompt_tokens);
   void preempted();
   void resumed(int64_t tokens);               // tokens prefilled again

@@ -9,7 +9,7 @@
 namespace specdec::deploy {
 
 struct ServeOptions {
-  std::string package;  // a package, or else a target (+ draft)
+  std::string package;  // a package; "" = `target` is given instead
   std::string target, draft;
   std::string host = "127.0.0.1";
   int port = 8000;
@@ -22,13 +22,13 @@ struct ServeOptions {
   std::string acceptance_log;    // acceptance records only (no text)
   std::string model_name;        // name in /v1/models; default: directory name of the target
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
-  int64_t cache_mib = 0;     // for both models' caches; 0 = max_batch answers of max_context tokens
+  int64_t cache_mib = 0;     // for both models' KV caches; 0 = max_batch answers of max_context tokens
   int64_t tenant_queue = 0;  // queue places for one API key; 0: half of queue_limit with several keys, else all
   double drain_seconds = 30;
   bool allow_stale = false;
   DeviceOptions device;
   SpeculationOptions speculation;
-  bool max_k_given = false, verify_given = false;  // given by the user, so the package's value does not replace it
+  bool max_k_given = false, verify_given = false;  // set by the user, so the package's value does not replace it
 };
 
 }  // namespace specdec::deploy

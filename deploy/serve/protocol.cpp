@@ -41,7 +41,7 @@ int64_t checked(const Json& value, const IntegerRange& range, const char* param)
   return value.get<int64_t>();
 }
 
-// Reads the numbers of one body, each by its row of the table.
+// Reads the numeric fields of a request body, each by its row in request_numbers.cpp.
 class Numbers {
  public:
   Numbers(const Json& body, Endpoint endpoint) : body_(body), endpoint_(endpoint) {}
@@ -193,7 +193,7 @@ std::string one_of(const std::vector<std::string>& texts) {
     all += all.empty() ? "(" : "|";
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
-      // '<' stays unescaped, because "\<" would mean a word boundary
+      // '<' and '>' need no escape; "\<" would even mean a word boundary
       const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';
       if (plain) {
         all += c;
@@ -289,7 +289,8 @@ bool asks_for_grammar(const Json& body) {
   return false;
 }
 
-// The table's default length is not applied here but later, because it depends on the space in the context.
+// Reads the answer's length. The default in request_numbers.cpp is applied later, because it depends on the space left
+// in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find(body, key)) continue;

@@ -140,7 +140,7 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns, so every waiting tenant counts as much
+  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns, so each waiting tenant counts like this one
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
     ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));

@@ -1,5 +1,5 @@
 // The border between HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for
-// its events. Only these two classes have mutexes there.
+// its events. Of the code between these threads only these two classes have mutexes.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct ChoiceResult {
   FinishReason reason = FinishReason::kFailed;
   int64_t completion_tokens = 0;  // includes EOS and the tokens of the stop string
   AcceptanceCounts counts;
-  std::vector<int64_t> accepted_histogram;         // [j] = steps with a draft that accepted exactly j tokens
+  std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
   std::vector<RejectRecord::Reject> rejects = {};  // only if they are recorded
   std::string draft = {};  // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
 };
@@ -41,11 +41,10 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to be appended to the answer
   std::vector<int32_t> token_ids;  // newly emitted, also to be appended
-  // Log-probabilities of token_ids, if requested. With echo the prompt's come first, and the first of them is NaN
-  // because it has no preceding token.
+  // Log-probabilities of token_ids, if requested. With echo the log-probabilities of the prompt come first; that of its
+  // first token is NaN, because no token precedes it.
   std::vector<decode::PositionLogprobs> logprobs;
-  // The event holds the prompt. The request's size bounds it, so it does not count as text that the client has not
-  // fetched.
+  // true: the event holds the prompt. It does not count as unfetched text, because the size of the request bounds it.
   bool echo = false;
   std::optional<ChoiceResult> result;  // set in the last event of the choice
 };
@@ -77,15 +76,16 @@ class Channel {
 // One parsed request; immutable once queued. Answer c belongs to prompt c / n.
 struct GenerationRequest {
   std::string id;
-  decode::RequestOptions options;  // of every answer; answer() adds what the members below say
+  decode::RequestOptions options;  // of every answer; answer() completes them from the members below
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
   uint64_t seed = 0;  // seed of answer 0 of every prompt; see choice_seed
   std::vector<std::string> stop;
-  std::string tenant;  // the name of the API key, by which the queue takes turns
+  std::string tenant;  // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
-  std::string conversation_key;       // identifies a conversation among all tenants; "": conversation_id() does
+  // Identifies a conversation among all tenants; "" = conversation_id() does.
+  std::string conversation_key;
   int64_t time = 0;                   // unix seconds
   double queued_at = 0;               // Clock::seconds()
   std::vector<ChatMessage> messages;  // recorded for chat
@@ -102,14 +102,16 @@ struct GenerationRequest {
 // Returns the seed of answer `index` (from 0) to one prompt: the request's own for 0, a derived one for the others.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
-// The waiting requests of each tenant. try_pop() takes single answers, so that a request for many answers takes as many
-// turns as that many requests for one. The next answer comes from the tenant that has been served least, and within a
-// tenant first come, first served. This is the virtual token counter of Sheng et al., "Fairness in Serving Large
-// Language Models", OSDI 2024. An answer counts 1 when it leaves the queue (for the prompt token that its first step
-// processes), 1 for every other prompt token when that is prefilled, and 2 for every token when that is generated.
-// Tokens found in a cache, shared with an answer to the same prompt, or prefilled again after preemption do not count.
-// A tenant that had nothing waiting is raised to the least count of those that have (or to that of the tenant served
-// last, if nobody waits), so that nobody saves up turns.
+// Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as
+// many turns as ten requests for one. The next answer comes from the tenant that has been served least; within a
+// tenant, first come, first served. This is the virtual token counter of Sheng et al., "Fairness in Serving Large
+// Language Models", OSDI 2024.
+//
+// An answer counts 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every other
+// prompt token when it is prefilled, and 2 for every token when it is generated. Tokens found in a cache, shared with
+// an answer to the same prompt, or prefilled again after preemption do not count. When a tenant that had nothing
+// waiting sends a request, its count is raised to the least count among waiting tenants, or to that of the tenant
+// served last if none waits. So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
@@ -123,8 +125,9 @@ class RequestQueue {
   Push push(std::shared_ptr<const GenerationRequest> request);
   Push would_push(const std::string& tenant) const;  // what push() would return now
   size_t size() const;
-  // Returns after how many seconds, from 1 to kMaxRetrySeconds, the waiting requests (this tenant's, if only its share
-  // is full) should have started, judging by the rate at which requests finished recently.
+  // Returns a value for Retry-After, from 1 to kMaxRetrySeconds: the seconds after which the waiting requests should
+  // have started, judging by the rate at which requests finished recently. If only the tenant's share is full, counts
+  // only the requests that take their turns before its own.
   int retry_after(const std::string& tenant) const;
 
   struct Next {
@@ -134,7 +137,7 @@ class RequestQueue {
   // Engine side: returns the next answer to start, without waiting. The answers of a request come in order. Cancelled
   // requests are skipped.
   Next try_pop();
-  // Returns whether some answers of this request still wait after others of it were taken.
+  // Returns whether further answers of this request still wait after some were taken.
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
@@ -161,7 +164,8 @@ class RequestQueue {
   std::map<std::string, Tenant> tenants_;  // one per API key; none is removed
   const Tenant* last_ = nullptr;           // the tenant of the answer taken last
   size_t size_ = 0;
-  // When the last request finished, if others waited then; mean seconds between two such finishes.
+  // finished_at_: when the last request finished, -1 if no other waited then. interval_: moving mean of the seconds
+  // between two such finishes, -1 before the first.
   double finished_at_ = -1, interval_ = -1;
   bool closed_ = false;
 };

@@ -21,7 +21,7 @@
 
 namespace specdec::deploy {
 
-// A directory of rotated files.
+// A directory of rotated log files.
 class RotatingLog {
  public:
   struct Limits {
@@ -51,7 +51,7 @@ class RotatingLog {
 
 struct RecorderOptions {
   std::string record_dir;      // "" = no traffic records; acceptance records are in its subdirectory "acceptance"
-  std::string acceptance_log;  // one growing file in addition; "" = none
+  std::string acceptance_log;  // a file to which acceptance records are also appended; "" = none
   std::string target, draft;   // fingerprint ids; draft "" = none
   bool rejects = false;        // written to the subdirectory "rejects" of record_dir
   // quota for all files under record_dir; beyond it records are lost until files are removed. 0 = none
@@ -62,7 +62,7 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // Throws Error(kIo, kNetwork) when a directory or file cannot be written.
+  // Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork) if another process records there.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
   ~Recorder();  // calls stop()
 

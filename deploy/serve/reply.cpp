@@ -32,8 +32,8 @@ bool is_plain(const std::string& text) {
 
 std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
 
-// Returns the token's text. Bytes that are not whole UTF-8 characters have no JSON string, so they are spelled out as
-// in OpenAI's older interface; so no two tokens look the same.
+// Returns the token's text. Bytes that are not whole UTF-8 characters cannot be in a JSON string, so they are spelled
+// out ("bytes:\xe2\x80"), as in OpenAI's older interface. No two tokens then look the same.
 std::string token_text(const std::string& bytes) {
   if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
@@ -47,7 +47,8 @@ std::string token_text(const std::string& bytes) {
   return text;
 }
 
-// JSON has no infinity; vLLM and OpenAI also return this value for a token of probability zero.
+// Replaces minus infinity, which JSON does not have, by -9999. vLLM and OpenAI also return this value for a token of
+// probability zero.
 float finite(float logprob) { return std::max(logprob, -9999.f); }
 
 std::string number(float logprob) { return dump(Json(finite(logprob))); }
@@ -93,7 +94,8 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
           {"total_tokens", frame.prompt_tokens + completion}};
 }
 
-// Null for several answers, as in vLLM, because the figures are those of one sequence.
+// Returns the speculation figures of the only answer. They are null for several answers, as in vLLM, because they
+// describe one sequence.
 Json metrics_json(const std::vector<Answer>& answers) {
   if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
   const ChoiceResult& r = *answers[0].result;
@@ -146,7 +148,8 @@ size_t characters(const std::string& bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-// In completions the drawn token always appears among its own top tokens, as in OpenAI's replies.
+// Adds tokens to the lists. In completions the drawn token always appears among its own top tokens, as in OpenAI's
+// replies.
 void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset) {
   for (const TokenEntry& entry : entries) {
     const char* const comma = tokens_.empty() ? "" : ",";

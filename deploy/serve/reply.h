@@ -32,8 +32,8 @@ struct TokenEntry {
   std::vector<std::pair<std::string, float>> top;  // the likeliest tokens here, descending: bytes and log-probability
 };
 
-// Log-probabilities as the reply spells them. They are converted to text as they arrive, so an answer that waits for
-// its end holds no more memory than its reply will.
+// Holds log-probabilities as text of the reply. They are converted as they arrive, so that an answer that waits for its
+// end holds no more memory than its reply will.
 class LogprobsText {
  public:
   // `offset` is the number of characters of the answer before the first entry.

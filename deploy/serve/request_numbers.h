@@ -26,7 +26,7 @@ struct RequestNumber {
   const char* name;              // of the field; "logit_bias{}" is each value in it, "prompt[]" each item
   std::optional<Endpoint> only;  // none: both endpoints have it
   std::variant<NumberRange, IntegerRange> range;
-  // The value if the field is absent or null. None: it follows from the rest of the request.
+  // The value if the field is absent or null. None: there is no fixed value.
   std::optional<double> fallback = {};
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kRejectTop = 16;  // likeliest tokens of the target recorded at a rejected position
 
 // Returns whether a failure while a sequence is opened or prefilled counts against the device. Only the device itself
-// and the library that computes are blamed: a request must not be able to end the server.
+// and the compute library are blamed, because a request must not be able to end the server.
 bool blames_device(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
@@ -38,7 +38,7 @@ struct Scheduler::Active {
   int64_t prompt_read = 0;
   int64_t charged = 0;  // prompt tokens charged to the tenant; a prefill after preemption is not
   bool begun = false;   // its prompt was completely prefilled once
-  bool again = false;   // it was preempted
+  bool again = false;   // it was preempted at least once
   text::IncrementalDecoder decoder;
   StopMatcher stop;
   std::string text;  // all text sent so far
@@ -81,7 +81,7 @@ bool Scheduler::turn() {
   admit();
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
-  reap();  // an echo without an answer has ended already
+  reap();  // an answer that only echoes its prompt has ended already
   step();
   reap();
   metrics_.caches(runner_.cache_use());
@@ -146,7 +146,7 @@ Scheduler::Active* Scheduler::next_from_queue() {
 }
 
 // Finds a running answer to the same prompt of the same request, so that the prompt is not prefilled again. Returns
-// null if there is none, or if the prompt is scored.
+// null if there is none, or if the prompt's log-probabilities are requested.
 const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
   if (request.echo && request.options.logprobs >= 0) return nullptr;
   const size_t n = static_cast<size_t>(request.n);
@@ -221,8 +221,8 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// Called when the caches are full. Frees the sequences that have ended, else preempts the newest. A sequence that is
-// alone and does not fit fails.
+// Makes room when the caches are full. Frees the sequences that have ended; if there are none, preempts the newest. A
+// sequence that does not fit although it is alone fails.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;

@@ -1,8 +1,8 @@
 // Continuous batching on one engine thread: it decides which sequences are in the next step, when new ones start and
-// when they end. Tokens come from a StepRunner. A request fails only itself: no exception of a sequence leaves run().
-// Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the newest
-// sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the oldest
-// sequence always makes progress, and the text of an answer does not depend on the other sequences.
+// when they end. Tokens come from a StepRunner. A failing request affects no other one: no exception of a sequence
+// leaves run(). Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the
+// newest sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the
+// oldest sequence always makes progress, and the text of an answer does not depend on the other sequences.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ class Scheduler {
 
   // Runs the engine thread's loop until the queue is closed and everything in it is answered, or until stop_now().
   void run();
-  // One round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
+  // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
   bool turn();
   // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
   // step.

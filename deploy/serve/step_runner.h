@@ -19,7 +19,7 @@ using SequenceKey = int64_t;
 
 inline constexpr size_t kDraftLabel = 12;  // characters of a fingerprint in labels
 
-// Maps a conversation to a point in [0, 1). A share s of the conversations are those below s.
+// Maps a conversation to a point in [0, 1), so that a share s of all conversations lies below s.
 inline double share_place(const std::string& conversation) {
   return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64;
 }
@@ -27,7 +27,7 @@ inline double share_place(const std::string& conversation) {
 // One answer to generate. Prompt and max_tokens fit the context.
 struct SequenceSpec {
   decode::Request request;
-  std::string conversation = {};  // all its answers use one draft while two are compared
+  std::string conversation = {};  // answers of one conversation use the same draft while two drafts are compared
   // A running sequence that began with this prompt, so that it is not prefilled again; -1: none.
   SequenceKey same_prompt = -1;
 };
@@ -36,7 +36,7 @@ struct SequenceSpec {
 struct PrefillResult {
   int64_t tokens = 0;  // prefilled in this pass
   bool whole = false;  // nothing is left to prefill: the sequence may step
-  // Those of prompt tokens 1, 2, …, returned by the last pass if the request wants them.
+  // Log-probabilities of prompt tokens 1, 2, …, returned by the last pass if the request wants them.
   std::vector<decode::PositionLogprobs> logprobs;
 };
 
@@ -45,15 +45,16 @@ struct StepResult : decode::StepOutcome {
   // The caches are full and this sequence is as before the step. It, or another one, may be preempted.
   bool cache_full = false;
   bool failed = false;  // this sequence cannot continue; the others are not affected
-  // … because its own request forbids every token; nothing is broken.
+  // The sequence failed because its own request forbids every token; nothing is broken.
   bool no_token_left = false;
-  // … because of the device or the compute library; no request can cause that.
+  // The sequence failed because of the device or the compute library; no request can cause that.
   bool device_failed = false;
-  // The draft models that proposed and that only scored: fingerprints cut to kDraftLabel; "" = none.
+  // `draft` proposed the tokens, and `shadow` only scored them. Both are fingerprints cut to kDraftLabel; "" = none.
   std::string draft, shadow;
 };
 
-// The figures behind a draft's K, as of its last step. Seconds and expectations are NaN until they have been measured.
+// Holds the figures on which a draft's K rests, as of its last step. Seconds and expectations are NaN until they have
+// been measured.
 struct KBasis {
   std::string draft;                         // as StepResult::draft
   int batch = 0;                             // sequences in the step

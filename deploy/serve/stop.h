@@ -15,9 +15,10 @@ class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);  // none of them may be empty
 
-  // Returns the text that is safe to show. On a match that is the text before it; later calls return nothing.
+  // Returns the text that is safe to show. On a match this is the text before the stop string; later calls return
+  // nothing.
   std::string push(std::string_view text);
-  // Returns the text held back, at the end of the answer; empty after a match.
+  // Returns the text still held back, at the end of the answer; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
 

@@ -1,4 +1,5 @@
-// Turns texts and grammars into logits rules. It is here because text/ and decode may not depend on each other.
+// Turns texts and grammars into logits rules. It is in deploy, because text/ and engine/decode may not depend on each
+// other.
 #pragma once
 
 #include <memory>
@@ -12,8 +13,8 @@
 namespace specdec::deploy {
 
 // Returns the likeliest token spellings of a text in the middle of an answer: the text itself, and the text after a
-// space if that gives as many tokens but other ones (vLLM's rule). Other spellings stay possible. Empty for a text
-// without tokens.
+// space if this spelling has as many tokens and another first token (vLLM's rule). Other spellings stay possible.
+// Returns none for a text without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
 // Returns a factory for LogitsProcessors::constraint that makes one matcher per sequence.

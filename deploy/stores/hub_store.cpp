@@ -18,10 +18,11 @@ namespace {
 
 using Access = net::HubRepository::Access;
 
-// kMaxRegular and kMaxRegularSum: for files that are in the commit itself.
+// Files whose bytes are in the commit itself, not in LFS, have at most kMaxRegular bytes each and kMaxRegularSum
+// together.
 constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20, kMaxManifest = 64u << 20;
 const std::string kTagPrefix = "sha256-", kMain = "main", kManifestFile = "manifest.json";
-// The repository's own files: the list of files in LFS, and the front page.
+// The repository's own files: .gitattributes lists the files in LFS, and README.md is the front page.
 const std::set<std::string> kKept = {".gitattributes", "README.md"};
 
 HubName store_name(const std::string& store) {
@@ -153,7 +154,7 @@ class HubPackage : public PackageSource, public PackageSink {
     return tag_ == Tag::kNone;
   }
 
-  // Names the commit: by the digest, and by the channel if that is new.
+  // Names the commit: by a tag with the digest, and by a branch if the channel is new.
   ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&

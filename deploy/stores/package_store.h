@@ -17,7 +17,7 @@ namespace specdec::deploy {
 struct PackageTransfer {
   std::string package;  // named as in its store: a directory, STORE:CHANNEL or STORE:sha256-…
   std::string store;    // the store that receives it
-  std::string channel;  // the receiving store's channel that then names the package; "" = none, at a hub main
+  std::string channel;  // the receiving store's channel that then names the package; "" = none (at a hub: main)
   std::string why;      // recorded in a directory's channel log and in a hub's commit
   std::function<ChannelSigner()> signer;  // called if a channel must be signed
   bool has_key = false;                   // the signer has a secret key
@@ -38,15 +38,15 @@ class PackageStore {
  public:
   virtual ~PackageStore() = default;
   virtual const char* scheme() const = 0;  // the prefix of its stores' names; "" = a directory
-  // Copies transfer.package, which is in a local directory, into transfer.store, a store of this kind, and points the
-  // channel at it.
+  // Copies transfer.package into transfer.store, a store of this kind, and points the channel at it. If this kind is
+  // not a directory, the package must be in a local directory.
   virtual TransferOutcome push(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
   // Copies transfer.package, an address in a store of this kind, into the local directory transfer.store.
   virtual PackageOutcome pull(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
 };
 
 // Brings the package into its store; one of the two stores must be a directory. Throws Error(kUsage) if neither is, or
-// if a name is not that of a store, and what the stores throw: Error(kData | kNetwork | kIo).
+// if a name does not denote a store, and what the stores throw: Error(kData | kNetwork | kIo).
 TransferOutcome transfer(const PackageTransfer& transfer, const ProgressFn& progress);
 
 }  // namespace specdec::deploy

@@ -21,12 +21,12 @@ constexpr int64_t kMaxPassTokens = 4096;
 
 bool plain(const SamplingOptions& s) { return s.top_k == 0 && s.top_p >= 1 && s.min_p == 0; }
 
-// p or q as served, [n, V], and the raw argmax [n], at n positions.
+// Holds, at n positions, p or q as served, [n, V], and the argmax of the raw logits, [n].
 struct Served {
   at::Tensor probs, argmax;
 };
 
-// logits: fp32 [n, V]; may be overwritten.
+// Computes p or q from `logits`, fp32 [n, V], which may be overwritten.
 Served served(at::Tensor logits, const SamplingOptions& sampling) {
   Served s;
   s.argmax = logits.argmax(-1);
@@ -57,7 +57,7 @@ Measured measure(const Served& p, const Served& q, const SamplingOptions& sampli
   return m;
 }
 
-// A row while both models process it: tokens [0, length − 1) are fed, the last one is only predicted.
+// A row while the models process it: tokens [0, length − 1) are fed, the last one is only predicted.
 struct Job {
   const TokenRow* row;
   std::vector<RowScore*> scores;  // one per draft
@@ -118,7 +118,7 @@ class Scorer {
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
     std::vector<std::vector<model::SequencePart>> draft_parts(drafts_.size());
-    std::vector<int64_t> rows;  // of the logits, those that are measured
+    std::vector<int64_t> rows;  // those rows of the logits that are measured
     std::vector<Job*> owners;
     int64_t logits = 0;
     for (Job& job : jobs_) {
@@ -237,7 +237,7 @@ void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<con
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report) {
   gate.fill(report);
-  std::map<std::string, std::pair<double, double>> segments;  // entropy, tokens
+  std::map<std::string, std::pair<double, double>> segments;  // summed entropy, tokens
   double alpha = 0, agreement = 0, entropy = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (scores[i].tokens == 0) continue;

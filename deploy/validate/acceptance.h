@@ -1,5 +1,5 @@
 // Measures teacher-forced acceptance: one pass of each model over a row gives Σ_x min(p, q) at every answer position
-// (contract: alpha).
+// (alpha in docs/contract.md).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace specdec::deploy {
 
 // Means over the measured positions of one row; tokens = 0 if it has none.
 struct RowScore {
-  double alpha = 0;      // Σ_x min(p, q) under `sampling`; target greedy: 1[argmax equal]
+  double alpha = 0;      // Σ_x min(p, q) under `sampling`; 1[argmax equal] if it is greedy
   double agreement = 0;  // 1[argmax equal] of the raw logits
   double entropy = 0;    // of p, nats
   int64_t tokens = 0;    // positions t >= 1 whose token has loss_mask 1 and is inside both models' context
@@ -36,14 +36,14 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress = {});
 
-// Passes every conversation of these rows to the gate, in order of first appearance; a row without a conversation is
-// one of its own. Here and below, rows without measured tokens are left out. `others` are the scores of the other
-// draft, empty if there is none.
+// Passes every conversation of these rows to the gate, in order of first appearance. A row without a conversation
+// counts as a conversation of its own. Here and in summarise(), rows without measured tokens are left out. `others` are
+// the scores of the other draft, empty if there is none.
 void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,
              std::span<const RowScore> others = {});
 
-// Fills what gate.fill() fills, and alpha_tokens, greedy_agreement, entropy (also of segments), tokens, request_alphas
-// and request_ids. `rows` must be all rows that the gate has observed.
+// Fills the same fields of the report as gate.fill(), and alpha_tokens, greedy_agreement, entropy (also of segments),
+// tokens, request_alphas and request_ids. `rows` must be all rows that the gate has observed.
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report);
 

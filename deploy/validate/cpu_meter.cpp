@@ -12,7 +12,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Files of /proc and /sys report a size of 0, so this reads to the end. Returns "" if that fails.
+// Reads the file to its end, because files of /proc and /sys report a size of 0. Returns "" if that fails.
 std::string read_virtual_file(const std::string& path) {
   std::ifstream in(path);
   std::ostringstream text;
@@ -20,7 +20,8 @@ std::string read_virtual_file(const std::string& path) {
   return in ? text.str() : "";
 }
 
-// Returns cpu.stat of the cgroup that limits this process: "0::/path" in version 2, "N:cpu,cpuacct:/path" in version 1.
+// Returns the path of cpu.stat of the cgroup that limits this process; "" if there is none. The line of
+// /proc/self/cgroup is "0::/path" in version 2, "N:cpu,cpuacct:/path" in version 1.
 std::string find_throttle_file() {
   std::istringstream lines(read_virtual_file("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {

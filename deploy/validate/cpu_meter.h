@@ -12,7 +12,8 @@ namespace specdec::deploy {
 struct CpuTime {
   double busy = 0;  // of all processes, including interrupts
   double own = 0;   // of all threads of this process
-  // taken by the hypervisor for other machines, and lost while a limit of this process' cgroup kept it from running
+  // CPU seconds that the hypervisor gave to other machines, or that were lost while a limit of the cgroup stopped this
+  // process
   double stolen = 0;
 };
 

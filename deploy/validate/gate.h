@@ -1,5 +1,5 @@
-// The gate: a pure function from measured figures to a verdict, in the order of the contract (docs/contract.md, Default
-// gate), and the confidence sequences that measure acceptance one conversation after another.
+// The gate: a pure function from measured figures to a verdict (docs/contract.md, Default gate), and the confidence
+// sequences that measure acceptance one conversation after another.
 #pragma once
 
 #include <map>
@@ -17,15 +17,15 @@
 namespace specdec::deploy {
 
 struct GateVerdict {
-  Verdict verdict;     // is one that is_gate_verdict() knows
+  Verdict verdict;     // one of those for which is_gate_verdict() is true
   std::string reason;  // one line
-  // figures of the check that failed, or of the undecided ones, or of all that passed
+  // Figures of the failed check if one failed, else of the undecided checks, else of all that passed.
   std::vector<ValidationReport::Figure> judged_by = {};
 };
 
 // Decides the verdict in this order: stale, not_lossless, fail, not_worth_it, pass, inconclusive. `stale` says why the
-// draft is stale; "" if it is not or if that was allowed. A part that was not measured (alpha.n = 0, has_speed or
-// has_lossless false) cannot fail, and without it the verdict is never pass.
+// draft is stale; "" if it is not, or if stale drafts are allowed. A part that was not measured (alpha.n = 0, has_speed
+// or has_lossless false) cannot fail, but without it the verdict is never pass.
 GateVerdict judge(const ValidationReport& report, const std::string& stale = "");
 
 // Throws Error(kUsage) if `floor` is outside [0, 1], or below 0.5 without --force. `flag` names the option for the
@@ -49,10 +49,11 @@ struct ScoredRequest {
 };
 
 // Measures the acceptance of one draft over conversations in random order. Keeps one confidence sequence for all
-// requests and one per segment, and the same for the differences to another draft, d in [-1, 1] as (1 + d) / 2. It is
-// valid to look after every conversation and to stop. With several judgements: a pass needs every floor to be passed,
-// so a draft below any of them passes with probability <= 5 %, however many floors there are (an intersection-union
-// test, no correction needed). A draft above all k floors fails with probability <= k · 5 %.
+// requests and one per segment, and the same for the differences d to another draft, which lie in [-1, 1] and are kept
+// as (1 + d) / 2. The result may be read after every conversation, and one may stop at any time. With several
+// judgements: a pass needs every floor to be passed, so a draft below any of them passes with probability <= 5 %,
+// however many floors there are (an intersection-union test, no correction needed). A draft above all k floors fails
+// with probability <= k · 5 %.
 class AcceptanceGate {
  public:
   explicit AcceptanceGate(AcceptanceRules rules);
@@ -71,7 +72,7 @@ class AcceptanceGate {
     // Returns the mean over requests; the interval is widened to contain it.
     Estimate estimate(double scale = 1, double shift = 0) const;
   };
-  bool decided() const;  // what judge() would say if nothing more came
+  bool decided() const;  // whether a judgement has failed or none is open
 
   AcceptanceRules rules_;
   Track all_;
@@ -82,9 +83,9 @@ class AcceptanceGate {
   int64_t needed_ = 0;
 };
 
-// Estimates alpha now minus alpha of an earlier report on the same request ids, as a sequence over conversations.
-// `conversations` maps request ids to conversations; a request that is not in it is one of its own. Without any pair .n
-// is 0 and the interval [-1, 1].
+// Estimates alpha now minus alpha in an earlier report on the same request ids, as a confidence sequence over
+// conversations. `conversations` maps request ids to conversations; a request that is not in it counts as a
+// conversation of its own. Without any pair, n is 0 and the interval is [-1, 1].
 Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline,
                            const std::map<std::string, std::string>& conversations = {});
 

@@ -254,8 +254,8 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
       contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(models, contexts[c], options, c);
-    // The time limit is split evenly, so that a slow model still tests every context. When to stop depends on the clock
-    // only, never on the drawn tokens.
+    // The time limit is split evenly, so that a slow model still tests every context. The decision to stop depends on
+    // the clock only, never on the drawn tokens.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");

@@ -16,8 +16,8 @@
 
 namespace specdec::deploy {
 
-// Contract, Exactness: returns whether the best two logits differ by less than 4 × unit round-off × the largest finite
-// |logit|.
+// Returns whether the best two logits differ by less than 4 × unit round-off × the largest finite |logit|
+// (docs/contract.md, Exactness).
 bool is_near_tie(std::span<const float> logits, double unit_roundoff);
 // Returns the unit round-off of the activations' arithmetic, half the distance from 1 to the next larger number: 2^-24
 // for fp32 and for int8 (only weights are int8), 2^-11 for fp16, 2^-8 for bf16. Throws Error(kInternal) for other
@@ -31,7 +31,7 @@ struct GreedyComparison {
 // logits decide whether that is a near-tie between the two tokens or a difference.
 GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows, RolloutOptions options,
                                 double unit_roundoff, const ProgressFn& progress = {});
-// Only compares answers that exist already.
+// Compares answers that were generated before, in the same way.
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows,
                                  std::span<const Rollout> plain, std::span<const Rollout> speculative,
                                  double unit_roundoff);
@@ -43,7 +43,7 @@ struct SampledOptions {
   int64_t tokens = 5;   // per run
   int64_t runs = 1600;  // over all contexts
   int batch = 8;
-  double seconds = 30;  // no new run starts after that, but every context gets at least one batch
+  double seconds = 30;  // after that no new batch starts, but every context gets at least one
   uint64_t seed = 0;
   decode::Stepper::VerifyFn verify_fn = &decode::verify;
 };
@@ -53,15 +53,16 @@ struct SampledTest {
   double sequence_p = 1;     // chi-square test of all tokens' probability transforms
   double p_value = 1;        // 2 × the smaller of the two, at most 1
 };
-// Each run answers one of `contexts` (none of them empty) with its own seed. Two tests compare the output with the
-// target's own probabilities. The first counts first tokens by id (cells that expect fewer than 5 are merged). The
-// second uses every token's randomised probability transform U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~
-// p(· | prefix), ratio = q / p. The U are independent and uniform if and only if the output follows p (Rosenblatt
-// 1952), and they are low wherever the draft's choices leak through.
+// Tests whether sampled output follows the target's own probabilities. Each run answers one of `contexts` (none of them
+// empty) with its own seed. The first test counts first tokens by id (cells that expect fewer than 5 are merged). The
+// second test uses every token's randomised probability transform
+//   U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~ p(· | prefix), ratio = q / p.
+// The U are independent and uniform if and only if the output follows p (Rosenblatt 1952). They are low where the
+// draft's choices leak into the output.
 SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::vector<int32_t>> contexts,
                          const SampledOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
-// Returns U of token x as above; v is in (0, 1).
+// Returns the randomised probability transform U of token x. The formula is at sampled_test(); v is in (0, 1).
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v);
 
 // Pearson's statistic and degrees of freedom of counts against probabilities. Cells that expect fewer than `least` are

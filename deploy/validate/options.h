@@ -23,7 +23,7 @@ struct ValidateOptions {
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
   std::vector<std::string> predict;  // c=C,v=V[,batch=B]
   int64_t max_requests = 1000;       // from the split; 0 = all
-  int64_t rollout_requests = 256;    // of these, used for roll-outs; 0 = all
+  int64_t rollout_requests = 256;    // how many of max_requests are used for roll-outs; 0 = all
   int64_t rollout_tokens = 64;       // emitted tokens per roll-out
   int64_t speed_prompts = 8, speed_tokens = 64;
   DeviceOptions device;

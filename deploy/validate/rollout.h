@@ -1,4 +1,5 @@
-// Roll-outs: the target answers prompts with the server's own step, with the draft at a fixed K or without a draft.
+// Roll-outs: the target answers prompts with the server's own step, with the draft (at a fixed K, or one that the
+// controller chooses) or without a draft.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,7 @@ RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const R
 std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::span<const Rollout> rollouts);
 
 // Returns the means of `values` (values[i] belongs to rows[members[i]]) within each conversation, in order of first
-// appearance. A row without a conversation is one of its own.
+// appearance. A row without a conversation counts as a conversation of its own.
 std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
                                        std::span<const double> values);
 

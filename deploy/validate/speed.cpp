@@ -18,7 +18,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Forwards all calls and notes when the target starts: the time before that in a step was drafting.
+// Forwards all calls and records when the target's pass starts. The part of a step before that is drafting.
 class Marked final : public decode::ForwardingModel {
  public:
   Marked(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
@@ -38,7 +38,7 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
-// Whose costs are measured, and how.
+// Holds the models and prompts whose costs are measured, and how to measure them.
 struct CostMeasurement {
   Marked& target;
   decode::CausalModel& draft;
@@ -47,7 +47,7 @@ struct CostMeasurement {
   const Clock& clock;
 };
 
-// The sequences of one batch size. Every timed step sets its own K.
+// Holds the sequences of one batch size and times their steps. Every timed step sets its own K.
 class Bench {
  public:
   Bench(const CostMeasurement& measured, int batch, int repetition)
@@ -93,7 +93,7 @@ class Bench {
 };
 
 struct Samples {
-  std::map<int, std::vector<double>> rest;  // K → seconds of the step without drafting
+  std::map<int, std::vector<double>> rest;  // K → seconds of the step less those of its drafting
   std::vector<double> drafting;             // seconds per drafted token
 };
 
@@ -191,7 +191,8 @@ std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::Tabl
     last->high = batch;
     if (speedup < last->speedup) last->speedup = speedup, last->figure_k = of_k;
   }
-  // The measurement applies to batch 1 only; the sizes up to the table's next one take that one's prediction.
+  // The measurement applies to batch 1 only. The sizes between 1 and the table's next size take the prediction of that
+  // next size.
   if (schedule.size() > 1 && schedule[0].measured && schedule[0].high > 1) schedule[0].high = 1, schedule[1].low = 2;
   return schedule;
 }
@@ -211,7 +212,8 @@ double constant_length(double alpha, int k) {
   return length;
 }
 
-// Finds the smallest acceptance by bisection, since the speed-up grows with it. verify_cost: v by K.
+// Finds the smallest acceptance for which some K pays off, by bisection, since the speed-up grows with it. Returns none
+// if there is none. verify_cost: v by K.
 std::optional<double> least_acceptance(double draft_cost, const std::map<int, double>& verify_cost) {
   const auto pays = [&](double alpha) {
     return std::any_of(verify_cost.begin(), verify_cost.end(), [&](const auto& v) {

@@ -25,7 +25,7 @@ namespace specdec::deploy {
 struct CostTable {
   std::map<int, double> plain_seconds;               // batch → seconds of one step without a draft
   std::map<int, double> draft_cost;                  // batch → c: time to draft one token / plain step
-  std::map<int, std::map<int, double>> verify_cost;  // batch → K → v: the rest of a step, without drafting / plain step
+  std::map<int, std::map<int, double>> verify_cost;  // batch → K → v: (step − drafting) / plain step
 };
 
 struct CostOptions {
@@ -35,7 +35,7 @@ struct CostOptions {
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
   int repetitions = 15;           // per K, interleaved; the median counts
-  double seconds_per_batch = 20;  // if they take longer, there are fewer repetitions (at least 3)
+  double seconds_per_batch = 20;  // limit; beyond it there are fewer repetitions, but at least 3
 };
 // Measures the costs. `prompts` are used in turn and cut so that the tokens of one repetition (K = 0 to max_k) fit the
 // context. A batch size or K for which no step drafted its full K is left out. Throws Error(kData) without prompts or
@@ -44,11 +44,11 @@ CostTable measure_costs(const decode::ModelPair& models, std::span<const std::ve
                         const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 // Returns tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j from measured overlaps. Positions never reached take the overlap of
-// the last one reached. Exact for token verification, a lower bound for block verification.
+// the last position that was reached. Exact for token verification, a lower bound for block verification.
 double predicted_length(const AcceptanceCounts& counts, int k);
 // Returns S(K, B) = tau(K) / (K·c + v) for every measured batch and K.
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts);
-// The speed-up measured at batch 1 with one K, and whether the machine was too busy to measure it.
+// Holds the speed-up measured at batch 1 with one K, and whether the machine was too busy to measure it.
 struct MeasuredSpeed {
   int k = 1;
   Estimate speedup;
@@ -56,11 +56,14 @@ struct MeasuredSpeed {
   bool busy = false;
   bool gains() const { return !busy && speedup.n >= kLeastUnits && speedup.ci.low > 1; }
 };
-// Chooses for each batch the K with the largest speed-up, or 0 if that is not above 1. Neighbours with the same K and
-// basis are joined, with the smaller speed-up of the two. A batch size between two of the table takes the smaller one's
-// K. Batch 1 takes the measured K if the whole measured interval is a gain, else 0. If it is no gain, no other batch
-// size drafts either. If it is, the predictions for the others are scaled down by the ratio of the measured speed-up to
-// its own prediction.
+// Chooses for each batch size of the table the K with the largest predicted speed-up, or 0 if that is not above 1.
+// Batch sizes between two of the table take the K of the smaller one. Neighbours with the same K and basis are joined
+// and get the smaller of their speed-ups.
+//
+// If there is a measurement, batch 1 takes its K if the whole measured interval is a gain, else 0. The sizes between 1
+// and the table's next size take the K of that next size. If the measurement is no gain, no other batch size drafts
+// either. If it is a gain but below its own prediction, the predictions for the other sizes are scaled down in the same
+// ratio.
 std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table,
                                         const std::optional<MeasuredSpeed>& measured = {});
 // Returns the K >= 1 with the largest speed-up at the smallest batch of the table; 1 if the table is empty.
@@ -70,7 +73,7 @@ int best_k(const std::vector<ValidationReport::TableRow>& table);
 // tau(K) = (1 − α^{K+1}) / (1 − α). Batches for which even α = 1 does not pay are left out.
 std::map<int, double> break_even(const CostTable& costs);
 
-// The costs of another engine, as given with --predict: c, and one v for every K.
+// The costs of another engine, as given with --predict: c, and a single v for all K.
 struct EngineCosts {
   double draft_cost = 0, verify_cost = 0;
   int batch = 1;
@@ -88,20 +91,21 @@ struct SpeedupOptions {
   uint64_t seed = 0;
   int threads = 0;  // of this process; 0: one per CPU
 };
-// Seconds of each prompt, summed over its undisturbed rounds (over all rounds on a busy machine). The target's prefill
-// is excluded, the draft's is included.
+// Holds the seconds of each prompt, summed over its undisturbed rounds (over all rounds on a busy machine). The
+// target's prefill is excluded, the draft's is included.
 struct SpeedupRuns {
   std::vector<double> normal, speculative;
   MachineUse machine;
 };
-// Times both sides at batch 1, step by step in turn. Prompts are cut so that the answer fits.
+// Times decoding with and without the draft at batch 1, one step of each in turn. Prompts are cut so that the answer
+// fits.
 SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
                             const SpeedupOptions& options, const Instruments& instruments,
                             const ProgressFn& progress = {});
 // Returns how the gate times its pairs, given the seconds of a plain run.
 PairsOptions gate_pairs(int threads, double plain_seconds);
-// Sums the runs of `rounds` · `prompts` pairs (at index round · prompts + prompt) by prompt. A prompt none of whose
-// runs counts is left out.
+// Sums the runs of `rounds` · `prompts` pairs (at index round · prompts + prompt) by prompt. Prompts without any run
+// that counts are left out.
 SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts);
 // Returns the ratio of summed times. The interval is a bootstrap over prompts at the expanded level of Hesterberg 2015
 // (The American Statistician 69, section 4.3): plain percentiles of eight prompts would miss the true ratio on one side

@@ -51,7 +51,8 @@ class MachineSum {
   double seconds_ = 0, others_ = 0, stolen_ = 0, taken_ = 0;
 };
 
-// Cost of a speculative step in plain steps. It is the same for all runs with one K, whatever was accepted.
+// Returns the cost of a speculative step in plain steps. It is about the same for all runs with one K, whatever was
+// accepted.
 double step_cost(const PairFigures& run) {
   const auto steps = [](const GroupFigures& f) { return static_cast<double>(f.counts.steps + f.counts.plain_steps); };
   const double plain = run.normal.seconds * steps(run.speculative),

@@ -1,6 +1,6 @@
-// The timing of every measured speed-up, for the gate and for bench. Each run is made with and without the draft side
-// by side (timed_run.h). Runs during which other processes took CPU time are repeated, and so are runs that disagree
-// with the others.
+// Times every measured speed-up, for the gate and for bench. Each run is made with and without the draft, side by side
+// (timed_run.h). Runs during which other processes took CPU time are repeated, and so are runs whose step cost
+// disagrees with that of the others.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace specdec::deploy {
 
-// What a timing reads: the time, and how much CPU others take meanwhile.
+// Holds what a timing reads: the time, and the CPU time that other processes take meanwhile.
 struct Instruments {
   const Clock& clock;
   const CpuMeter& meter;
@@ -28,7 +28,7 @@ struct PairFigures {
 struct PairsOptions {
   int threads = 0;              // of this process; 0: one per CPU
   int repeats = 1;              // how often every run is made; the fastest counts
-  double most_taken = 0.10;     // share of its CPU (MachineUse::taken) beyond which a window counts as disturbed
+  double most_taken = 0.10;     // largest share taken by others (MachineUse::taken) in an undisturbed window
   double window_seconds = 0.5;  // of runs between two readings of the meter, whose ticks are 10 ms
   // Largest |log| ratio between a run's step cost (a speculative step in plain steps) and the median; 0: not compared.
   double tolerance = 0;
@@ -43,15 +43,15 @@ struct TimedPairs {
 };
 
 // Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others,
-// until as many runs were disturbed as there are and the patience is used up. The machine is `busy` if even then fewer
-// than half of the runs were undisturbed, or fewer than four (or than all, if there are fewer). Disagreeing runs are
-// repeated up to `retries` times, and the fastest one counts. What is repeated depends on the meter and on deviations
-// of the step cost in both directions, never on which side wins, so repeating favours neither.
+// until at least `count` runs were disturbed in all and patience_seconds are over. The machine is `busy` if even then
+// fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. Disagreeing runs are
+// repeated up to `retries` times, and the fastest one counts. The choice of runs to repeat depends on the meter and on
+// deviations of the step cost in both directions, but never on which side wins. So repeating favours neither side.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Instruments& instruments);
 
-// Returns how often a run is made, of which the fastest counts: 3 times if plain decoding takes less than a quarter of
-// a second, since losing a single time slice to another process would distort it, else once.
+// Returns how often a run is made; the fastest one counts. This is 3 if plain decoding takes less than a quarter of a
+// second, because losing a single time slice to another process would distort so short a run, and else 1.
 int repeats_of(double plain_seconds);
 
 }  // namespace specdec::deploy

@@ -37,8 +37,8 @@ struct Learnt {
 };
 class GroupRun {
  public:
-  // Prefills the prompts, which must leave space for max_tokens. `learnt` is null without a draft. All arguments must
-  // outlive the run.
+  // Prefills the prompts, which must leave space for max_tokens. `learnt` is null without a draft. `stepper`, `learnt`
+  // and `clock` must outlive the run.
   GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
            Learnt* learnt, const Clock& clock);
   ~GroupRun();  // closes its sequences
@@ -60,8 +60,9 @@ class GroupRun {
 };
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
                        const GroupOptions& options, Learnt* learnt, const Clock& clock);
-// Always steps the run that is further behind, so that anything that slows the machine for a while slows both. A Run
-// has done(), share() of its tokens and step(): GroupRun, or a simulated one.
+// Runs both to the end. Always steps the run that has produced the smaller share of its tokens, so that anything that
+// slows the machine for a while slows both. A Run has done(), share() and step(): GroupRun, or a simulated one in
+// tests.
 template <class Run>
 void run_side_by_side(Run& a, Run& b) {
   while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();

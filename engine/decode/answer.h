@@ -12,8 +12,9 @@ namespace specdec::decode {
 
 enum class AnswerEnd { kNone, kStop, kLength };
 
-// Cuts the tokens that steps emit at the end of the answer: after an EOS token, where the caller stops it (a stop
-// string), or after max_tokens tokens. A step may emit more tokens than that; the rest does not belong to the answer.
+// Cuts the tokens that steps emit at the end of the answer: after an EOS token, at a token where the caller stops (such
+// as a stop string), or after max_tokens tokens. A step may emit tokens beyond the end; they do not belong to the
+// answer.
 class AnswerCut {
  public:
   // `options` must outlive this object.

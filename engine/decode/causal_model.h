@@ -1,4 +1,4 @@
-// The interface between verification and whatever computes logits: a real decoder (model_runner.h) or a table in tests.
+// The interface between verification and the source of the logits: a real decoder (model_runner.h) or a table in tests.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ using SequenceId = int64_t;
 struct Extension {
   SequenceId sequence = 0;
   std::span<const int32_t> tokens;  // appended to the sequence; at least one
-  int64_t num_logits = 1;           // logits rows to return, for the last tokens; 0 only fills the cache
-  // For a tree: parents[i] is the index in `tokens` of the token before token i and is less than i; −1 means that token
-  // i follows the cached text. Empty for a chain, where each token follows the one before it.
+  int64_t num_logits = 1;           // number of logits rows to return, for the last tokens; 0 only fills the cache
+  // For a tree: parents[i] is the index in `tokens` of the parent of token i and is less than i; −1 means that token i
+  // follows the cached text. Empty for a chain, where each token follows the one before it.
   std::span<const int32_t> parents = {};
 };
 
@@ -32,14 +32,14 @@ struct LogitRows {
   std::span<float> row(int64_t i) { return {data.data() + i * vocab, static_cast<size_t>(vocab)}; }
 };
 
-// extend() and fork() throw this before they write anything if this model's caches are full. Closing sequences frees
+// Thrown by extend() and fork(), before they write anything, if this model's caches are full. Closing sequences frees
 // memory.
 class CacheFull : public Error {
  public:
   explicit CacheFull(const std::string& what) : Error(ErrorKind::kDevice, what) {}
 };
 
-// How much memory a model's caches take, and how many prompt tokens adopt() found in them.
+// Reports how much memory a model's caches take, and how many prompt tokens adopt() found in them.
 struct CacheCounts {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t held_bytes = 0;    // bytes held by open sequences
@@ -52,29 +52,29 @@ class CausalModel {
   virtual ~CausalModel() = default;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
-  // Returns the number of tokens that all its caches hold together.
+  // Returns the number of tokens for which the caches of all sequences together have room.
   virtual int64_t capacity_tokens() const { return std::numeric_limits<int64_t>::max(); }
   virtual SequenceId open() = 0;
-  // Opens a new sequence whose cache holds the first `length` tokens of another, which must have that many.
+  // Opens a new sequence whose cache holds the first `length` tokens of `sequence`, which must hold at least that many.
   virtual SequenceId fork(SequenceId sequence, int64_t length) = 0;
   virtual void close(SequenceId sequence) = 0;
   virtual int64_t length(SequenceId sequence) const = 0;
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
-  // Keeps one path of a tree: the first `length` tokens of the cache, followed by those at `places`, which ascend and
-  // are at least `length`.
+  // Keeps one path of a tree: the first `length` tokens of the cache, followed by the tokens at the indices `places`,
+  // which ascend and are at least `length`.
   virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
   // Runs one pass over all extensions; `out` gets Σ num_logits rows, in order.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
-  // Fills an empty sequence from this tenant's cached blocks, whether their sequences are open or closed, and makes its
-  // own blocks reusable. Returns the number of tokens reused.
+  // Fills an empty sequence from this tenant's cached blocks, which may come from open or closed sequences. From then
+  // on the blocks of this sequence can be reused too. Returns the number of tokens reused.
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
-  // Returns the number of tokens that adopt() would reuse, as far as is known without looking at open sequences.
-  // Changes nothing.
+  // Returns a lower bound on the number of tokens that adopt() would reuse: it may miss blocks that only open sequences
+  // hold. Changes nothing.
   virtual int64_t adoptable(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
 };
 
-// A target and the draft that speculates for it.
+// Holds a target and the draft that speculates for it.
 struct ModelPair {
   CausalModel& target;
   CausalModel& draft;

@@ -11,18 +11,19 @@ namespace specdec::decode {
 
 namespace {
 
-// Buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
+// Holds the buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
 struct Choice {
-  // A level that a sequence may draft. A sequence's items are added in order of level.
+  // Holds a level that a sequence may draft. A sequence's items are added in order of level.
   struct Item {
-    // reach: weighted probability that the level is reached and kept; worth: that per row, at most the worth of the
+    // reach: weighted probability that the level is reached and kept. worth: reach per row, at most the worth of the
     // level before.
     double reach, worth;
     int level, rows;
     size_t sequence;
   };
   std::vector<double> overlaps;  // [max K]
-  // [i]: the cost of a target pass with i · `apart` rows more than plain decoding, divided by that of the plain pass.
+  // seconds[i]: the cost of a target pass with i · `apart` rows more than a plain pass (`apart`: share_depth()),
+  // divided by the cost of a plain pass.
   std::vector<double> seconds;
   std::vector<Item> items;
   std::vector<int> k;  // [sequence]
@@ -36,7 +37,7 @@ struct Choice {
     return std::span(overlaps).first(k);
   }
 };
-// If a K looks worth it but not surely, probes come this many times sooner.
+// Factor by which probes come sooner if a K promises a gain that is not certain.
 constexpr int kSoonerInDoubt = 3;
 
 }  // namespace
@@ -96,7 +97,8 @@ double KController::reading() const {
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  // Weight of seen() if it is not shared: the request's own long past says little beyond its recent steps.
+  // The weight of the controller's own mean if no `seen` is shared. It is low, because the request's older steps say
+  // little beyond its recent ones.
   constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
@@ -104,7 +106,8 @@ double KController::expected_overlap(int position) const {
 
 double KController::acceptance_given(double confidence) const {
   const int bin = std::clamp(static_cast<int>(confidence * kBins), 0, kBins - 1);
-  // A request sees a bin a few dozen times: fewer observations than this say little against the mean of all.
+  // The weight of the mean overlap, in observations of one bin. A request sees a bin only a few dozen times, and a few
+  // observations say little against this mean.
   constexpr double kPooledWeight = 16;
   return (bin_sum_[bin] + kPooledWeight * seen().value()) / (bin_weight_[bin] + kPooledWeight);
 }
@@ -114,7 +117,8 @@ double KController::rate_of(int batch, std::span<const double> overlap, int k) c
                            verify_cost(batch, k));
 }
 
-// Returns 1 if nothing beats plain decoding.
+// Returns the highest predicted rate of any K, or 1 if no K beats plain decoding. With fixed_k set, returns the rate of
+// fixed_k.
 double KController::best_rate(int batch, std::span<const double> overlap) const {
   if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
   double rate = 1;
@@ -152,7 +156,8 @@ void KController::settle(int k, PlainReason plain) {
   decision_.plain = plain;
 }
 
-// Decides K if something other than profit decides it, and returns whether it did.
+// Sets K if it does not depend on the expected gain: a fixed K, no draft, a plain pass to measure, or unknown costs.
+// Returns whether it set K.
 bool KController::settled(int batch) {
   // Where drafting gains little at this batch size, plain steps are measured more often: they cost next to nothing and
   // show when the gain has ended.
@@ -188,7 +193,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const PlainReason plain = s->decision_.plain;
     if (!s->adaptive() || (plain != PlainReason::kDoesNotPay && plain != PlainReason::kSchedule)) continue;
     if (s->decision_.k > 0) {
-      s->plain_owed_ = s->probe_interval() / 2;  // what it saw last may have been bad luck
+      // If K falls to 0, the first probe comes early, because the last overlaps may have been bad luck.
+      s->plain_owed_ = s->probe_interval() / 2;
     } else if (again || --s->plain_owed_ < 0) {
       s->probe();
       probes = true;
@@ -209,8 +215,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   }
 }
 
-// Returns whether the probes of the last step suggest that drafting pays. Then the next step probes too, until the
-// estimates agree or it no longer pays.
+// Returns whether the probes of the last step suggest that drafting pays. If so, the next step probes too, until the
+// estimates agree or drafting no longer seems to pay.
 bool KController::probe_again(std::span<KController* const> sequences, int batch) {
   double sum = 0;
   size_t probed = 0;
@@ -226,19 +232,19 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
-// Whether a rate exceeds 1 even allowing for badly measured pass costs. Uncertainty of the overlaps is not counted:
-// drafting resolves it soonest.
+// Returns whether a rate exceeds 1 by the required gain even if pass costs are off by their uncertainty. The
+// uncertainty of the overlaps is not counted, because drafting is the fastest way to reduce it.
 bool KController::sure(double rate, int batch, int rows, bool drafts) const {
-  // What drafts already has shown some of its gain, so half the margin is enough.
+  // Sequences that already draft have shown some of the gain, so half the margin is enough for them.
   const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0, share = drafts ? 0.5 : 1;
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
-// The loss because answers that would end together under plain decoding end one after the other when drafted for, as a
-// share of the time until the end. Of n answers of R tokens, with steps that emit tau ± σ tokens, the last one needs
-// z_n · σ / √(R tau) more steps than the mean, where z_n is the expected maximum of n standard normal numbers. Each of
-// these steps pays the part of a pass that does not depend on its rows. Choice::k holds the levels that each sequence
-// would draft.
+// Returns the loss from uneven ends, as a share of the time until the end: answers that would end together under plain
+// decoding end one after the other under speculation. Consider n answers of R tokens with steps that emit tau ± σ
+// tokens. The last answer needs more steps than the mean, by the share z_n · σ / √(R tau), where z_n is the expected
+// maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
+// Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
   constexpr double kTogether = 0.9;  // share of the longest remaining answer
   int64_t longest = 0;
@@ -247,7 +253,7 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   double together = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < open.size(); ++i) {
     together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
-    double reach = 1, accepted = 0, squares = 0;  // E[A] and E[A²] of the number kept A, from P(A ≥ k) = reach
+    double reach = 1, accepted = 0, squares = 0;  // E[A], E[A²] of A accepted tokens, from P(A ≥ k) = reach
     for (int k = 1; k <= Choice::of_thread().k[i]; ++k) {
       reach *= open[i]->expected_overlap(k - 1);
       accepted += reach;
@@ -261,8 +267,8 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Sorts levels by their worth per row, so that for any number of rows the best choice is a prefix of that order,
-// whatever rows cost. Within a sequence worth never rises with the level. All prefixes are tried at every depth, so the
+// Sorts levels by their worth per row. For any number of rows, the best choice is then a prefix of this order, whatever
+// the rows cost. Within a sequence, worth never rises with the level. All prefixes are tried at every depth, so the
 // cost of rows need not be linear.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
@@ -345,7 +351,7 @@ void KController::probe() {
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  // The worst case: the cost of a probe of which nothing is kept.
+  // The extra time of a probe if no drafted token is kept (the worst case), in plain steps.
   const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + batch_ * reading();
   return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6)))
                   : options_.probe_interval;
@@ -370,7 +376,8 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
-  // What was learnt before a run of plain steps is old: the first probe after it weighs as much as all of that.
+  // Observations from before a run of plain steps are old: all of them together weigh as much as the first probe after
+  // it.
   const auto keep = [this, first_probe](double weight) {
     return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay;
   };

@@ -9,20 +9,24 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Variances of a logarithm, in units of a sample's noise variance.
+// Variances of the logarithm of seconds, in units of a sample's noise variance: of a sample, and added per pass to the
+// pace and to a cell.
 constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
 // Added to the variance of the curve of all batch sizes, because contexts and sampling differ between batch sizes.
 constexpr double kBatchesDiffer = 0.25;
-// Factor of the variance between two cells, where a bend may be unmeasured: it multiplies the distances to both
-// neighbours, in logarithms of rows.
+// Factor of the variance between two cells, where the curve may bend unnoticed. It multiplies the product of the
+// distances to both neighbours, in logarithms of rows.
 constexpr double kBetweenCells = 4;
-// The same factor if only one cell was measured, which says nothing about the slope.
+// Replaces kBetweenCells if only one cell was measured, because the slope of the curve is then unknown.
 constexpr double kOneCell = 50;
-constexpr double kMost = 1.25;      // clips samples of the target's passes, and so how far one moves the pace
-constexpr double kMostOfDraft = 2;  // larger, since a draft has few passes while it does not pay
+// Largest factor by which a sample of a target pass may differ before it is clipped; also limits how far one sample
+// moves the pace.
+constexpr double kMost = 1.25;
+constexpr double kMostOfDraft = 2;  // larger than kMost, since a draft has few passes while it does not pay
 constexpr int kCellsPerRow = 2;
 
-// Returns the usable batch size from 1 to `end` − 1 nearest to `batch`, the smaller of two, or −1 if none is usable.
+// Returns the usable batch size from 1 to `end` − 1 that is nearest to `batch` (the smaller one of two equally near),
+// or −1 if none is usable.
 template <class Usable>
 int nearest(int batch, size_t end, Usable usable) {
   const int last = static_cast<int>(end) - 1;
@@ -35,7 +39,7 @@ int nearest(int batch, size_t end, Usable usable) {
 
 bool sane(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
-// Returns the cell in the curve of all batch sizes: one per number of rows up to 16, then 8 per octave.
+// Returns the index of a cell in the curve of all batch sizes: one cell per number of rows up to 16, then 8 per octave.
 size_t cell_of(double rows) {
   const auto n = static_cast<size_t>(std::lround(rows));
   if (n <= 16) return n;
@@ -96,8 +100,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Interpolates linearly between measured cells and extrapolates beyond them along the line through the two outermost. A
-// single cell is taken as flat.
+// Interpolates linearly between measured cells. Beyond them, extrapolates with the slope between the first and the last
+// cell. A single cell gives a flat line.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -124,8 +128,8 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: no pass takes longer than one of more rows whose cost is about as certain. A figure that says
-// otherwise was measured in a busy moment and would never be renewed.
+// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. A larger
+// estimate stems from a busy moment, and without the cap it would deter from measuring that pass again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
@@ -136,7 +140,7 @@ CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const 
   return out;
 }
 
-// Combines both curves.
+// Combines the curve of this batch size with the curve of all batch sizes, each weighted by its certainty.
 CostModel::Estimate CostModel::estimate(int batch, double rows) const {
   Estimate all = target_->all.at(rows, target_->pace);
   if (target_->batches.size() <= static_cast<size_t>(batch)) return all;
@@ -224,8 +228,8 @@ bool CostModel::is_stale(int batch, int rows, int64_t refresh) const {
   return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
-// Allows measuring on two consecutive passes of every 8, later of every 64. More would not help, since sequences with
-// another K may keep such a pass from ever happening.
+// Allows measuring on two consecutive passes of every 8 at first, and of every 64 (or `refresh` if less) after 64
+// passes. More would be wasted where sequences with another K keep such a pass from ever happening.
 bool CostModel::should_measure(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && is_stale(batch, rows, refresh);

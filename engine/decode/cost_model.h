@@ -1,5 +1,5 @@
-// Learns what passes of target and draft cost, in seconds, from the passes themselves. It reads no clock: the caller
-// passes seconds in, so that tests can replay recorded costs.
+// Learns from measured passes of target and draft how many seconds they cost. It reads no clock: the caller passes
+// seconds in, so that tests can replay recorded costs.
 #pragma once
 
 #include <cstdint>
@@ -8,74 +8,80 @@
 
 namespace specdec::decode {
 
-// All requests that use a draft share one. A pass of the target costs what its rows cost, summed over all sequences:
-// plain decoding of twelve takes about as long as six sequences that verify one drafted token each. So every pass
-// updates two curves of seconds over rows, one for its batch size and one for all batch sizes. An estimate combines
-// both, each weighted by how certain it is. A batch size that was hardly ever seen, such as those that occur briefly
-// when the answers of a burst end, is thus judged by what the others measured.
+// Holds the costs of one draft and its target; all requests that use the draft share it. The cost of a target pass
+// depends on its rows, summed over all sequences: plain decoding of twelve sequences takes about as long as verifying
+// one drafted token for each of six sequences. So every pass updates two curves of seconds over rows, one for its batch
+// size and one for all batch sizes. An estimate combines both, each weighted by how certain it is. A batch size with
+// few samples, such as one that occurs briefly while the last answers of a burst end, thus relies on the samples of the
+// others.
 //
-// Costs that are compared were measured at different times, so whatever makes every pass slower or faster for a while
-// (the clock rate, neighbours) must not look like a difference between them. The logarithm of a sample is therefore
-// modelled as that of its cell, plus a pace that wanders, plus noise, and a Kalman filter (1960) with a diagonal
-// covariance follows both: a pass with a well known cost teaches the pace, a new one teaches its own cell. Only ratios
-// of the variances matter: in units of a sample's noise, each pass adds 0.2 to the pace's variance and 0.003 to a
-// cell's.
+// Costs that are compared were measured at different times. Something that slows or speeds up every pass for a while
+// (the clock rate, other load) must not look like a difference between them. The logarithm of a sample is therefore
+// modelled as the logarithm of its cell's cost, plus a pace that drifts, plus noise. A Kalman filter (1960) with a
+// diagonal covariance follows both cost and pace: a pass with a well known cost teaches the pace, and a new pass
+// teaches its own cell. Only ratios of the variances matter: in units of a sample's noise, each pass adds 0.2 to the
+// pace's variance and 0.003 to a cell's.
 //
-// Samples that are not positive are ignored. Samples more than a quarter above or below the expected value are clipped,
-// unless three agree that had passes of other sizes between them. Slow first calls are dropped.
+// Samples that are not positive are ignored. A sample that differs from the expected value by more than a factor of
+// 1.25 (draft passes and prefill: 2) is clipped, unless it is the third in a row that is too slow or too fast. For the
+// target's passes, only samples with passes of other sizes between them count towards these three. If the second or
+// third sample of a cell is 1.5 times faster than its estimate so far, it replaces the estimate, since first calls are
+// slow.
 class CostModel {
  public:
   CostModel() = default;
   CostModel(CostModel&&) = default;
   CostModel& operator=(CostModel&&) = default;
-  // Returns a model for another draft of the same target. Both share and update the costs of the target's passes.
+  // Returns a model for another draft of the same target. Both models share and update the costs of the target's
+  // passes.
   CostModel another_draft() const;
 
-  void record_draft(int batch, double seconds);      // records one draft step
-  void record_read(int64_t tokens, double seconds);  // records that the draft prefilled this many tokens
+  void record_draft(int batch, double seconds);      // records one draft pass
+  void record_read(int64_t tokens, double seconds);  // records a prefill of this many tokens by the draft
   // Records one pass over `rows` tokens per sequence (the mean of K + 1), including sampling.
   void record_target(int batch, double rows, double seconds);
-  // Returns NaN until a pass was measured. `rows` is the sum over all sequences.
+  // Returns the seconds of a target pass over `rows` rows, summed over all sequences; NaN until a pass was measured.
   double target_seconds(int batch, double rows) const;
-  // Standard deviation of the logarithm of this pass's cost relative to a plain one, as far as samples show it.
+  // Returns the standard deviation of log(cost of this pass / cost of a plain pass), as estimated from the samples.
   double target_doubt(int batch, double rows) const;
-  // Returns the seconds of a draft step, from its ratio to a plain pass at the nearest batch size that was measured.
+  // Returns the seconds of a draft pass, from its ratio to a plain target pass at the nearest batch size that was
+  // measured.
   double draft_seconds(int batch) const;
   double verify_seconds(int batch, int k) const { return target_seconds(batch, static_cast<double>(batch) * (k + 1)); }
-  // Cost of prefilling one token with the draft, in plain target steps; 0 until measured.
+  // Returns the cost of prefilling one token with the draft, in plain target steps; 0 until measured.
   double read_cost(int batch) const;
-  double draft_cost(int batch) const;  // c = draft step / plain target step
+  double draft_cost(int batch) const;  // c = draft pass / plain target pass
   double verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }  // v(K, B)
-  // Whether a plain pass, a verifying pass and, if `drafting`, a draft step were measured.
+  // Returns whether a plain pass, a verifying pass and, if `drafting`, a draft pass were measured.
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
-  // is_stale: whether such a pass (`rows` per sequence) was measured less than twice, or not within the last `refresh`
-  // passes of this batch size. should_measure: whether it is stale and this step should measure it; the same for every
-  // sequence of the step.
+  // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
+  // last `refresh` passes of this batch size. should_measure() returns whether it is stale and this step should measure
+  // it. In one step, equal arguments give the same answer for every sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
  private:
   struct Pace {
-    double factor = 1, variance = 0;  // seconds of a pass now, divided by the seconds of its cell
+    double factor = 1, variance = 0;  // factor: seconds of a pass now / seconds of its cell
     int64_t passes = 0;
   };
-  // A sample that differs from the expected value by more than the factor `most` is clipped, until several agree. If
-  // the same samples also teach the pace, consecutive ones cannot agree: only samples of other cells between them can
-  // tell a change of the cell from one of the pace.
+  // A sample that differs from the expected value by more than the factor `most` is clipped until several samples
+  // agree. If the samples also teach the pace (tell_pace), consecutive samples cannot agree: without samples of other
+  // cells between them, a change of the cell looks like a change of the pace.
   struct Outliers {
     double most;
     bool tell_pace;
   };
   struct Cell {
-    double seconds = 0, rows = 0;  // mean rows of its passes, and their seconds at pace 1
+    double seconds = 0, rows = 0;  // means over its passes: seconds at pace 1, and rows
     double variance = 0;           // of log seconds, in units of a sample's noise variance
     int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
     int64_t measured_at = 0;       // the curve's pass number at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
     // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
-    // before, in which case the sample teaches the pace too.
+    // before; if it was, the sample teaches the pace too.
     bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
@@ -94,7 +100,7 @@ class CostModel {
     Curve all;                   // one cell per row up to 16, then 8 per octave
     Pace pace;
     double noise = 0.02;                    // recent variance of the logarithm of a sample
-    bool plain = false, verifying = false;  // whether such a pass was measured
+    bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
   Estimate estimate(int batch, double rows) const;
   int draft_basis(int batch) const;

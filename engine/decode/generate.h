@@ -1,4 +1,4 @@
-// Generates one answer with a Stepper: prompt tokens in, answer tokens out. Used by `specdec generate`.
+// Generates one answer with a Stepper, from prompt tokens to answer tokens. Used by `specdec generate`.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ struct GenerateResult {
   double seconds = 0;         // decoding time, without prefill
   double prompt_seconds = 0;  // prefill time
 };
-// Calls on_token for each token as it is emitted; returning false ends the answer. Throws Error(kUsage) if the logits
-// processors are out of range or leave no token.
+// Calls on_token for each token as it is emitted; if on_token returns false, the answer ends. Throws Error(kUsage) if
+// max_tokens is below 1, or if a logits processor's value is out of range or the processors leave no token.
 GenerateResult generate(Stepper& stepper, const Request& request, const Drafting& drafting, const Clock& clock,
                         const std::function<bool(int32_t)>& on_token = {});
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// Applies a rule to a logit. A finite logit stays finite, whatever the rule makes of it; a forbidden one stays
-// forbidden; NaN is left for the sampler to report.
+// Applies a rule to a logit. A finite logit stays finite: the result is clamped. −inf stays −inf, and NaN is left for
+// the sampler to report.
 template <class Rule>
 void change(float& logit, const Rule& rule) {
   constexpr double kLargest = std::numeric_limits<float>::max();
@@ -22,7 +22,8 @@ void change(float& logit, const Rule& rule) {
     logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
 }
 
-// Handles 32 tokens per mask word: inside a string nearly all are allowed, elsewhere nearly none.
+// Sets the logits of all tokens that are not allowed to −inf. Skips or fills 32 tokens at once where possible, because
+// a grammar mostly allows either nearly all tokens (inside a string) or nearly none.
 void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const uint32_t bits = allowed[word];
@@ -82,8 +83,8 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_) constraint_->push(token);
 }
 
-// Undoes everything but the constraint, which pops several tokens at once. Tokens leave in reverse order, so one that
-// is no longer needed is the last in seen_.
+// Undoes take() except for the constraint, which pops several tokens at once. Tokens leave in reverse order, so an
+// entry that is no longer needed is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
   if (penalties_) {
     Seen& seen = seen_[index_.at(token)];
@@ -130,7 +131,7 @@ bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
 }
 
 std::span<const uint32_t> LogitsProcessorState::mask(size_t vocab) {
-  // A depth for which no mask was requested gets an empty one.
+  // Adds empty masks up to this depth; a mask is computed only when it is requested.
   while (num_masks_ <= depth_) {
     if (masks_.size() <= num_masks_) masks_.emplace_back();
     masks_[num_masks_++].clear();

@@ -1,6 +1,7 @@
-// Logits processors that a request asks for: penalties, bias, bad words, a grammar. Each is a function of the tokens so
-// far that changes the logits, the same for target and draft. So speculation stays exact: at drafted position i the
-// processors see the first i drafted tokens, and p and q are what they leave (tests/lossless enumerates each).
+// Logits processors that a request asks for: penalties, bias, bad words, a grammar. Each changes the logits as a
+// function of the tokens so far, in the same way for target and draft. This keeps speculation exact: at drafted
+// position i the processors see the first i drafted tokens, and p and q are the distributions of the processed logits
+// (tests/lossless enumerates each).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace specdec::decode {
 
 // Reports which tokens may follow in one sequence. Not thread-safe. The caller pushes only tokens that the last mask
-// allowed and pops them in reverse order. Nothing throws: after an internal failure allowed() sets no bit any more.
+// allowed and pops them in reverse order. No call throws; after an internal failure allowed() allows no token.
 class Constraint {
  public:
   virtual ~Constraint() = default;
@@ -30,28 +31,29 @@ struct LogitsProcessors {
   double presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::pair<int32_t, float>> bias = {};  // (id, value added to its logit)
   std::vector<std::vector<int32_t>> bad_words = {};  // token sequences that must never be completed; none is empty
-  std::function<std::unique_ptr<Constraint>()> constraint = {};  // makes one per sequence; may be empty
+  std::function<std::unique_ptr<Constraint>()> constraint = {};  // makes one per sequence; empty: no grammar
   bool any() const;
 };
 
-// Throws Error(kUsage) that names the value out of range or the id outside the vocabulary.
+// Throws Error(kUsage) if a value is out of range, an id is outside the vocabulary or a bad word is empty.
 void validate(const LogitsProcessors& rules, int64_t vocab);
 
 // Applies a request's logits processors to one sequence and tracks its tokens. Pushed tokens are tentative until
 // commit().
 //
-// Order and formulas are vLLM's (v1/sample/sampler.py, with OpenAI's presence and frequency penalties and transformers'
-// repetition penalty): grammar and bad words set −inf, bias is added, then for every token x of prompt or answer its
-// logit l becomes l / r if l > 0, else l · r; then l − frequency · count(x) − presence · [count(x) > 0], where counts
-// are over the answer alone. Bad words are matched against the answer alone. Temperature, top-k, top-p and min-p follow
-// (sampler.h).
+// Order and formulas are vLLM's (v1/sample/sampler.py), with OpenAI's presence and frequency penalties and
+// transformers' repetition penalty r. First, grammar and bad words set logits to −inf. Then bias is added. Then the
+// logit l of every token x of prompt or answer becomes l / r if l > 0, else l · r. Last, l becomes l − frequency ·
+// count(x) − presence · [count(x) > 0]. Counts and bad words consider only the answer, not the prompt. Temperature,
+// top-k, top-p and min-p follow (sampler.h).
 class LogitsProcessorState {
  public:
-  // `rules` must outlive this object. A row costs time linear in the distinct tokens so far, and in V under a grammar.
+  // `rules` must outlive this object. apply() takes time linear in the number of distinct tokens so far, and in V under
+  // a grammar.
   LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
-  // Changes logits[V] of the current position. Returns false if no token is left: all are −inf. Finite logits stay
-  // finite or become −inf.
+  // Changes logits[V] of the current position. Returns false if no token is left, because all logits are −inf. Finite
+  // logits stay finite or become −inf.
   bool apply(std::span<float> logits);
   bool allows(int32_t token, int64_t vocab);  // false if the grammar forbids it here
   void push(int32_t token);
@@ -75,10 +77,11 @@ class LogitsProcessorState {
   std::unordered_map<int32_t, size_t> index_;  // id → index into seen_
   std::vector<int32_t> answer_;                // kept only if there are bad words
   std::unique_ptr<Constraint> constraint_;
-  // The first depth_ are pushed. Those after them were pushed before and identify the tokens that masks_ belong to.
+  // The first depth_ tokens are pushed now; the others were pushed before the last rewind. masks_[i] is the mask after
+  // the first i of all these tokens.
   std::vector<int32_t> tentative_;
   size_t depth_ = 0;
-  std::vector<std::vector<uint32_t>> masks_;  // by depth, so that the draft and the target share one
+  std::vector<std::vector<uint32_t>> masks_;  // by depth; kept so that the draft and the target share a mask
   size_t num_masks_ = 0;
 };
 

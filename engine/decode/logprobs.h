@@ -1,5 +1,6 @@
-// Log-probabilities for the reply. They are the target's own, softmax(logits) before temperature, cuts, penalties, bias
-// and grammar (vLLM's raw_logprobs), so they depend neither on how the token was drawn nor on the draft.
+// Computes the log-probabilities that a reply reports. They are the target's log softmax(logits) before logits
+// processors, temperature, top-k, top-p and min-p (vLLM's raw_logprobs), so they depend neither on how the token was
+// drawn nor on the draft.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@ struct TokenLogprob {
 };
 struct PositionLogprobs {
   TokenLogprob token;             // the token in the text at this position
-  std::vector<TokenLogprob> top;  // the `count` likeliest, in descending order, ties by lower id
+  std::vector<TokenLogprob> top;  // the `count` likeliest tokens, in descending order, ties by lower id
 };
 
-// Scores one position: logits[V], and `count` <= V tokens in `top`. Throws Error(kInternal), as distribution() does, if
-// no logit is finite or any is NaN or +inf.
+// Returns the log-probabilities of one position, with `count` <= V tokens in `top`. `logits` has V values. Throws
+// Error(kInternal), as distribution() does, if no logit is finite or any is NaN or +inf.
 PositionLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count);
 
 }  // namespace specdec::decode

@@ -106,8 +106,8 @@ class ModelRunner final : public CausalModel {
     return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;
   }
 
-  // Throws CacheFull before anything is written. A last block shared by several of these sequences counts once for
-  // each.
+  // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. A last block
+  // that several of these sequences share counts once for each.
   void check_capacity() const {
     int64_t blocks = 0;
     for (const model::SequencePart& part : parts_)
@@ -119,7 +119,7 @@ class ModelRunner final : public CausalModel {
                       " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
   }
 
-  // Builds the mask and positions of a tree: every token sees the cache, its ancestors and itself, and its position is
+  // Builds the mask and the positions of a tree. Every token sees the cache, its ancestors and itself. Its position is
   // the cache's length plus the number of its ancestors.
   static void set_tree(const Extension& e, model::SequencePart& part) {
     const auto count = static_cast<int64_t>(e.tokens.size());

@@ -1,4 +1,4 @@
-// Implements CausalModel with a real decoder: each sequence is a KV cache, and a pass runs as one flat batch.
+// Implements CausalModel with a real decoder: each sequence has a KV cache, and a pass runs as one flat batch.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace specdec::decode {
 
-// cache_bytes bounds the caches of all sequences together and is allocated at once (model::cache_bytes() computes it);
-// extend() then throws CacheFull, and adopt() reuses cached prompts. With 0 caches grow as needed, and adopt() finds
-// nothing.
+// Creates a runner. cache_bytes bounds the caches of all sequences together and is allocated at once
+// (model::cache_bytes() computes it). With this bound, extend() throws CacheFull when the caches are full, and adopt()
+// reuses cached prompts. With 0, caches grow as needed, and adopt() finds nothing.
 std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes = 0);
 
 }  // namespace specdec::decode

@@ -8,9 +8,9 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kDecay = 0.998, kLateDecay = 0.96;
-constexpr double kShared = 8;       // observations of one position that the mean over all positions counts for
-constexpr double kContradicts = 4;  // standard deviations
-constexpr double kInRuns = 2;       // variance factor, since consecutive observations are alike
+constexpr double kShared = 8;       // weight of the mean over all positions, in observations of one position
+constexpr double kContradicts = 4;  // limit on the mean surprise, in standard deviations
+constexpr double kInRuns = 2;       // factor on the variance, since consecutive observations are correlated
 constexpr double kLeastVariance = 0.01, kLeastSeen = 8;
 
 }  // namespace
@@ -44,7 +44,7 @@ void OverlapMean::add(std::span<const double> overlaps) {
 void OverlapMean::start_again() {
   const double now = std::clamp(value() + late_ / late_weight_, 0.0, 1.0);
   positions_ = {};
-  // Some of the last few dozen may predate the change: a small weight lets the next observations decide.
+  // Some of the recent observations may predate the change, so a small weight lets the next observations decide.
   sum_ = now * kLeastSeen;
   weight_ = kLeastSeen;
   late_ = late_squares_ = late_weight_ = 0;

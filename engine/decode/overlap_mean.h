@@ -1,4 +1,4 @@
-// Averages a draft's overlap with its target over many steps, by position of the draft. Controllers use it as their
+// Averages a draft's overlap with its target over many steps, by position in the draft. Controllers use it as their
 // prior.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace specdec::decode {
 // changed. Not thread-safe.
 class OverlapMean {
  public:
-  // The prior holds for every position and counts for `weight` observations.
+  // The prior applies to every position and counts for `weight` observations.
   explicit OverlapMean(double prior = 0.7, double weight = 50);
   void add(std::span<const double> overlaps);      // overlaps of one step, by reached position
   double value() const { return sum_ / weight_; }  // mean over all positions
@@ -28,9 +28,9 @@ class OverlapMean {
   void start_again();
   std::array<Position, kPositions> positions_{};
   double sum_, weight_;
-  // Decayed sums over recent observations; late_ sums what was seen minus what was expected.
+  // Decayed sums over recent observations. late_ sums observed minus expected overlap, and late_squares_ its squares.
   double late_ = 0, late_squares_ = 0, late_weight_ = 0;
-  double squares_ = 0.1;  // long-run mean square of that difference
+  double squares_ = 0.1;  // long-run mean square of observed minus expected overlap
 };
 
 }  // namespace specdec::decode

@@ -26,7 +26,8 @@ int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weigh
     const double w = weights[x];
     if (!(w > 0)) continue;
     const double u = philox_uniform(seed_, kFirst + static_cast<uint64_t>(position), x);
-    if (u <= 1 - best * w) continue;  // −log u >= 1 − u >= best · w: saves the logarithm for most of a large vocabulary
+    // −log u >= 1 − u >= best · w, so this id cannot win. The test saves the logarithm for most of a large vocabulary.
+    if (u <= 1 - best * w) continue;
     const double score = -std::log(u) / w;
     if (score < best) best = score, id = static_cast<int32_t>(x);
   }

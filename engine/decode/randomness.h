@@ -1,5 +1,5 @@
 // The source of a step's random choices. Production draws uniforms from Philox; exact tests enumerate every outcome of
-// the same step function. Every choice uses fresh randomness; only draw_at repeats its noise on purpose.
+// the same step function. Every choice uses fresh randomness, except that draw_at() repeats its noise on purpose.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class Randomness {
   // Returns an id with probability weight / Σ weights.
   virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;
   virtual bool accept(Purpose purpose, double probability) = 0;
-  // Returns an id with probability weight / Σ weights, using noise that belongs to `position` of the text: any two
-  // draws at one position see the same noise, so that similar weights mostly give the same id (the coupled rule,
+  // Returns an id with probability weight / Σ weights, using noise that belongs to `position` of the text. Any two
+  // draws at one position use the same noise, so that similar weights mostly give the same id (the coupled rule,
   // verifier.h).
   virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
-// Draws from Philox under the request's seed: one stream with its own cursor per purpose, and one per position, indexed
-// by id.
+// Draws from Philox under the request's seed. Each purpose has a stream with its own cursor; draw_at() uses one stream
+// per position, indexed by id.
 class SeededRandomness final : public Randomness {
  public:
   explicit SeededRandomness(uint64_t seed);

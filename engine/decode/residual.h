@@ -1,4 +1,4 @@
-// Functions of two distributions that the verification rules of chains and of trees share.
+// Functions of two distributions, shared by the verification rules of chains and of trees.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline double residual(double r, std::span<const float> p, std::span<const float
   return total;
 }
 
-// Returns p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives the token no mass, which means that
-// it was not drawn from q or was drawn twice.
+// Returns p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives the token no mass: then the token
+// was not drawn from q or was drawn twice.
 inline double ratio(std::span<const float> p, std::span<const float> q, int32_t token, size_t node) {
   const auto at = static_cast<size_t>(token);
   if (!(q[at] > 0))

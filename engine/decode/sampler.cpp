@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// The last kept element in descending order, ties broken by the lower id.
+// Holds the last kept element in descending order, where ties are broken by the lower id.
 struct Border {
   float value = kNone;
   int32_t id = std::numeric_limits<int32_t>::max();
@@ -27,8 +27,8 @@ struct Descending {
   bool operator()(int32_t a, int32_t b) const { return values[a] > values[b] || (values[a] == values[b] && a < b); }
 };
 
-// Returns the border of the k largest values. For small k a heap of k beats touching V ids; for large k all ids are
-// partitioned.
+// Returns the border of the k largest values. Up to k = 256 it uses a heap of k ids, which avoids writing all V ids.
+// For larger k it partitions all ids.
 Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_t>& scratch) {
   const int32_t n = static_cast<int32_t>(values.size());
   const Descending before{values.data()};
@@ -38,7 +38,7 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
       if (static_cast<int64_t>(scratch.size()) < k) {
         scratch.push_back(i);
         std::push_heap(scratch.begin(), scratch.end(), before);
-      } else if (values[i] > values[scratch.front()]) {  // an equal value with a later id is beyond the border
+      } else if (values[i] > values[scratch.front()]) {  // an equal value with a higher id is beyond the border
         std::pop_heap(scratch.begin(), scratch.end(), before);
         scratch.back() = i;
         std::push_heap(scratch.begin(), scratch.end(), before);
@@ -51,13 +51,14 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
   return {values[scratch[k - 1]], scratch[k - 1]};
 }
 
-// Weights are in [0, 1], so their bit patterns have their order: the exponent and four bits of the mantissa are the
-// bucket.
+// Returns the bucket of a weight in [0, 1]: its exponent and the top four bits of its mantissa. For such floats the
+// order of the bit patterns is the order of the values.
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Returns the border of the smallest prefix of `weights` (descending, the largest is 1) whose mass reaches p · total.
-// Whole buckets are taken from the top, and only the one in which the mass is reached is sorted.
+// Returns the border of the smallest prefix of `weights` whose mass reaches p · total. The prefix is in descending
+// order, and the largest weight is 1. Whole buckets are taken from the top, and only the bucket in which the mass is
+// reached is sorted.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -73,7 +74,8 @@ Border top_p_border(std::span<const float> weights, double p, double total, std:
     taken += weights[static_cast<size_t>(id)];
     if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
   }
-  return {};  // p is so near to 1 that rounding keeps the sum below it: nothing is cut
+  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border cuts nothing.
+  return {};
 }
 
 double sum(std::span<const float> values) {
@@ -88,9 +90,9 @@ double sum(std::span<const float> values) {
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
-// Returns e^x for x <= 0 with a relative error below 2e-7; 0 below −87. x = n ln 2 + r with a polynomial in r
-// (coefficients of expf in the Cephes library). Four elements at a time, since a libm call per element would take most
-// of a step's host time at 150,000 tokens.
+// Returns e^x for x <= 0 with a relative error below 2e-7, and 0 for x <= −87. Splits x = n ln 2 + r and uses a
+// polynomial in r (coefficients of expf in the Cephes library). Computes four elements at a time, because with a
+// vocabulary of 150,000 tokens a libm call per element would take most of a step's host time.
 inline Float4 exp4(Float4 x) {
   const Int4 keep = x > -87.f;  // false for −inf
   x = std::bit_cast<Float4>(std::bit_cast<Int4>(x) & keep);
@@ -108,7 +110,8 @@ inline Float4 exp4(Float4 x) {
   return std::bit_cast<Float4>(bits);
 }
 
-// Sets out[i] = e^((in[i] − largest) · inverse), 0 where in[i] is −inf; the largest gives exactly 1. `out` may be `in`.
+// Sets out[i] = e^((in[i] − largest) · inverse), which is 0 where in[i] is −inf and exactly 1 for the largest. `out`
+// may be `in`.
 void exp_row(std::span<const float> in, float largest, float inverse, std::span<float> out) {
   size_t i = 0;
   for (; i + 4 <= in.size(); i += 4) {
@@ -156,7 +159,8 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
     probs[best] = 1.f;
     return;
   }
-  // Finite at any temperature above 0, because infinity times the best token's 0 would be NaN.
+  // The inverse stays finite at any temperature above 0, because infinity times 0 (the best token's difference) would
+  // be NaN.
   const double most = std::numeric_limits<float>::max();
   const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {
@@ -173,7 +177,7 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
       if (!top_p.keeps(probs[i], static_cast<int32_t>(i))) probs[i] = 0;
     total = sum(probs);
   }
-  if (options.min_p > 0.0) {  // weights are relative to the best token's, which is 1
+  if (options.min_p > 0.0) {  // weights are relative to the best token's weight, which is 1
     for (float& w : probs)
       if (w < options.min_p) w = 0;
     total = sum(probs);

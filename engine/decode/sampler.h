@@ -1,4 +1,5 @@
-// Turns logits into the distribution as served. Pure functions on host memory, the same for target and draft.
+// Turns logits into the distribution that tokens are drawn from. Pure functions on host memory, the same for target and
+// draft.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,12 @@
 
 namespace specdec::decode {
 
-// Sets probs[V] to the distribution of `logits`[V] under `options`: softmax(logits / T), then top-k, top-p, min-p, each
-// followed by renormalisation (the order of vLLM and transformers). Ties at the top-k border are broken by the lower
-// id; top-p keeps the smallest prefix (descending, ties by lower id) whose mass reaches p. Greedy gives one-hot at the
-// lowest arg max. `probs` may be the same memory as `logits`. −inf logits are masked tokens. Linear in V: only the kept
-// set is ever sorted. Throws Error(kInternal) if no logit is finite or any is NaN or +inf.
+// Sets probs[V] to the distribution of `logits`[V] under `options`: softmax(logits / T), then top-k, top-p and min-p,
+// each followed by renormalisation (the order of vLLM and transformers). Top-k breaks ties at its border by the lower
+// id. Top-p keeps the smallest prefix (descending, ties by lower id) whose mass reaches p. Greedy gives one-hot at the
+// lowest arg max. `probs` may be the same memory as `logits`. A logit of −inf masks its token. Takes time linear in V,
+// unless most weights are nearly equal: top-p sorts only the weights close to its border. Throws Error(kInternal) if no
+// logit is finite or any is NaN or +inf.
 void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs,
                   std::vector<int32_t>& scratch);
 
@@ -24,8 +26,8 @@ int32_t argmax(std::span<const float> row);
 // one-hot. Throws as distribution() does.
 double max_probability(std::span<const float> logits);
 
-// Inverts the CDF in id order: returns the smallest x with Σ_{y ≤ x} w_y > u · Σ w. `weights` need not be normalised;
-// an id of weight zero is never returned. u is in (0,1). Throws Error(kInternal) if no weight is positive.
+// Inverts the CDF in id order: returns the smallest x with Σ_{y ≤ x} w_y > u · Σ w, where u is in (0,1). `weights` need
+// not be normalised; an id of weight zero is never returned. Throws Error(kInternal) if no weight is positive.
 int32_t draw(std::span<const float> weights, double u);
 
 // Returns Σ_x min(p_x, q_x).

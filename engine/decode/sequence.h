@@ -20,40 +20,43 @@ namespace specdec::decode {
 
 class Stepper;
 
-// How a sequence is drafted for. The engine decides that, not the client. Everything it points to must outlive the
-// sequence.
+// Says how tokens are drafted for a sequence. The engine decides this, not the client. Everything that it points to
+// must outlive the sequence.
 struct Drafting {
   VerifyRule verify = VerifyRule::kToken;
-  // How the draft model's K is chosen, and the tree's shape if it drafts trees; none: the draft model drafts nothing.
+  // Says how the draft model's K is chosen, and the tree's shape if it drafts trees; none: the draft model drafts
+  // nothing.
   std::optional<ControllerOptions> model = std::nullopt;
-  // The same for drafts from the sequence's own text; none: nothing is drafted from it. A step uses whichever of the
-  // two promises more.
+  // The same for drafts from the sequence's own text; none: nothing is drafted from the text. A step uses the draft
+  // model or the text, whichever promises more.
   std::optional<ControllerOptions> text = std::nullopt;
-  CausalModel* draft = nullptr;  // null: the stepper's. One step may mix sequences of several drafts
-  // The draft's passes are timed into these costs, and its controller reads them; null: the stepper's.
+  // Null: the stepper's draft. One step may mix sequences with different drafts.
+  CausalModel* draft = nullptr;
+  // The draft's passes are timed into these costs, and the draft's controller reads them; null: the stepper's costs.
   CostModel* draft_costs = nullptr;
-  // Another draft that only scores the positions which this one drafted; the text does not depend on it.
+  // A second draft that only scores the positions that `draft` drafted; it does not affect the text.
   CausalModel* shadow = nullptr;
-  int64_t expected_tokens = std::numeric_limits<int64_t>::max();  // likely length of the answer, if known
+  // The likely length of the answer, if known. It limits the number of tokens that the controller expects to come.
+  int64_t expected_tokens = std::numeric_limits<int64_t>::max();
 };
-// Returns what the options ask for; k = 0 drafts nothing.
+// Returns the Drafting that the options ask for; with k = 0 it drafts nothing.
 Drafting drafting(const SpeculationOptions& options);
 
-// The draft of a step whose target pass threw. Its tokens have been drawn, so the next step verifies them: drawing
-// others because of how these came out (for example how many fitted into the cache) would not give the target's
-// distribution.
+// Holds the draft of a step whose target pass threw. The next step verifies these tokens, because they have been drawn.
+// Drawing new tokens because of how these came out (for example because too few fitted into the cache) would change the
+// distribution of the text.
 struct HeldDraft {
   bool from_text = false;
   int depth = 0;                         // number of levels
   std::vector<int32_t> tokens, parents;  // by node, as in SequenceStep
-  std::vector<size_t> q_of;              // by node: the row of q that it was drawn from
+  std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
   std::vector<float> q;                  // rows of V; empty if there is no q (greedy, or drafted from the text)
   std::vector<double> confidences;
 };
 
-// Invariant between steps: the target's cache holds all tokens but the last; the draft's cache holds a prefix of them
-// and catches up in the next draft pass. Between Stepper::open() and the end of prefill, and after Stepper::close(),
-// the caches hold less, and the sequence takes part in no step.
+// Holds one answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache
+// holds a prefix of the tokens and catches up in the next draft pass. Between Stepper::open() and the end of prefill,
+// and after Stepper::close(), the caches hold less, and the sequence takes part in no step.
 class Sequence {
  public:
   // Opens no cache yet. If `randomness` is null, uses SeededRandomness with the request's seed. `stepper` must outlive
@@ -72,23 +75,24 @@ class Sequence {
   StepOutcome& outcome() { return outcome_; }       // of the last step
   const StepOutcome& outcome() const { return outcome_; }
   const AcceptanceCounts& counts() const { return counts_; }  // over all steps
-  // Returns the logprobs of prompt tokens 1, 2, … once all of them are prefilled, if the request wants them; the first
-  // token has none, since nothing precedes it. They are returned once: a sequence that is prefilled again does not
-  // score its prompt again.
+  // Returns the logprobs of all prompt tokens but the first, if the request wants them; the first has none, since
+  // nothing precedes it. Call it after prefill. After the call, another prefill of the sequence does not score the
+  // prompt again.
   std::vector<PositionLogprobs> take_prompt_logprobs();
   const KController* controller() const { return controller_ ? &*controller_ : nullptr; }
   // Makes the next steps choose K with a new controller.
   void replace_controller(const ControllerOptions& options);
-  // Whether the draft threw or gave no finite logits; the sequence is then decoded plainly from there on.
+  // Returns whether the draft model failed (other than by CacheFull) or gave no finite logits. From then on the
+  // sequence does not use it.
   bool draft_failed() const { return draft_failed_; }
   SequenceId target_id() const { return target_id_; }  // < 0: no cache is open
   SequenceId draft_id() const { return draft_id_; }
 
  private:
   friend class Stepper;
-  // tests/lossless: a deliberately wrong step, which draws held tokens anew.
+  // A deliberately wrong step of tests/lossless, which draws held tokens anew.
   friend struct ForgetfulStep;
-  // Drafts from the sequence's own text; the controller learns how often that is accepted.
+  // Drafts from the sequence's own text. The controller learns how often these drafts are accepted.
   struct SuffixDraft {
     SuffixDrafter drafter;
     KController controller;

@@ -1,5 +1,5 @@
-// One draft-verify-commit step over a batch of sequences: the only implementation of it, which generate, validate,
-// bench and serve all run.
+// Implements the draft-verify-commit step over a batch of sequences. generate, validate, bench and serve all run this
+// one implementation.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace specdec::decode {
 // Throws Error(kModel) if the two vocabularies differ.
 void check_vocabulary(const CausalModel& target, const CausalModel& draft);
 
-// Owns every buffer of a step. Each engine thread has one.
+// Owns every buffer of a step. Each engine thread has its own Stepper.
 class Stepper {
  public:
-  // The verification rule as a function. The default is the product's; tests inject rules known to be wrong.
+  // The verification rule as a function. The product uses the default; tests inject rules known to be wrong.
   using VerifyFn = VerifyResult (*)(VerifyRule, const VerifyInput&, Randomness&, std::vector<float>& scratch);
 
-  // `draft` serves the sequences that name none, and may be null. `clock` times passes for `costs`; if it is null, they
-  // are not recorded.
+  // `draft` is used for sequences that name no draft, and may be null. `clock` times passes for `costs`; if it is null,
+  // they are not recorded.
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
@@ -35,27 +35,30 @@ class Stepper {
 
   // Opens the target's cache, fills it from the tenant's cached blocks and cuts remaining() to what the target's
   // max_length allows. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no room
-  // for a token. A draft with a shorter max_length is used as far as it reaches. same_prompt: a running sequence whose
-  // tokens begin with these; its caches are copied if there is room.
+  // for a token. A draft with a shorter max_length is used as far as it reaches. `same_prompt` is a running sequence
+  // whose tokens begin with this sequence's tokens; its caches are copied if there is room.
   void open(Sequence& sequence, const Sequence* same_prompt = nullptr);
-  // Runs one pass of the target over at most `most` of the tokens that must be prefilled before the sequence can step:
-  // all but the last. Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
+  // Runs one pass of the target over at most `most` of the tokens that must be prefilled before the first step: all but
+  // the last token. Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
   int64_t prefill(Sequence& sequence, int64_t most);
   int64_t pending_prefill(const Sequence& sequence) const {
     return static_cast<int64_t>(sequence.tokens_.size()) - 1 - target_.length(sequence.target_id_);
   }
-  // Calls open(), then prefill() until nothing is pending; closes the sequence if that throws.
+  // Calls open(), then prefill() until nothing is pending. If prefill() throws, closes the sequence.
   void start(Sequence& sequence, int64_t chunk = 512);
-  // Drafts, verifies and commits once for every sequence; each emits at least one token. A draft that fails is given up
-  // for its sequence; one that throws CacheFull is given up for some steps. If the target's pass throws, every sequence
-  // is as before the step, except that its drafted tokens are held for the next step; a sequence that steps alone first
-  // gives up its deepest levels before CacheFull is thrown. If the rows of some sequences cannot be sampled, those get
-  // `failure`, the others are committed, and the first failure is thrown at the end. draft_reads: number of tokens that
-  // drafts which lag far behind may prefill in this step, over all sequences; a sequence whose draft needs more of them
-  // decodes plainly meanwhile.
+  // Drafts, verifies and commits once for every sequence; each emits at least one token. If a draft fails, its sequence
+  // stops using it; after CacheFull the sequence does so only for some steps.
+  //
+  // If the target's pass throws, every sequence is as before the step, except that its drafted tokens are held for the
+  // next step. Before a sequence that steps alone throws CacheFull, it gives up its draft's levels one by one, the
+  // deepest first. If the rows of some sequences cannot be sampled, these sequences get `failure`, the others are
+  // committed, and the first failure is thrown at the end.
+  //
+  // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, over all
+  // sequences. A sequence whose draft needs more decodes plainly until its draft has caught up.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
-  // Closes the sequence's caches; may be called twice. Everything else is kept: after open() and prefill() the sequence
-  // continues where it was.
+  // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
+  // sequence continues where it was.
   void close(Sequence& sequence);
   void end_shadow(Sequence& sequence);  // drops the shadow draft
 

@@ -1,4 +1,4 @@
-// The drafting half of a step. Drafts level by level, each with one pass of the draft over all sequences.
+// The drafting half of a step. Drafts level by level; a level takes one pass of the draft over all sequences.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,8 +13,11 @@ namespace specdec::decode {
 
 namespace {
 
-constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;  // tokens
-// Steps without the draft: afterwards it prefills the whole text again, and may again find its caches full.
+// In tokens: the largest prefill pass of a draft, and the lag up to which catching up does not count towards
+// draft_reads.
+constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;
+// Number of steps without the draft after its caches were full. The draft then prefills the whole text again, and may
+// again find its caches full.
 constexpr int kDraftRest = 32;
 
 }  // namespace
@@ -30,15 +33,15 @@ void Stepper::drop_draft(Sequence& s, const std::exception& reason) {
   s.draft_id_ = -1;
 }
 
-// Limits the depth to what fits into the cache, since every token fed takes a slot. For the target, `remaining_`
-// ensures it, which open() cut; the draft is fed all levels but the last.
+// Limits the depth to what fits into both caches, where every token fed takes a slot. For the target, `remaining_`
+// ensures this, because open() limits it. The draft is fed all levels but the last.
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens_.size());
   const int64_t room = std::min(s.remaining_ - 1, draft_of(s)->max_length() - n + 1);
   return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
-// Drafts the text's own continuation if it promises more than the draft model, which then does nothing in this step.
+// Drafts from the text if this promises more than the draft model, which then does nothing in this step.
 void Stepper::draft_from_text(SequenceStep& step, int batch) {
   Sequence& s = *step.sequence;
   if (!s.suffix_ || s.remaining_ < 2) return;
@@ -61,7 +64,7 @@ void Stepper::draft_from_text(SequenceStep& step, int batch) {
   step.depth = static_cast<int>(step.drafted.size());
 }
 
-// Sequences of the same draft choose together.
+// Chooses how deep to draft for every sequence. Sequences with the same draft choose together.
 void Stepper::choose_depths() {
   Buffers& b = *buffers_;
   const std::span<SequenceStep> steps = b.used();
@@ -140,7 +143,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     step.drafting = step.limit > 0;
     step.q_row = rows;
     if (s.held_) rows += s.held_->q.size() / static_cast<size_t>(target_.vocab_size());
-    // One row for the text and one for every node that may have children.
+    // One row for the text, and one for every node that may have children.
     if (!s.options().sampling.greedy() && step.drafting)
       rows += 1 + static_cast<size_t>(tree_nodes(s.controller_->tree(), step.limit - 1));
   }
@@ -150,7 +153,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     if (step.sequence->held_) restore(step);
 }
 
-// Makes the held draft of an earlier step the draft of this one.
+// Makes the held draft of an earlier step the draft of this step.
 void Stepper::restore(SequenceStep& step) {
   HeldDraft& held = *step.sequence->held_;
   step.from_text = held.from_text;
@@ -165,7 +168,8 @@ void Stepper::restore(SequenceStep& step) {
   step.sequence->held_.reset();
 }
 
-// Prefills a cache until one short pass is left of `tokens`. Returns false if more is left than this step may prefill.
+// Prefills a cache until one short pass can take the rest of `tokens`. Returns false if the step's draft_reads do not
+// suffice for this.
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
@@ -200,9 +204,10 @@ void Stepper::catch_up(SequenceStep& step) {
   }
 }
 
-// Draws a node's children from its logits, without replacement, so that siblings differ. If the rule lets the draft
-// choose, and for greedy text, these are the likeliest tokens. Returns false if none was drawn, because the logits
-// cannot be sampled or because the logits processors leave no token (the target need not reach this node).
+// Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens for
+// greedy text, and under the target rule, which lets the draft choose. Returns false if no child was drawn: the logits
+// cannot be sampled, or the logits processors leave no token. The latter is no failure, because the target need not
+// reach this node.
 bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float> logits) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -223,7 +228,8 @@ bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float
     return false;
   }
   std::span<float> left = q;
-  if (!greedy && width > 1) {  // q itself must stay whole for verification
+  // q must stay whole for verification.
+  if (!greedy && width > 1) {
     b.scratch.assign(q.begin(), q.end());
     left = b.scratch;
   }
@@ -252,8 +258,8 @@ bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float
   return true;
 }
 
-// Draws children for every node of the deepest level, or for the text; `row` is the first row of their logits. Returns
-// false if drafting ends here.
+// Draws children for every node of the deepest level, or for the text if nothing is drafted. `row` is the first row of
+// the logits of these nodes. Returns false if drafting ends here.
 bool Stepper::draft_level(SequenceStep& step, int64_t row) {
   const size_t first = step.level, last = step.drafted.size();
   const int64_t parents = step.depth == 0 ? 1 : static_cast<int64_t>(last - first);
@@ -270,8 +276,8 @@ bool Stepper::draft_level(SequenceStep& step, int64_t row) {
                step.confidences, static_cast<int>(buffers_->num_steps), static_cast<int>(buffers_->active.size())));
 }
 
-// Sets the input of the draft's next pass. A chain continues from its last token. A tree is fed whole again, because a
-// level's tokens must not see each other and the mask can only separate tokens of one pass.
+// Sets the input of the draft's next pass. A chain continues from its last token. A tree is fed whole again, because
+// tokens of a level must not see each other and the mask can only separate tokens of one pass.
 void Stepper::add_feed(SequenceStep& step) {
   Sequence& s = *step.sequence;
   step.feed_parents.clear();
@@ -290,8 +296,8 @@ void Stepper::add_feed(SequenceStep& step) {
   buffers_->extensions.push_back({s.draft_id_, step.feed, step.feed_rows, step.feed_parents});
 }
 
-// Runs one pass of one draft over the steps in `active`, all of which use it. Returns false, with every cache restored,
-// if it threw.
+// Runs one pass of one draft for the sequences in `active`, all of which use this draft. If the pass throws, restores
+// every cache and returns false; if `active` has only one sequence, it also loses its draft.
 bool Stepper::draft_pass(std::span<const size_t> active) {
   Buffers& b = *buffers_;
   CausalModel& draft = *draft_of(*b.steps[active.front()].sequence);
@@ -332,8 +338,9 @@ void Stepper::draft_tokens() {
   }
 }
 
-// Records the time of a draft pass that also prefilled `more` tokens beyond those it drafted after, where these are
-// worth counting: a prompt's, or those of plain steps.
+// Records the time of a draft pass. `more` is the number of tokens that it prefilled in addition to the last one of
+// each sequence; 0 if no sequence prefilled more than two tokens. With `more` > 0, the time beyond that of a usual
+// draft pass is recorded as prefill.
 void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   const int batch = static_cast<int>(buffers_->num_steps);
   if (more == 0) return costs.record_draft(batch, seconds);
@@ -368,7 +375,7 @@ void Stepper::draft_with(CausalModel& draft) {
       if (costs && clock_)
         record_draft(*costs, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(b.active.size()));
     } else {
-      // Only the sequences whose own pass throws lose their draft.
+      // Runs each sequence alone, so that only the sequences whose own pass throws lose their draft.
       for (const size_t i : b.active)
         b.steps[i].drafting = b.steps[i].drafting && draft_pass({&i, 1}) && draft_level(b.steps[i], 0);
     }

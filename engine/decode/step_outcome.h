@@ -12,23 +12,25 @@
 namespace specdec::decode {
 
 struct StepOutcome {
-  KDecision decision;             // how the draft model's K was chosen
-  std::vector<int32_t> emitted;   // accepted + 1 tokens; empty if the sequence failed
-  int drafted = 0, accepted = 0;  // positions; of a tree its depth, and the kept part of that
-  // Counted here if the tokens were drafted from the text; `drafted` is then 0, so that it counts the draft model
-  // alone.
+  KDecision decision;            // how the draft model's K was chosen
+  std::vector<int32_t> emitted;  // accepted + 1 tokens; empty if the sequence failed
+  // Numbers of positions. For a tree: its depth, and the depth that was kept.
+  int drafted = 0, accepted = 0;
+  // The same counts for tokens drafted from the text; `drafted` and `accepted` are then 0, because they count only the
+  // draft model.
   int suffix_drafted = 0, suffix_accepted = 0;
   std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
-  std::vector<double> observed;  // what the controller learnt from: the overlaps, or 1 for kept and 0 for refused
+  // The values that the controller learned from: the overlaps, or 1 for kept and 0 for rejected tokens.
+  std::vector<double> observed;
   // The shadow draft's overlaps at the same positions; empty if it did not run or failed.
   std::vector<double> shadow_overlaps;
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if the request wants them
-  std::optional<PositionLogprobs> rejected;  // the draft model's first refused token
+  std::optional<PositionLogprobs> rejected;  // the draft model's first rejected token, if the request wants it
   // Set if the sequence cannot continue; its tokens and caches are then as before the step. Error(kUsage) means that
-  // its own logits processors leave no token; the models are fine.
+  // the request's logits processors leave no token; the models are fine.
   std::exception_ptr failure;
 
-  // Clears everything but the decision, which a draft held from an earlier step keeps.
+  // Clears everything but the decision, because a held draft keeps the decision of the step that drew it.
   void clear() {
     emitted.clear();
     drafted = accepted = suffix_drafted = suffix_accepted = 0;

@@ -1,5 +1,5 @@
-// The shadow draft: a second draft on trial, whose overlap with the target is measured at the reached positions, where
-// p is already known.
+// Scores the shadow draft, a second draft on trial. Its overlap with the target is measured at the reached positions,
+// where p is already known.
 #include <string>
 
 #include "base/log.h"
@@ -14,8 +14,8 @@ void Stepper::end_shadow(Sequence& s) {
   s.drafting_.shadow = nullptr;
 }
 
-// Runs before the commit: tokens_ still ends at the text, the target's rows hold p (logits if greedy), and the logits
-// processors can be rewound.
+// Runs before the commit. At this point tokens_ does not hold this step's tokens, the target's rows hold p (logits if
+// greedy), and the logits processors can still be rewound.
 void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
   if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;

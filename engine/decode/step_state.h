@@ -1,4 +1,4 @@
-// Stepper's internal state, which one phase of a step hands to the next.
+// Stepper's internal state, which the phases of a step share.
 #pragma once
 
 #include <algorithm>
@@ -10,25 +10,25 @@
 
 namespace specdec::decode {
 
-// One sequence's part of a step. Drafted tokens are the nodes of a tree, level by level; a chain has one node per
+// Holds one sequence's part of a step. Drafted tokens are the nodes of a tree, level by level. A chain has one node per
 // level.
 struct Stepper::SequenceStep {
   Sequence* sequence = nullptr;
-  int limit = 0;  // at most this many levels in this step
+  int limit = 0;  // largest number of levels in this step
   bool drafting = false;
-  bool rests = false;                     // draft_rest_ was above 0: the draft pauses
+  bool rests = false;                     // the draft pauses in this step (draft_rest_)
   bool from_text = false;                 // drafted by Sequence::suffix_, so there is no q
   int64_t before = 0;                     // tokens.size() at the start of the step
   size_t q_row = 0;                       // its first row in Buffers::q
-  int64_t p_row = 0;                      // its first of nodes + 1 rows in Buffers::target_rows
+  int64_t p_row = 0;                      // first of its nodes + 1 rows in Buffers::target_rows
   int depth = 0;                          // number of drafted levels
   size_t level = 0;                       // first node of the deepest level
   std::vector<int32_t> drafted, parents;  // by node; parent −1 is the text
-  std::vector<size_t> q_of;               // by node: the row it was drawn from, relative to q_row
+  std::vector<size_t> q_of;               // by node: the row its token was drawn from, relative to q_row
   size_t num_q = 0;
-  int32_t rules_node = -1;                  // node up to which rules_ has seen the tokens
+  int32_t rules_node = -1;                  // last node whose token rules_ has seen
   std::vector<int32_t> rules_path;          // scratch of advance_rules_to()
-  std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; no parents: a chain
+  std::vector<int32_t> pass, pass_parents;  // the target's input: [last token, nodes…]; parents empty for a chain
   std::vector<int32_t> feed, feed_parents;  // input of the draft's next pass
   int64_t feed_rows = 0;
   std::vector<double> confidences, ratios;
@@ -36,14 +36,13 @@ struct Stepper::SequenceStep {
   VerifyResult result;
 
   bool chain() const { return from_text || !sequence->controller_ || sequence->controller_->tree().empty(); }
-  // Returns the verification rule. A draft from the text has no q, so only the rules that let the target draw apply to
-  // it.
+  // Returns the verification rule. A draft from the text has no q, so its rule must let the target draw.
   VerifyRule rule() const {
     return from_text && sequence->drafting_.verify != VerifyRule::kCoupled ? VerifyRule::kTarget
                                                                            : sequence->drafting_.verify;
   }
-  // Whether a drafted token is accepted as often as the overlap says. If not, the controller learns from which tokens
-  // were kept.
+  // Returns whether a drafted token is accepted with a probability equal to the overlap. If not, the controller learns
+  // from which tokens were kept.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   // Sets `out` to the nodes on the path from the text to `node`.
   void path_to(int32_t node, std::vector<int32_t>& out) const {
@@ -56,7 +55,7 @@ struct Stepper::SequenceStep {
     for (int32_t at = parents[node]; at >= 0; at = parents[static_cast<size_t>(at)]) ++depth;
     return depth;
   }
-  // Removes the deepest level, as if drafting had ended before it. Returns false if there is no level.
+  // Removes the deepest level, as if drafting had ended before it. Returns false if there is no level to remove.
   bool cut_level() {
     if (depth == 0) return false;
     while (!drafted.empty() && depth_of(drafted.size() - 1) == depth) drafted.pop_back();
@@ -68,8 +67,8 @@ struct Stepper::SequenceStep {
     rules_node = -1;
     return true;
   }
-  // Advances the logits processors to the state after a node. One level down costs one push, any other move the whole
-  // path.
+  // Advances the logits processors to the state after a node. A move to a child pushes one token; any other move
+  // rewinds and pushes the whole path.
   void advance_rules_to(int32_t node) {
     if (!sequence->rules_ || node == rules_node) return;
     if (node >= 0 && parents[static_cast<size_t>(node)] == rules_node) {
@@ -89,11 +88,11 @@ struct Stepper::Buffers {
   std::vector<size_t> active;
   std::vector<KController*> controllers;
   std::vector<Extension> extensions;
-  int64_t draft_reads = 0;  // what remains of step()'s draft_reads
+  int64_t draft_reads = 0;  // the part of step()'s draft_reads that is left
   LogitRows draft_rows, target_rows;
   std::vector<float> q, scratch;
-  // The target's rows of one step before logits processors and sampling options; filled if log-probabilities are
-  // wanted.
+  // The target's logits of one sequence's nodes, before logits processors and sampling options; filled only if
+  // log-probabilities are requested.
   std::vector<float> raw;
   std::vector<int32_t> ids;
   std::vector<int64_t> places;

@@ -16,8 +16,8 @@ Error no_token_left() {
 
 }  // namespace
 
-// Verifies with one-hot p and q: a drafted token is kept if it is the arg max, and the next token is the arg max. Only
-// reached rows are examined.
+// Verifies with one-hot p and q: a drafted token is kept if it is the arg max. The next token is the arg max after the
+// last kept token. Only reached rows are examined.
 void Stepper::verify_greedy(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -29,7 +29,7 @@ void Stepper::verify_greedy(SequenceStep& step) {
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
     while (child >= 0 && step.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
-    // Counts a reached position without a drafted token as 0: this node has no children, though its neighbours have.
+    // A reached position without a drafted token counts as 0: this node has no children, but others of its level have.
     if (static_cast<int>(s.outcome_.overlaps.size()) < step.depth)
       s.outcome_.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
     if (child < 0) {
@@ -53,7 +53,8 @@ void Stepper::verify_sampled(SequenceStep& step) {
     const std::span<float> p = b.target_rows.row(step.p_row + static_cast<int64_t>(i));
     step.advance_rules_to(static_cast<int32_t>(i) - 1);
     if (s.rules_ && !s.rules_->apply(p)) {
-      std::fill(p.begin(), p.end(), 0.f);  // the node may never be reached; drawing from this row throws
+      // The node may never be reached. If it is, drawing from this row throws.
+      std::fill(p.begin(), p.end(), 0.f);
       dead = true;
     } else {
       distribution(p, s.options().sampling, p, b.ids);
@@ -70,7 +71,9 @@ void Stepper::verify_sampled(SequenceStep& step) {
   if (step.chain()) step.result.node = static_cast<int32_t>(step.result.accepted) - 1;
 }
 
-// For sampled text: records the overlap at each reached position and whether the token drafted there was kept.
+// Scores sampled text at each reached position. Records the overlap and the drafted token's ratio min(1, p / q). If the
+// rule does not accept by overlap, records whether the token was kept instead of the ratio. Drafts from the text have
+// no overlap.
 void Stepper::score_positions(SequenceStep& step) {
   Sequence& s = *step.sequence;
   const VerifyInput& in = buffers_->input;
@@ -80,7 +83,7 @@ void Stepper::score_positions(SequenceStep& step) {
     const double was_kept = kept >= 0 ? 1.0 : 0.0;
     if (step.from_text) {
       step.ratios.push_back(was_kept);
-    } else if (child < 0) {  // neighbours of this node have children, but it has none
+    } else if (child < 0) {  // other nodes of this level have children, but this one has none
       s.outcome_.overlaps.push_back(0);
       step.ratios.push_back(0);
     } else {
@@ -137,7 +140,8 @@ void Stepper::hold(SequenceStep& step) {
   held.confidences = step.confidences;
 }
 
-// Runs one pass over the last token of every sequence and its drafted tokens.
+// Runs one pass of the target over every sequence's last token and drafted tokens. If it throws, rolls back every
+// sequence and holds its draft for the next step.
 void Stepper::target_pass() {
   Buffers& b = *buffers_;
   b.extensions.clear();
@@ -174,8 +178,8 @@ void Stepper::verify_all() {
       target_pass();
       fits = true;
     } catch (const CacheFull&) {
-      // Cutting a level is the same as a draft that stopped one level earlier: whether it fits is known before it is
-      // drawn.
+      // Cutting a level keeps the target's distribution: whether a level fits is known before its tokens are drawn, so
+      // drafting could as well have stopped before it.
       if (b.num_steps > 1 || !b.steps[0].cut_level()) throw;
       b.steps[0].sequence->held_.reset();
     }

@@ -16,7 +16,8 @@ uint64_t hash_of(std::span<const int32_t> run) {
 }  // namespace
 
 std::span<const int32_t> SuffixDrafter::propose(std::span<const int32_t> tokens, int count) {
-  for (; indexed_ < tokens.size(); ++indexed_)  // a run that ends at `indexed_` is followed by a token
+  // The run that ends with the text is left out, since no token follows it yet.
+  for (; indexed_ < tokens.size(); ++indexed_)
     for (size_t i = 0; i < std::size(kLengths); ++i)
       if (const auto length = static_cast<size_t>(kLengths[i]); indexed_ >= length)
         ends_[i].at[hash_of(tokens.subspan(indexed_ - length, length))] = static_cast<int32_t>(indexed_);

@@ -1,6 +1,6 @@
-// Drafts without a model: proposes the tokens that followed when the text's last tokens occurred in it before (prompt
-// lookup, Saxena 2023; suffix decoding, Oliaro et al. 2024, arXiv 2411.04975). Needs no pass, and pays where answers
-// repeat their prompt: code edits, quotes, extraction, loops.
+// Drafts without a model: if the text's last tokens occurred in it before, proposes the tokens that followed there
+// (prompt lookup, Saxena 2023; suffix decoding, Oliaro et al. 2024, arXiv 2411.04975). Needs no pass, and pays where
+// answers repeat their prompt or themselves: code edits, quotes, extraction, loops.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace specdec::decode {
 
-// Drafts for one sequence. Remembers where each run of kShortest, 2 · kShortest, 4 · kShortest tokens last ended; takes
-// about 150 bytes per token.
+// Drafts for one sequence. Remembers where each run of kShortest, 2 · kShortest and 4 · kShortest tokens last ended.
+// Takes about 150 bytes per token.
 class SuffixDrafter {
  public:
   static constexpr int kShortest = 3;
 
-  // Proposes at most `count` tokens to follow `tokens`: those after the latest earlier occurrence of the longest known
-  // suffix; a proposal that reaches the text's end repeats itself. Empty if the last kShortest tokens never occurred
-  // before. `tokens` must begin with those of the previous call. The span is valid until the next call.
+  // Proposes at most `count` tokens to follow `tokens`. It looks for the longest known suffix and returns the tokens
+  // after its latest earlier occurrence. A proposal that reaches the end of the text continues with its own beginning.
+  // Returns an empty span if the last kShortest tokens never occurred before. `tokens` must begin with the tokens of
+  // the previous call. The span is valid until the next call.
   std::span<const int32_t> propose(std::span<const int32_t> tokens, int count);
 
  private:

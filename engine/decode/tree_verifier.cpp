@@ -34,7 +34,8 @@ VerifyResult keep_until(const VerifyInput& input, int32_t node, int32_t next) {
   return {depth_of(input, node), next, node};
 }
 
-// Emits tokens drawn by draw(depth, p) and walks down the tree as long as they were drafted.
+// Draws tokens with draw(depth, p) and walks down the tree as long as the drawn token was drafted. The first
+// token that was not drafted becomes the next token.
 template <class Draw>
 VerifyResult follow(const VerifyInput& input, const Draw& draw) {
   int32_t node = -1;
@@ -47,7 +48,7 @@ VerifyResult follow(const VerifyInput& input, const Draw& draw) {
   }
 }
 
-// The traversal rule's tree, from which rejected leaves are removed one by one.
+// Runs the traversal rule on a tree, from which it removes rejected leaves one by one.
 class Traversal {
  public:
   explicit Traversal(const VerifyInput& input)
@@ -74,7 +75,7 @@ class Traversal {
  private:
   struct Node {
     Row p, d;
-    double r = 1;          // acceptance probability of the path to this node
+    double r = 1;          // probability of accepting the path to this node
     bool reduced = false;  // p is the residual after rejected children
   };
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node + 1)]; }
@@ -124,8 +125,8 @@ int32_t next_child(const VerifyInput& input, int32_t node, int32_t from) {
   return -1;
 }
 
-// At each node, tries the children in order: each is tested against what the rejected siblings left of p, and was drawn
-// from what they left of q.
+// Tries the children of each node in order. p and d allow for the siblings rejected so far: p is the residual that they
+// leave, and d is q without them, from which the next child was drawn.
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) {
   int32_t node = -1;
   Row p, d, left;

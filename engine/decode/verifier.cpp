@@ -15,7 +15,7 @@ double residual_mass(double r, std::span<const float> p, std::span<const float> 
   return total;
 }
 
-// Draws y ~ norm([r·p − q]_+). If rounding leaves nothing of that, p and q are equal and p is drawn from instead.
+// Draws y ~ norm([r·p − q]_+). If rounding makes this residual zero, p and q are equal, and y is drawn from p.
 int32_t draw_residual(double r, std::span<const float> p, std::span<const float> q, Randomness& randomness,
                       std::vector<float>& scratch) {
   const double mass = residual(r, p, q, scratch);

@@ -1,6 +1,6 @@
-// The interface to CUDA. Everything that needs libtorch_cuda is in one shared library, which is loaded at the first use
-// of a CUDA device, so that a process that runs on the CPU starts without the CUDA half of LibTorch. With
-// SPECDEC_CUDA=OFF every call reports that CUDA is not built in.
+// The interface to CUDA. Everything that needs libtorch_cuda is in one shared library, libspecdec_cuda.so, which is
+// loaded at the first use of a CUDA device. A process that runs on the CPU therefore starts without the CUDA half of
+// LibTorch. In a build with SPECDEC_CUDA=OFF, every call reports that CUDA is not built in.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@ namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 
-// Functions of the shared library, with plain C types. Pointers are device memory; launches go to the current stream of
-// `device` and return a CUDA error code (0 = launched).
+// The functions of the shared library, with plain C types. Data pointers point to device memory. Launches go to the
+// current stream of `device` and return a CUDA error code; 0 means launched.
 struct CudaLibrary {
   int32_t version;            // must equal kCudaLibraryVersion
   int32_t (*device_count)();  // 0 if there is no driver or no device
   int32_t (*memory)(int32_t device, int64_t* free_bytes, int64_t* total_bytes);
   const char* (*error_text)(int32_t code);
-  // out[r, :] = round(x[r, :] / sqrt(mean(x²) + eps)) · weight; x, out [rows, n].
+  // Computes out[r, :] = round(x[r, :] / sqrt(mean(x²) + eps)) · weight, where round() rounds to `dtype`; x, out [rows,
+  // n].
   int32_t (*rms_norm)(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows,
                       int64_t n, void* out);
   int32_t (*silu_mul)(CudaDtype dtype, int32_t device, const void* gate, const void* up, int64_t n, void* out);
@@ -27,13 +28,13 @@ struct CudaLibrary {
 };
 inline constexpr int32_t kCudaLibraryVersion = 2;
 
-// Loads the library at the first call. Throws Error(kDevice) with the reason: not built in, LibTorch without CUDA, or
-// library missing.
+// Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has
+// no CUDA half, or the library is missing or of another version.
 const CudaLibrary& cuda_library();
 
-// Returns the number of usable devices. If it is 0, `reason` (if given) says why (not built in, no driver, …). Looks
-// for a driver first, so it costs nothing without one. Call it before other ATen work, because ATen checks only once
-// whether there is a CUDA half.
+// Returns the number of usable CUDA devices. If it is 0, `reason` (if given) is set to the cause (not built in, no
+// driver, …). Checks for a driver first, so that nothing is loaded without one. Call it before any other ATen work,
+// because ATen checks only once whether its CUDA half is loaded.
 int cuda_device_count(std::string* reason = nullptr);
 
 }  // namespace specdec::kernels

@@ -25,7 +25,8 @@ std::atomic<bool>& forced() {
 
 enum class Variant { kRef, kCpu, kCuda };
 
-// Our kernels need plain memory: one device, one dtype that they know, no gradients. Everything else runs on ATen.
+// Returns the variant for these inputs. Our own kernels need all inputs on one device, in one dtype that they support,
+// and without gradients. Everything else runs on ATen (kRef).
 Variant choose(std::initializer_list<const at::Tensor*> inputs) {
   if (reference_forced()) return Variant::kRef;
   const at::Tensor& first = **inputs.begin();

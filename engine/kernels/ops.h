@@ -1,8 +1,8 @@
-// The operations of a decoder as free functions. ops_ref.cpp (ATen, differentiable) defines the correct results;
+// The operations of a decoder as free functions. ops_ref.cpp (ATen, differentiable) defines the correct results.
 // dispatch.cpp picks a faster variant by device, dtype and whether gradients are needed. SPECDEC_KERNELS=ref in the
-// environment forces the reference. `out`: if undefined, a new tensor is returned; if defined, the result is written
-// there (it must have the result's shape and dtype and be contiguous; not with gradients). Letters: B batch, S queries,
-// L keys, H heads, G kv heads, D head_dim, E hidden, V vocabulary.
+// environment forces the reference. If `out` is undefined, an operation returns a new tensor. If `out` is defined, the
+// result is written there; it must be contiguous, with the shape and dtype of the result, and gradients are not
+// supported. Letters in shapes: B batch, S queries, L keys, H heads, G kv heads, D head_dim, E hidden, V vocabulary.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,11 +11,12 @@
 
 namespace specdec::kernels {
 
-// Returns rows of `table` [V, E] for ids [...] int64: [..., E].
+// Returns the rows of `table` [V, E] for ids [...] int64, as [..., E].
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out = {});
 
-// Returns x / sqrt(mean(x²) + eps) in fp32, times offset + weight. x [..., E], weight [E]. Rounded to x's dtype before
-// the multiplication (Llama) or after it (Gemma, whose 1 + weight does not fit in bf16; OLMo 2).
+// rms_norm() returns x / sqrt(mean(x²) + eps), computed in fp32, times offset + weight; x [..., E], weight [E]. By
+// default, the quotient is rounded to x's dtype before the multiplication (Llama). With rounds_last, only the product
+// is rounded (OLMo 2, and Gemma, whose 1 + weight does not fit in bf16).
 struct NormOptions {
   NormOptions(double eps, double offset = 0, bool rounds_last = false)
       : eps(eps), offset(offset), rounds_last(rounds_last) {}
@@ -25,20 +26,20 @@ struct NormOptions {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options,
                     const at::Tensor& out = {});
 
-// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. With up to 16 rows on a CPU each row is
-// bit-identical to the row alone. `weight` may be packed (pack, quantise_int8); it is then unpacked as a whole first,
-// so decoding does not use this function for packed weights.
+// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, each row is
+// bit-identical to the same row computed alone. `weight` may be packed by pack() or quantise_int8(). It is then first
+// unpacked as a whole, so decoding does not use this function for packed weights.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                   const at::Tensor& out = {});
 
-// Rotates the pairs (d, d + R/2) of the first R values of each head by the position's angles. x [..., S, H, D]; cos,
-// sin [..., S, R/2] fp32, R <= D; cos and sin may carry a common factor.
+// Returns x with the pairs (i, i + R/2) of the first R values of each head rotated by the angles of their position. x
+// [..., S, H, D]; cos, sin [..., S, R/2] fp32; R <= D. cos and sin may include a common factor.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out = {});
 
-// Returns softmax(cap(scale · q kᵀ)) v with cap(s) = soft_cap · tanh(s / soft_cap); query head h reads kv head h / (H /
-// G). q [B, S, H, D], k and v [B, G, L, D] -> [B, S, H, D]. allowed: [B or 1, S, L] bool; undefined = causal with the
-// last query at the last key (query s sees keys 0 .. L - S + s). A window keeps only the last `window` of the keys that
-// a query may see.
+// attention() returns softmax(cap(scale · q kᵀ)) v with cap(s) = soft_cap · tanh(s / soft_cap). Query head h reads kv
+// head h / (H / G). q [B, S, H, D], k and v [B, G, L, D] -> [B, S, H, D]. `allowed` is bool [B or 1, S, L]. If it is
+// undefined, attention is causal with the last query at the last key (query s sees keys 0 .. L - S + s). With a window,
+// a query sees only the last `window` of the keys that it may see.
 struct AttentionOptions {
   double scale = 0;     // 0: 1 / sqrt(D)
   double soft_cap = 0;  // 0: no cap
@@ -47,25 +48,26 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed = {},
                      const AttentionOptions& options = {}, const at::Tensor& out = {});
 
-// silu(gate) · up (SwiGLU).
+// Returns silu(gate) · up (SwiGLU).
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out = {});
-// gelu(gate) · up, with the tanh form of gelu.
+// Returns gelu(gate) · up, with the tanh form of gelu.
 at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out = {});
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out = {});  // cap · tanh(x / cap)
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out = {});
 
-// Quantise a matrix to int8 with scales, on a CPU: fp32 or bf16 [N, K] -> [N, pack_row_bytes(K)] kChar in the layout of
-// kernels/cpu/cpu.h; and back to fp32. Symmetric: the error is at most half a scale, which is 1/254 of the largest
-// weight of its group.
+// Quantises a matrix to int8 with scales on a CPU: fp32 or bf16 [N, K] -> kChar [N, pack_row_bytes(K)] in the layout of
+// kernels/cpu/cpu.h. dequantise_int8() converts it back to fp32. Quantisation is symmetric: the error of a weight is at
+// most half a scale, about 1/254 of the largest weight of its group.
 at::Tensor quantise_int8(const at::Tensor& matrix);
 at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k);
-// Pack a matrix into the stream that a product reads, on a CPU: fp32 or bf16 [N, K] -> [N, pack_row_bytes(K)] kByte,
-// exactly; and back.
+// Packs a matrix on a CPU into the layout in which products read it (kernels/cpu/cpu.h): fp32 or bf16 [N, K] -> kByte
+// [N, pack_row_bytes(K)]. unpack() restores exactly the same values.
 at::Tensor pack(const at::Tensor& matrix);
 at::Tensor unpack(const at::Tensor& packed, int64_t k, at::ScalarType dtype);
 
 bool reference_forced();
-// Overrides the environment, for parity tests and benches. Must not be called during a pass.
+// Turns the reference variants on or off, overriding SPECDEC_KERNELS. For parity tests and benchmarks; must not be
+// called during a pass.
 void force_reference(bool on);
 
 }  // namespace specdec::kernels

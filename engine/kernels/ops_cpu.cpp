@@ -1,4 +1,5 @@
-// The CPU variants of the operations on tensors. bf16 is widened, computed in fp32 and rounded once.
+// Implements the CPU variants of the operations on tensors. bf16 inputs are widened to fp32, and results are rounded
+// once at the end.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace specdec::kernels::cpu {
 namespace {
 
 at::Tensor wide(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
-// Returns fp32 memory for a result: `out` itself if possible.
+// Returns fp32 memory for a result: `out` itself if it is contiguous fp32, else a new tensor.
 at::Tensor result_buffer(const at::Tensor& out) {
   return out.scalar_type() == at::kFloat && out.is_contiguous()
              ? out
@@ -45,7 +46,8 @@ void by_dtype(const at::Tensor& weight, const F& f) {
   weight.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
 }
 
-// Returns the addresses of the blocks of `heads` contiguous [slots, d], one head after the other.
+// Cuts `heads` contiguous matrices [slots, d] into blocks of kBlockSlots slots and returns the blocks' addresses, one
+// head after the other.
 template <class T>
 std::vector<const void*> blocks_of(const at::Tensor& x, int64_t heads, int64_t slots, int64_t d) {
   std::vector<const void*> out;
@@ -151,7 +153,7 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
-// Runs f(begin, end) over blocks of a packed matrix's outputs, on several threads.
+// Splits the n outputs of a packed matrix at block borders and runs f(begin, end) on each part, on several threads.
 template <class F>
 void over_outputs(int64_t n, int64_t k, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);

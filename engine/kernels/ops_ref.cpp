@@ -1,5 +1,5 @@
-// The reference variants: ATen, differentiable, for every device and dtype. bf16 and fp16 round where transformers
-// rounds.
+// Implements the reference variants with ATen: differentiable, for every device and dtype. bf16 and fp16 results are
+// rounded at the same steps as in transformers.
 #include <cmath>
 #include <limits>
 
@@ -47,8 +47,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 namespace {
 
-// Returns the mask [B or 1, S, L] bool, or nothing if plain causal attention (or a single query that sees all keys)
-// needs none.
+// Returns the mask as bool [B or 1, S, L]. Returns nothing if no mask is needed: for plain causal attention, or for a
+// single query that sees all keys.
 std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int64_t keys, const at::Tensor& allowed,
                                        int64_t window) {
   const bool narrow = window != 0 && window < keys;
@@ -59,7 +59,7 @@ std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int
     return mask.unsqueeze(0);
   }
   if (!narrow) return allowed;
-  // Counts the visible keys from each key to the end.
+  // Counts, for each key, the visible keys from this key to the end.
   const at::Tensor from_here_on = allowed.to(at::kInt).flip(-1).cumsum(-1).flip(-1);
   return allowed.logical_and(from_here_on <= window);
 }

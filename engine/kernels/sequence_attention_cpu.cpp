@@ -1,5 +1,5 @@
-// Causal attention of whole sequences on the CPU, with gradients; training and evaluation use it. ATen's flash
-// attention passes every block to a general matrix product, which is mostly overhead for heads of 8 to 64 values.
+// Implements causal attention of whole sequences on the CPU, with gradients, for training and evaluation. ATen's flash
+// attention calls a general matrix product for every block, which is mostly overhead for heads of 8 to 64 values.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 at::Tensor unit_inner(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
-// Calls f(call, sequence, kv head) for every sequence and kv head, each on one thread with its own workspace, so that
-// sums never depend on the number of threads.
+// Calls f(call, sequence, kv head) for every sequence and kv head. Each call runs on one thread, so that sums never
+// depend on the number of threads. Each thread has its own workspace.
 template <class F>
 void for_each_head(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                    const at::Tensor& rows, float scale, const F& f) {
@@ -64,7 +64,8 @@ struct SequenceAttention : torch::autograd::Function<SequenceAttention> {
                                                  torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], dout = upstream[0].contiguous(), dq = at::empty_like(q);
-    // Laid out as [B, L, G, D] in memory, which is the order in which the projections' gradients read it.
+    // These gradients are stored as [B, L, G, D] in memory, the order in which the gradients of the projections read
+    // them.
     const auto like_keys = [&] {
       return at::empty({k.size(0), k.size(2), k.size(1), k.size(3)}, k.options()).transpose(1, 2);
     };

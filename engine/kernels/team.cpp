@@ -23,7 +23,8 @@ void Barrier::wait(int size) {
     round_.store(round + 1, std::memory_order_release);
     return;
   }
-  // Spinning pays while the others run; if one of them has lost its core, this thread yields its own.
+  // Spinning is fastest while the other threads run. After 4000 spins another thread has probably lost its core, so
+  // this thread yields its own.
   for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
     spins < 4000 ? relax() : static_cast<void>(sched_yield());
   }

@@ -1,4 +1,5 @@
-// The variants that dispatch.cpp chooses from. They have the arguments of ops.h; `out` is always defined except in ref.
+// Declares the variants from which dispatch.cpp chooses. They have the arguments of ops.h; only in ref may `out` be
+// undefined.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,9 +21,11 @@ at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out);
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 }  // namespace ref
 
-// For a CPU: fp32 or bf16 (arithmetic in fp32, rounded once at the end), no gradients.
+// CPU variants for fp32 and bf16. Arithmetic is fp32, and results are rounded once at the end. They do not compute
+// gradients, except sequence_attention().
 namespace cpu {
-inline constexpr int64_t kMaxRows = 16;  // of linear and attention; with more rows ATen's blocked products are faster
+// Maximum number of rows of linear() and attention(); with more rows ATen's blocked products are faster.
+inline constexpr int64_t kMaxRows = 16;
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out);
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
@@ -30,13 +33,13 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
                const AttentionOptions& options, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
-// Causal attention with as many queries as keys, fp32, without window or soft cap; scale 0: 1 / sqrt(D).
-// Differentiable.
+// Computes causal attention with as many queries as keys, in fp32, without window or soft cap; scale = 0 means 1 /
+// sqrt(D). Differentiable.
 at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 }  // namespace cpu
 
-// For CUDA: fp32, bf16 or fp16 (arithmetic in fp32), no gradients, on the current stream. Norms are Llama's only, and
-// rope rotates whole heads.
+// CUDA variants for fp32, bf16 and fp16, on the current stream. They compute in fp32 and have no gradients. rms_norm()
+// has only Llama's form (no offset, rounding before the multiplication), and rope() rotates only whole heads.
 namespace cuda {
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);

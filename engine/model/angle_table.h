@@ -1,4 +1,5 @@
-// Caches cosines and sines by position between passes. A thread runs few models (target, draft), each with few ropes.
+// Caches rope cosines and sines by position between passes. Each thread keeps only the last few tables, because it runs
+// few models (target, draft) with few rope settings each.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class AngleTable {
   bool fits(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) const {
     return rope_rescale_ == rope_rescale && head_dim_ == head_dim && rope_ == rope;
   }
-  int64_t half() const { return half_; }  // R/2
+  int64_t half() const { return half_; }  // R/2 (rope.h)
   // Writes half() cosines and half() sines of a position, the same values as rope_angles().
   void copy(int64_t position, float* cos, float* sin);
 

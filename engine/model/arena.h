@@ -7,10 +7,12 @@
 
 namespace specdec::model {
 
-// A block of memory cut into buffers. It grows and never shrinks, so a warm pass allocates nothing.
+// A block of memory cut into buffers. It grows and never shrinks, so passes allocate nothing once it is large enough.
 class Arena {
  public:
-  template <class... Cut>  // takes pairs (float*&, count)
+  // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Buffers of earlier calls
+  // become invalid.
+  template <class... Cut>
   void cut(Cut&&... cuts) {
     size_t total = 0;
     const auto add = [&](float*&, int64_t count) { total += rounded(count); };

@@ -40,7 +40,7 @@ void BlockPool::grow(int64_t count) {
            : at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
   blocks_.resize(static_cast<size_t>(first + count));
   free_.reserve(blocks_.size());
-  // Descending, so that lower blocks are taken first.
+  // Descending, so that take() returns lower block numbers first.
   for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {
     at(block).slab = static_cast<int32_t>(slabs_.size());
     if (host) at(block).address = static_cast<std::byte*>(memory.mutable_data_ptr()) + (block - first) * block_bytes_;
@@ -54,7 +54,7 @@ int64_t BlockPool::available() const {
 }
 
 int32_t BlockPool::take() {
-  // Growing by half leaves little unused.
+  // Grows by half of the present size, so that little memory stays unused.
   if (free_.empty() && !bounded()) grow(std::max<int64_t>(4, num_blocks() / 2));
   int32_t block = oldest_;
   if (!free_.empty()) {
@@ -147,7 +147,7 @@ void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slo
     return;
   }
   const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
-                row = stride / kTokens;  // bytes of one head and of one of its slots
+                row = stride / kTokens;  // bytes of one head of one layer and side, and of one slot
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
 }

@@ -200,7 +200,8 @@ void refuse_unsupported(const Json& config, const Family& family, const std::str
                     names.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Writes what parse_layers and parse_arithmetic read, per layer where other readers of this family understand that.
+// Writes the settings that parse_layers() and parse_arithmetic() read. A setting is written layer by layer only if
+// other engines can read that form for this model family.
 void write_layers(const DecoderConfig& config, const Family& family, Json& out) {
   const LayerConfig first = config.layers.empty() ? LayerConfig{} : config.layers.front();
   if (family.biases == Biases::kFlag) out["attention_bias"] = first.qkv_bias;
@@ -220,7 +221,7 @@ void write_layers(const DecoderConfig& config, const Family& family, Json& out) 
                          family.windows == Windows::kUnrotated;
   if (by_switch) out["use_sliding_window"] = window != 0;
   if (window != 0) out["sliding_window"] = window;
-  // If it were absent, the family's default would apply.
+  // Writes null, because the family's default would apply if the key were absent.
   if (window == 0 && (family.windows == Windows::kAll || by_switch)) out["sliding_window"] = nullptr;
   if (family.windows == Windows::kUpper) out["max_window_layers"] = lowest;
   if (family.windows == Windows::kUpper || family.windows == Windows::kUnrotated ||
@@ -277,7 +278,7 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(
       json_int(config, "bos_token_id", {.low = 0, .high = out.vocab_size - 1, .fallback = -1}, where, kKind));
-  // It is often −1 or beyond the vocabulary, and nothing here needs it.
+  // pad_token_id is often −1 or outside the vocabulary. It is then ignored, because nothing here needs it.
   const int64_t pad = json_int(
       config, "pad_token_id",
       {.low = std::numeric_limits<int32_t>::min(), .high = std::numeric_limits<int32_t>::max(), .fallback = -1}, where,
@@ -321,7 +322,7 @@ Json to_json(const DecoderConfig& config) {
   write_layers(config, family, out);
   if (config.bos_id >= 0) out["bos_token_id"] = config.bos_id;
   if (config.pad_id >= 0) out["pad_token_id"] = config.pad_id;
-  // If it were absent, the family's default would apply, which lies beyond a small vocabulary.
+  // Writes null, because the family's default would apply if the key were absent, and it is outside a small vocabulary.
   if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;

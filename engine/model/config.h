@@ -1,5 +1,6 @@
-// The shape of a decoder, read from a Hugging Face config.json. A model family is data: a row in families.cpp and flags
-// here. Only header-only types of LibTorch are used, so that the parser links without LibTorch (fuzzing).
+// The configuration of a decoder, read from a Hugging Face config.json. A model family is described by data: a row in
+// families.cpp and the flags here. Only header-only types of LibTorch are used, so that the parser can be fuzzed
+// without linking LibTorch.
 #pragma once
 
 #include <torch/headeronly/core/ScalarType.h>
@@ -13,12 +14,12 @@
 
 namespace specdec::model {
 
-// How positions rotate queries and keys; the formulas are in rope.h.
+// Describes how positions rotate queries and keys; rope.h names the sources of the formulas.
 struct RopeConfig {
   enum class Kind { kDefault, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
   Kind kind = Kind::kDefault;
   double theta = 10000;
-  double factor = 1;                                 // used by every scaling
+  double factor = 1;                                 // scaling factor of every kind except kDefault
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   // Context length before scaling: for llama3, yarn and longrope original_max_position_embeddings, for dynamic
   // max_position_embeddings.
@@ -33,25 +34,25 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// How a checkpoint stores its matrices (quantised.h); they are dequantised while loading.
+// Describes how a checkpoint stores its matrices (formats: quantised.h). They are dequantised while loading.
 struct Quantisation {
   enum class Method { kNone, kFp8, kGptq, kAwq };
   Method method = Method::kNone;
   int64_t bits = 4;                               // gptq: 4 or 8; awq: 4
-  int64_t group_size = 0;                         // inputs that share a scale; 0: all inputs
+  int64_t group_size = 0;                         // number of inputs that share a scale; 0: all inputs
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
 };
 
 enum class Activation { kSilu, kGeluTanh };
-// Norms of queries and keys before rotation: of each head, or of all heads as one row.
+// The norm of queries and keys before rotation: none, of each head, or of all heads as one row.
 enum class QkNorm { kNone, kHead, kProjection };
 enum class LayerRope { kNone, kGlobal, kLocal };
 
 struct LayerConfig {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   bool input_norm = true, mlp_norm = true;                // before attention, before the feed-forward part
-  bool attention_out_norm = false, mlp_out_norm = false;  // of their results, before the residual is added
+  bool attention_out_norm = false, mlp_out_norm = false;  // after attention, after the feed-forward part
   QkNorm qk_norm = QkNorm::kNone;
   LayerRope rope = LayerRope::kGlobal;
   // A query sees the last `window` of its keys, its own included; 0: all keys.
@@ -66,36 +67,36 @@ struct DecoderConfig {
   int64_t max_position = 2048;
   double rms_norm_eps = 1e-5;
   double norm_offset = 0;  // norms multiply by offset + weight
-  // bf16, fp16: round after the multiplication by the weight, not before.
+  // In bf16 and fp16, norms round after the multiplication by the weight instead of before it.
   bool norm_rounds_last = false;
   RopeConfig rope, local_rope;
   Activation activation = Activation::kSilu;
   double embedding_scale = 1;  // factor of embeddings, rounded to the dtype
-  // Scores are divided by the square root of this; 0: head_dim.
+  // Attention scores are divided by the square root of this value; 0 means head_dim.
   double attention_scalar = 0;
-  // Replace x by cap · tanh(x / cap), for scores and for logits; 0: no cap.
+  // Soft caps of attention scores and of logits: x becomes cap · tanh(x / cap). 0: no cap.
   double attention_soft_cap = 0, final_soft_cap = 0;
   int64_t num_experts = 0, experts_per_token = 0, expert_intermediate_size = 0;
   bool normalise_experts = true;  // the weights of the chosen experts sum to 1
   bool tie_embeddings = false;
-  // Token ids that the head scores, ascending; empty: all. The others get −inf (draft_vocab.h).
+  // Token ids that the head scores, ascending; all others get −inf (draft_vocab.h). Empty: the head scores all ids.
   std::vector<int32_t> draft_vocab;
   std::vector<LayerConfig> layers;               // size num_layers
   Quantisation quantisation;                     // the checkpoint's; a loaded decoder has none
-  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's own (config dtype/torch_dtype)
+  at::ScalarType dtype = at::ScalarType::Float;  // of the checkpoint; in a loaded decoder side_dtype()
   std::vector<int32_t> eos_ids;                  // union of config.json and generation_config.json
   int32_t bos_id = -1, pad_id = -1;              // -1: none
 
-  double attention_scale() const;  // factor of scores
+  double attention_scale() const;  // factor of attention scores
 };
 
 // Returns "float32", "bfloat16" or "float16", the names in config.json. Throws Error(kInternal) for other types.
 const char* dtype_name(at::ScalarType dtype);
 
-// Throws Error(kModel) that names file and key if anything is missing, out of range, unsupported (such as an unknown
-// model_type) or inconsistent.
+// Parses a config.json; `where` names the file in messages. Throws Error(kModel) that names file and key if anything is
+// missing, out of range, unsupported (such as an unknown model_type) or inconsistent.
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where);
-// Reads config.json, and generation_config.json for EOS ids.
+// Reads config.json, and the EOS ids of generation_config.json if that file exists.
 DecoderConfig load_decoder_config(const std::filesystem::path& directory);
 // Returns a config.json that transformers, vLLM and SGLang can load. Settings that differ by layer are written per
 // layer (layer_types, …), so that a model keeps its meaning when layers are removed.

@@ -1,5 +1,5 @@
-// The differences between model families, as data: one row each. Read by config.cpp, rope_config.cpp and
-// parameters.cpp.
+// Describes the differences between model families as data, with one row per family. config.cpp, rope_config.cpp and
+// parameters.cpp read it.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace specdec::model {
 
 enum class Biases {
   kNever,
-  kFlag,  // q, k, v and o have them if attention_bias of config.json says so
-  kQkv    // q, k and v always have them, o never; attention_bias is not read
+  kFlag,  // q, k, v and o have biases if attention_bias in config.json is true
+  kQkv    // q, k and v always have biases, o never; attention_bias is not read
 };
 enum class Norms { kBefore, kAfter, kAround };  // where attention and the feed-forward part are normalised
 // Which layers have a sliding window.
@@ -25,11 +25,11 @@ enum class Windows {
 };
 struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.<experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
-  // Key of the experts' width in config.json; null: it is intermediate_size, and there are no dense layers.
+  // Key of the experts' width in config.json. Null: the width is intermediate_size, and every layer has experts.
   const char* width = nullptr;
 };
 
-// One family. All members after the first two are transformers' defaults for what config.json leaves out.
+// Describes one family: its properties, and transformers' defaults for the keys that config.json may leave out.
 struct Family {
   const char *model_type, *architecture;
   double theta = 10000, rms_norm_eps = 1e-6;
@@ -49,27 +49,27 @@ struct Family {
   int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
   bool local_rope = false;        // layers with a window rotate by rope_local_base_freq
   bool unrotated_layers = false;  // config.json may have no_rope_layers
-  // Scales embeddings by sqrt(hidden_size); config.json has query_pre_attn_scalar and soft caps.
+  // Embeddings are scaled by sqrt(hidden_size), and config.json has query_pre_attn_scalar and soft caps.
   bool gemma = false;
   double attention_soft_cap = 0, final_soft_cap = 0;
   bool fused = false;                 // checkpoints store qkv_proj and gate_up_proj
-  int64_t original_max_position = 0;  // 0: max_position_embeddings
+  int64_t original_max_position = 0;  // default of original_max_position_embeddings; 0: max_position_embeddings
   ExpertNames experts = {};
 };
 
-// Throws Error(kModel) that lists the supported families.
+// Returns the row of this model_type. Throws Error(kModel) that lists the supported families if there is none.
 const Family& find_family(const std::string& model_type, const std::string& where);
 
-// Implemented in rope_config.cpp: rope settings of config.json in both forms (rope_theta with rope_scaling;
-// rope_parameters).
+// Parses and writes the rope settings of config.json in both forms: rope_theta with rope_scaling, and rope_parameters.
+// Implemented in rope_config.cpp.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out);
 void write_rope(const DecoderConfig& config, const Family& family, Json& out);
 
-// Implemented in quantisation_config.cpp: quantization_config of config.json.
+// Parses quantization_config of config.json. Implemented in quantisation_config.cpp.
 Quantisation parse_quantisation(const Json& config, const std::string& where);
 
-// Implemented in draft_vocab_config.cpp: the ids of a reduced head, written as "0-255,300,302-310" (ascending) under a
-// key of our own. Returns an empty list if the key is absent.
+// Parses and writes the ids of a reduced head, as text such as "0-255,300,302-310" (ascending) under a key of our own,
+// specdec_draft_vocab. If the key is absent, returns an empty list. Implemented in draft_vocab_config.cpp.
 std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, const std::string& where);
 void write_draft_vocab(const std::vector<int32_t>& draft_vocab, Json& out);
 

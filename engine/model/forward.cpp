@@ -43,7 +43,8 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
-// Runs the experts with the largest router probabilities and sums their results weighted by these. h is [..., E].
+// Runs, for each row of h [..., E], the experts with the largest router probabilities and returns the sum of their
+// results, weighted by these probabilities.
 at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at::Tensor& h) {
   const at::Tensor rows = h.reshape({-1, config.hidden_size});
   auto [weights, chosen] = ops::linear(rows, w.router).to(at::kFloat).softmax(-1).topk(config.experts_per_token, -1);
@@ -147,7 +148,8 @@ void check_part(const DecoderConfig& config, const SequencePart& part) {
   }
 }
 
-// All parts' rows as flat tensors on the decoder's device.
+// The rows of all parts as flat tensors on the decoder's device; logit_rows are the indices of the rows that need
+// logits.
 struct FlatBatch {
   at::Tensor ids, positions, logit_rows;
 };
@@ -165,8 +167,8 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   return {upload(ids), upload(positions), upload(logit_rows)};
 }
 
-// Returns [1, T, L]: everything cached before this pass, and what the tree mask allows within it. Undefined without a
-// tree mask.
+// Returns the mask [1, T, L] of a part: each token sees all keys cached before this pass, and the keys of this pass
+// that the tree mask allows. Undefined without a tree mask.
 at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   if (!part.tree_mask.defined()) return {};
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -174,7 +176,7 @@ at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
 }
 
-// Returns the rotations of each part under the scaling of its cache.
+// Returns the rotations of all tokens of the pass, each part under the rope scaling of its cache.
 PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
                                const at::Tensor& positions) {
   const auto angles = [&](const RopeConfig& rope) {

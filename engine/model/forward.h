@@ -13,31 +13,31 @@
 
 namespace specdec::model {
 
-// Called with the residual stream after `layer` layers ([T, E] or [B, S, E], the weights' dtype); layer 0 is the
-// embedding. Used by EAGLE-3 taps.
+// Is called with the residual stream after the first `layer` layers, [T, E] or [B, S, E] in the weights' dtype; layer 0
+// is the embedding. For taps of hidden states such as those of EAGLE-3.
 using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidden)>;
 
-// Runs a teacher-forced pass without a cache, differentiable. tokens [B, S] int64, right-padded (the mask is causal, so
-// padding never affects earlier positions); positions [B, S] int64 or undefined (0..S-1); segment [B, S] int64 or
-// undefined: tokens attend only to equal segments (packed rows). Rope scalings that depend on the length use the
-// batch's longest position (rope.h). Returns logits [B, S, V] in the weights' dtype, or [B, S, D] with a reduced
-// vocabulary (config.draft_vocab; spread_logits).
+// forward() of a TrainBatch runs a differentiable teacher-forced pass without a cache. tokens [B, S] int64 are
+// right-padded; the mask is causal, so padding never affects earlier positions. positions are [B, S] int64, or
+// undefined for 0..S-1. segment is [B, S] int64 or undefined: tokens attend only to tokens of the same segment (packed
+// rows). Rope scalings that depend on the length use the batch's longest position (rope.h). Returns logits [B, S, V] in
+// the weights' dtype, or [B, S, D] with a reduced vocabulary of D ids (config.draft_vocab; spread_logits()).
 struct TrainBatch {
   at::Tensor tokens = {}, positions = {}, segment = {};
 };
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 
-// The same pass in two parts, for callers that need the logits of some positions, or of a few at a time: with a large
-// vocabulary they are most of the pass. last_hidden() returns the residual stream [B, S, E] after the last layer,
-// head_logits() the logits [..., V] (or [..., D]) of any of its rows [..., E].
+// Runs the same pass in two parts, for callers that need the logits of only some positions, or of a few positions at a
+// time. With a large vocabulary the logits are most of the cost of a pass. last_hidden() returns the residual stream
+// [B, S, E] after the last layer. head_logits() returns the logits [..., V] (or [..., D]) of any of its rows [..., E].
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
 
-// Input of an incremental pass over several sequences at once (flat batch). Each part appends its tokens to its cache
-// and gets logits for its last `num_logits` tokens. tree_mask: [T, T] bool over the part's own tokens (true = may
-// attend); undefined = causal. A sliding window counts the keys that a token may see, so the tokens of a branch have
-// the window that they would have alone. positions: explicit, or empty for cache length + 0..T-1. A cache may appear
-// only once in a pass.
+// One sequence's part of an incremental pass over several sequences at once (flat batch). The pass appends the part's T
+// tokens to its cache and returns logits for the last `num_logits` of them. tree_mask: bool [T, T] over the part's own
+// tokens (true = may attend); undefined = causal. positions: explicit, or empty for cache length + 0..T-1. A sliding
+// window counts only the keys that a token may see, so the tokens of a branch have the same window as they would have
+// alone. A cache may appear only once in a pass.
 struct SequencePart {
   KvCache* cache = nullptr;
   std::span<const int32_t> tokens = {};
@@ -45,11 +45,12 @@ struct SequencePart {
   at::Tensor tree_mask = {};
   std::vector<int64_t> positions = {};
 };
-// Runs the pass and returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order; −inf outside
-// config.draft_vocab. Commits the caches. Never computes gradients. fp32, bf16 and int8 on a CPU use
-// engine/kernels/cpu: a row's logits are bit-identical whatever rows, parts and threads it shares the pass with, and
-// whether its context was prefilled token by token or at once. Throws Error(kData) for a token id outside the
-// vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or positions).
+// Runs the pass, commits its tokens to the caches and returns fp32 logits [Σ num_logits, V] on the decoder's device, in
+// the order of the parts, with −inf outside config.draft_vocab. Never computes gradients. On a CPU, fp32, bf16 and int8
+// use engine/kernels/cpu. A row's logits are then bit-identical, whatever other rows, parts and threads take part in
+// the pass, and whether its context was prefilled token by token or at once. Throws Error(kData) for a token id outside
+// the vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or
+// positions).
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {});
 
 }  // namespace specdec::model

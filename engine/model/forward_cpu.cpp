@@ -24,7 +24,7 @@ namespace {
 namespace cpu = kernels::cpu;
 using kernels::Member;
 
-// Up to this many rows, every thread normalises all of them itself: that is cheaper than a barrier.
+// With up to this many rows, every thread normalises all rows itself, which is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
 constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
@@ -91,8 +91,9 @@ class Pass {
     }
   }
 
-  // Returns the number of threads. A thread pays if its share of a stage (five per layer) takes longer than a barrier,
-  // about 1.5 µs. Rough speeds of one core: 20 GB/s of weights, 40 products per nanosecond.
+  // Returns the number of threads. Another thread pays off if each thread's share of a stage (five stages per layer)
+  // takes longer than a barrier, about 1.5 µs. Assumed speeds of one core: 20 GB/s of weights, 40 products per
+  // nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
     const double nanoseconds =
@@ -110,14 +111,14 @@ class Pass {
     const at::Tensor& weight;  // [outputs, inputs]
     const at::Tensor* bias = nullptr;
   };
-  // [count, width] values, which are overwritten, or added to.
+  // [count, width] values, which a product overwrites or, with `add`, is added to.
   struct Output {
     float* values;
     int64_t width;
     bool add = false;
   };
 
-  // Computes these columns of input · weightᵀ + bias.
+  // Computes columns [columns.first, columns.second) of input · weightᵀ + bias.
   void product(const Member& member, const Input& in, const Matrix& matrix, std::pair<int64_t, int64_t> columns,
                const Output& out) const {
     const at::Tensor& w = matrix.weight;
@@ -145,7 +146,8 @@ class Pass {
     }
   }
 
-  // Every member converts the inputs to integers itself: that is cheaper than a barrier.
+  // Computes a product with int8 weights. Every member converts all inputs to integers itself, which is cheaper than a
+  // barrier.
   void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
     call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
     for (int64_t left = call.rows; left > 0;
@@ -155,7 +157,8 @@ class Pass {
     }
   }
 
-  // Returns this member's columns of n. Blocks of packed matrices stay whole if that divides the work evenly enough.
+  // Returns this member's range of the n columns. Blocks of packed matrices stay whole if there are enough of them to
+  // divide the work evenly.
   static std::pair<int64_t, int64_t> columns_of(const Member& member, int64_t n) {
     return member.part(n, n >= 16 * cpu::kPackOutputs * member.size ? cpu::kPackOutputs : 8);
   }
@@ -165,7 +168,8 @@ class Pass {
                       static_cast<float>(config_.norm_offset), n, out);
   }
 
-  // Returns the normalised rows, as far as this member may read them; without a weight the rows themselves.
+  // Returns the rows of the residual stream after the norm, or the rows themselves if there is no weight. This member
+  // may read all of them.
   const float* norm(const Member& member, const at::Tensor& weight) const {
     if (!weight.defined()) return x_;
     const int64_t e = config_.hidden_size;
@@ -177,7 +181,7 @@ class Pass {
     return out;
   }
 
-  // Adds a matrix product to the residual stream, through a norm if there is one.
+  // Adds a matrix product to the residual stream. If out_norm is defined, the product is normalised first.
   void join(const Member& member, const Input& in, const Matrix& matrix, const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
@@ -193,7 +197,8 @@ class Pass {
     member.barrier();
   }
 
-  // Normalises (if by head) and rotates the heads `part` (a range of values) of row r of queries or keys.
+  // Rotates the heads of row r of queries or keys that lie in `part`, a range of values. With QkNorm::kHead, normalises
+  // each head first.
   void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
                     std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;
@@ -212,12 +217,13 @@ class Pass {
     for (int64_t c = part.first; c < part.second; c += d) kernels_.narrow(row + c, d, to + c * BlockPool::kTokens);
   }
 
-  // Returns the offset of a layer's keys or values within a block.
+  // Returns the offset, in elements, of a layer's keys or values within a block.
   int64_t side_offset(int64_t layer, bool keys) const {
     return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens;
   }
 
-  // Computes queries, keys and values of whole heads, rotates them, and writes keys and values to the caches.
+  // Computes this member's heads of queries, keys and values, rotates queries and keys, and writes keys and values to
+  // the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
     const LayerWeights& w = decoder_.weights.layers[static_cast<size_t>(layer)];
     const LayerConfig& flags = config_.layers[static_cast<size_t>(layer)];
@@ -255,7 +261,7 @@ class Pass {
     const auto scale = static_cast<float>(config_.attention_scale()),
                cap = static_cast<float>(config_.attention_soft_cap);
     const std::vector<cpu::Visible>& visible = pass_.visible.at(config_.layers[static_cast<size_t>(layer)].window);
-    // Interleaved, because later rows of a prompt see more keys.
+    // Members take units in turn, because later rows of a prompt see more keys and take longer.
     for (int64_t unit = member.id; unit < static_cast<int64_t>(pass_.groups.size()) * kv; unit += member.size) {
       const PassRows::Group& group = pass_.groups[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
@@ -293,8 +299,8 @@ class Pass {
     join(member, {gate_, i, count_}, {w.down, &w.down_bias}, w.mlp_out_norm);
   }
 
-  // Chooses the experts of each row and their weights, ordered by expert, so that an expert's matrices stay in the CPU
-  // cache for all of its rows.
+  // Lists the chosen experts of each row and their weights in choices_. The list is sorted by expert, so that an
+  // expert's matrices stay in the CPU cache for all of its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
     std::vector<int64_t>& order = lists_.order;
@@ -360,7 +366,7 @@ class Pass {
     const int64_t e = config_.hidden_size, vocab = decoder_.weights.lm_head.size(0);
     const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = columns_of(member, vocab);
-    // Rows are processed in blocks, which each member normalises itself.
+    // Rows are processed in blocks. Each member normalises all rows of a block itself and computes its own columns.
     const auto wanted = static_cast<int64_t>(pass_.logit_rows.size());
     const int64_t block = count_ <= kPrivateRows ? count_ : std::max<int64_t>(1, count_ / member.size);
     float* own = normed_ + member.id * block * e;
@@ -398,7 +404,7 @@ class Pass {
     logits(member);
   }
 
-  float embedding_scale() const {  // rounded like the weights
+  float embedding_scale() const {  // rounded to the weights' dtype
     T narrow;
     float wide = static_cast<float>(config_.embedding_scale);
     kernels_.narrow(&wide, 1, &narrow);
@@ -414,7 +420,7 @@ class Pass {
     int64_t row, place, expert;
     float weight;
   };
-  // All passes of a thread share these lists, so that a warm pass allocates nothing.
+  // Lists that all passes of a thread share, so that later passes reuse their memory and allocate nothing.
   struct Lists {
     PassRows rows;
     std::vector<Choice> choices;
@@ -430,7 +436,7 @@ class Pass {
   std::vector<Choice>& choices_ = lists_.choices;
   int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, score_count_ = 0, fixed_count_ = 0;
   bool mixed_ = false, branched_ = false;
-  std::array<bool, 2> uses_ = {false, false};  // whether a layer uses the global, the local rope
+  std::array<bool, 2> uses_ = {false, false};  // {global, local}: whether any layer uses this rope
   std::array<int64_t, 2> half_ = {0, 0};
   int threads_ = 1;
   float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *branch_, *router_, *scores_, *fixed_, *logits_;

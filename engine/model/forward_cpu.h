@@ -1,14 +1,16 @@
-// The incremental pass on plain memory, which decode and verify run on a CPU.
+// Declares the incremental pass on plain memory, which decoding and verification run on a CPU.
 #pragma once
 
 #include "engine/model/forward.h"
 
 namespace specdec::model {
 
-// Whether cpu_pass() can run: fp32, bf16 or int8 weights on a CPU (norms, embeddings and caches fp32 or bf16), caches
-// of the embeddings' dtype, and the reference not forced.
+// Returns whether cpu_pass() can run. It needs contiguous fp32 or bf16 weights on a CPU; matrices may also be packed or
+// int8. Caches must have the dtype of the embeddings, no layer may have both experts and mlp_out_norm, and the
+// reference variants must not be forced.
 bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
-// The caller must have checked the arguments. Returns the logits of all rows of lm_head.
+// Runs the pass and commits its tokens to the caches. The caller must have checked the arguments. Returns fp32 logits
+// [Σ num_logits, rows of lm_head].
 at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
 }  // namespace specdec::model

@@ -20,7 +20,7 @@ KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType 
 KvCache::KvCache(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
 
 KvCache::~KvCache() {
-  // Releases the last block first, because a block is useless without those before it.
+  // Releases the last block first, so that the pool also reuses it first: a block is useless without those before it.
   for (; !table_.empty(); table_.pop_back()) pool_->release(table_.back());
 }
 
@@ -119,7 +119,7 @@ void KvCache::publish() {
   if (!tenant_) return;
   for (; published_ < length_ / kTokens; ++published_) {
     const int64_t first = published_ * kTokens, last = first + kTokens - 1;
-    if (positions_[static_cast<size_t>(last)] != last) return;  // a tree: only in a chain the position equals the index
+    if (positions_[static_cast<size_t>(last)] != last) return;  // part of a tree; in a chain, position = index
     const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_),
                                          tokens().subspan(static_cast<size_t>(first), kTokens));
     set(published_, block);

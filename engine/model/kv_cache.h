@@ -30,19 +30,20 @@ class KvCache {
   // Returns [G, length, D], a copy or a view.
   at::Tensor keys(int64_t layer) const { return pool_->gather(table_, layer, 0, length_); }
   at::Tensor values(int64_t layer) const { return pool_->gather(table_, layer, 1, length_); }
-  // The table as attention reads it, in host memory: for each block [layers, 2, G, kTokens, D].
+  // Returns the addresses of the table's blocks in host memory, as attention reads them; each block is [layers, 2, G,
+  // kTokens, D].
   std::span<void* const> blocks() const { return addresses_; }
 
   // Drops all tokens from `length` on and releases their blocks. Throws Error(kInternal) if length > length().
   void truncate(int64_t length);
-  // Keeps the first `length` tokens, followed by those at `places`, which are in [length, length()) and ascend. Throws
-  // Error(kInternal) otherwise.
+  // Keeps the first `length` tokens and, after them, the tokens at `places`, which are in [length, length()) and
+  // ascend. Throws Error(kInternal) otherwise.
   void keep(int64_t length, std::span<const int64_t> places);
   // Returns a cache of the first `length` tokens that shares their blocks and everything known about them. Throws
   // Error(kInternal) if length > length().
   KvCache prefix(int64_t length) const;
-  // Makes room for `capacity` tokens, in blocks that no other cache holds from length() on. Throws as BlockPool::take()
-  // does.
+  // Makes room for `capacity` tokens. The slots from length() on then lie in blocks that no other cache holds. Throws
+  // as BlockPool::take() does.
   void reserve(int64_t capacity);
   // Returns how many blocks a pass over `count` tokens takes at most. `anew`: the pass may rewrite the whole text
   // (rescaled_pass.h).
@@ -58,9 +59,9 @@ class KvCache {
   // Publishes the blocks that are full now; must be called between passes.
   void publish();
 
-  // For texts whose rope scaling depends on their length (rope.h). rope_rescale() is the scaling of the cached content;
-  // record() keeps the tokens at [length, length + T), so that the content can be recomputed. Empty positions mean that
-  // they follow the slots.
+  // For texts whose rope scaling depends on their length (rope.h). rope_rescale() is the scaling of the cached content.
+  // record() remembers the tokens at [length, length + T), so that the content can be recomputed. Empty `positions`
+  // mean that each position equals its slot.
   int64_t rope_rescale() const { return rope_rescale_; }
   void set_rope_rescale(int64_t rope_rescale);  // throws Error(kInternal) unless the cache is empty or has this scaling
   bool records() const { return tenant_.has_value(); }
@@ -73,8 +74,8 @@ class KvCache {
  private:
   PrefixKey key_of(int64_t block) const;   // `block` is an index into the table
   void set(int64_t index, int32_t block);  // index <= table_.size()
-  // Makes a block of the table safe to write to after its first `num_slots` slots: copies it if it is shared, else
-  // unpublishes it.
+  // Makes a block of the table safe to write to and keeps its first `num_slots` slots: if the block is shared, copies
+  // these slots to a new block, else unpublishes it.
   void own(int64_t index, int64_t num_slots);
   std::shared_ptr<BlockPool> pool_;
   std::vector<int32_t> table_;

@@ -30,7 +30,8 @@ int64_t read_number(const std::string& file) {  // −1 if the file is absent or
   return in >> value ? value : -1;
 }
 
-// Returns the lesser of what the kernel can give now and what this control group may still take.
+// Returns the smaller of two limits: the memory that the kernel can still give, and the memory that this control group
+// may still use.
 int64_t available_host_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
   std::ifstream in("/proc/meminfo");

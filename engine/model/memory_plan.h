@@ -1,4 +1,5 @@
-// Plans the memory of both models and their caches before loading, and checks it against what the device has.
+// Plans the memory of both models and their caches before loading, and checks the plan against the device's available
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,14 @@ struct MemoryPlan {
   std::string text() const;  // such as "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
-// Returns the bytes of all weights. kChar counts the matrices as int8 with their scales and everything else in
-// side_dtype().
+// Returns the bytes of all weights. For kChar, the matrices of products count as int8 with their scales, and everything
+// else as side_dtype().
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
-// What is to be held in memory: both models, and caches of sequences × tokens_per_sequence for each of them.
+// Describes what must fit into memory: both models and, for each of them, caches of `sequences` × tokens_per_sequence
+// tokens.
 struct MemoryRequest {
   const DecoderConfig& target;
   at::ScalarType target_dtype;  // dtypes as given to load_decoder()
@@ -34,20 +36,21 @@ struct MemoryRequest {
   at::Device device;
 };
 MemoryPlan plan_memory(const MemoryRequest& request);
-// Fits a plan to the memory. If it does not fit as requested, the caches are reduced, down to a quarter and at least
-// one sequence of full length (answers are then preempted when they are full); else the draft's weights become int8, on
-// a CPU and if `narrow_draft`; else the draft is left out. If even that does not fit, the plan is returned as
-// requested, and check_memory() refuses it. cache_bytes: for both models together, instead of sequences × tokens; 0:
-// not given. Throws Error(kUsage) if it does not hold one sequence.
+// fit_memory() fits a plan to the available memory. If the request does not fit, the caches are reduced, but not below
+// a quarter of the request or below one sequence of full length; sequences are then preempted when the caches are full.
+// If that is not enough, the draft's weights become int8, on a CPU and if `narrow_draft`. If that is not enough either,
+// the draft is left out. If even that does not fit, the plan is returned as requested, and check_memory() throws.
+// cache_bytes, if not 0, is the size of both models' caches together, instead of sequences × tokens. Throws
+// Error(kUsage) if cache_bytes does not hold one sequence. `available` replaces the device's available bytes.
 struct FittedMemory {
   MemoryPlan plan;
   bool draft = false;
   at::ScalarType draft_dtype = at::kFloat;
-  std::string given_up;  // a sentence for people about what was reduced; "": nothing
+  std::string given_up;  // user-readable sentence about what was reduced; empty: nothing
 };
 FittedMemory fit_memory(const MemoryRequest& request, int64_t cache_bytes, bool narrow_draft,
                         std::optional<int64_t> available = {});
-// Throws Error(kDevice) that says what does not fit and what to do.
+// Throws Error(kDevice) if the plan does not fit; the message says what does not fit and what to do.
 void check_memory(const MemoryPlan& plan);
 
 }  // namespace specdec::model

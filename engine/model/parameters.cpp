@@ -19,7 +19,7 @@ class ParameterList {
     add(name, weight, {out, in}, true);
     if (bias) all.push_back({name + ".bias", bias, {out}, name + ".bias", 0, out});
   }
-  // Declares the matrices from index `first` on to be parts of one stored tensor, in this order.
+  // Marks the matrices from index `first` on as parts of one stored tensor, in this order.
   void join(size_t first, const std::string& name) {
     int64_t rows = 0;
     for (size_t i = first; i < all.size(); ++i) {
@@ -96,8 +96,8 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     const Layer layer{name, config, family, flags, w};
     if (flags.input_norm) list.add(name + "input_layernorm", w.input_norm, {e});
     add_attention(list, layer);
-    // In Llama post_attention_layernorm is the norm before the feed-forward part; in Gemma and OLMo it is the norm of
-    // attention's result.
+    // In Llama, post_attention_layernorm is the norm before the feed-forward part; in Gemma and OLMo, it is the norm of
+    // the attention's result.
     if (flags.attention_out_norm) list.add(name + "post_attention_layernorm", w.attention_out_norm, {e});
     if (flags.mlp_norm)
       list.add(name + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"), w.mlp_norm,

@@ -8,7 +8,7 @@
 
 namespace specdec::model {
 
-// The context of a block: whose it is, and what precedes it.
+// The context of a block: its tenant, its rope scaling, and the block before it.
 struct PrefixKey {
   uint64_t tenant = 0;       // a tenant finds only its own blocks
   int64_t rope_rescale = 0;  // KvCache::rope_rescale()
@@ -20,12 +20,15 @@ class PrefixIndex {
  public:
   explicit PrefixIndex(int64_t block_tokens) : block_tokens_(static_cast<size_t>(block_tokens)) {}
   void resize(size_t num_blocks);  // blocks are numbered from 0 to num_blocks − 1
-  // Returns the block with this key and these tokens, or −1. Hashes only say where to look; tokens are compared.
+  // Returns the block with this key and these tokens, or −1. Key and tokens are compared too, so equal hashes never
+  // give a wrong block.
   int32_t find(const PrefixKey& key, std::span<const int32_t> tokens) const;
-  // `tokens` must be a whole block. Does nothing if another block has the same hash; that one stays in the index.
+  // Adds a block; `tokens` must be a whole block. If another block has the same hash, that block stays in the index and
+  // this one is not added.
   void insert(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
   void erase(int32_t block);  // does nothing if the block is not in the index
-  // Identifies the block's content together with everything before it. Never reused; 0: not in the index.
+  // Returns a number that identifies the block's content together with everything before it. A number is never reused;
+  // 0: the block is not in the index.
   uint64_t serial(int32_t block) const { return entries_[static_cast<size_t>(block)].serial; }
   size_t size() const { return by_hash_.size(); }
 
@@ -38,7 +41,7 @@ class PrefixIndex {
     return std::span(tokens_).subspan(static_cast<size_t>(block) * block_tokens_, block_tokens_);
   }
   size_t block_tokens_;
-  std::vector<Entry> entries_;   // by block
+  std::vector<Entry> entries_;   // indexed by block
   std::vector<int32_t> tokens_;  // [blocks, block_tokens]
   std::unordered_map<uint64_t, int32_t> by_hash_;
   uint64_t last_serial_ = 0;

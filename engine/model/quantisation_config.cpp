@@ -1,5 +1,5 @@
-// Parses quantization_config of config.json, which says how a checkpoint is packed. Anything not listed here is refused
-// by name.
+// Parses quantization_config of config.json, which says how a checkpoint stores its matrices. Formats that are not
+// listed here are refused with an error that names them.
 #include "engine/model/families.h"
 
 namespace specdec::model {
@@ -68,7 +68,7 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
         json_string(object, gptq ? "checkpoint_format" : "version", gptq ? "gptq" : "gemm", at, kQuantError);
     if (gptq ? format != "gptq" && format != "gptq_v2" : format != "gemm" && format != "GEMM")
       refuse_quantisation(at, method + " of format '" + format + "'");
-    out.zero_offset = format == "gptq" ? 1 : 0;  // the first format stores zero points minus one
+    out.zero_offset = format == "gptq" ? 1 : 0;  // format gptq stores zero points minus one; gptq_v2 does not
   } else {
     refuse_quantisation(at, "quant_method '" + method + "'");
   }

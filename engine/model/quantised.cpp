@@ -38,7 +38,7 @@ class Parts {
     unread_.erase(stem_ + part);
     return out;
   }
-  // Reads a part as fp32, whatever it is stored as.
+  // Reads a part that is stored as F32, BF16 or F16, and converts it to fp32.
   at::Tensor numbers(const char* part, at::IntArrayRef shape) const {
     if (!has(part)) throw Error(ErrorKind::kModel, "tensor " + stem_ + part + " is missing");
     for (const auto& [dtype, type] :
@@ -101,7 +101,7 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
   return out;
 }
 
-// The integers of GPTQ and AWQ and their scales.
+// The integers of a GPTQ or AWQ matrix and their scales.
 struct Integers {
   at::Tensor weights, zeros, scales;  // qweight, qzeros int32; scales fp32 [groups, N]
   std::vector<int32_t> group;         // group of each input
@@ -125,7 +125,8 @@ std::vector<int32_t> groups_of(const Parts& parts, const Quantisation& quantisat
   return out;
 }
 
-// `shape` is [outputs, inputs], `packed` the shape of qweight; an int32 holds `per_number` integers.
+// Reads the integers, zero points, scales and groups of a matrix. `shape` is [outputs, inputs], `packed` is the shape
+// of qweight, and an int32 holds `per_number` integers.
 Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape,
                        at::IntArrayRef packed, int64_t per_number) {
   const int64_t outputs = shape[0], inputs = shape[1];
@@ -174,7 +175,7 @@ at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::I
 
 at::Tensor read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   constexpr int64_t kPerNumber = 8;
-  constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // shift of output n % 8
+  constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // bit shift of output n % 8
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
   require_multiple(parts, outputs, kPerNumber, "outputs");
   const Integers q = read_integers(parts, quantisation, shape, {inputs, width}, kPerNumber);

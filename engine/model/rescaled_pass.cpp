@@ -8,7 +8,8 @@ namespace specdec::model {
 
 namespace {
 
-// A part with its positions and the scalings that its wanted rows need, ascending.
+// A part with explicit positions and the rope scaling of each row. `wanted` lists the scalings of the rows whose
+// results are needed, ascending and without duplicates.
 struct RescaledPart {
   SequencePart part;
   std::vector<int64_t> rescales;  // by row
@@ -18,8 +19,8 @@ struct RescaledPart {
   }
 };
 
-// With an observer all rows of the part are wanted. If no row is wanted, the last one determines the scaling of the
-// cache.
+// Plans one part. With an observer the results of all rows are wanted, otherwise those of the last num_logits rows. If
+// no row is wanted, the last row determines the scaling of the cache.
 RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observed) {
   RescaledPart out{part, {}, {}};
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -34,7 +35,7 @@ RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observe
   return out;
 }
 
-// Recomputes the cache's content under this scaling.
+// Sets the cache's scaling. If the cached tokens have another scaling, they are recomputed.
 void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   if (cache.length() != 0 && cache.rope_rescale() != rope_rescale) {
     const std::vector<int32_t> tokens(cache.tokens().begin(), cache.tokens().end());
@@ -48,8 +49,8 @@ void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   cache.set_rope_rescale(rope_rescale);
 }
 
-// Runs the part alone, once per scaling; from every pass the rows with that scaling are kept. `hidden`: [layers + 1],
-// to which the rows' states are appended, or null. Returns the wanted logits.
+// Runs the part alone, once per wanted scaling, and keeps from each pass the rows that need its scaling. Appends the
+// rows' hidden states to `hidden`, which has layers + 1 entries or is null. Returns the wanted logits.
 at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -64,7 +65,7 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     for (int64_t i = 0; i < count; ++i) {
       if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
-    // Copies rows; row 0 of the tensors is row `first` of the part.
+    // Copies the rows of this scaling. Row 0 of both tensors is row `first` of the part.
     const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {
       if (!into.defined()) into = at::zeros_like(from);
       for (const int64_t row : rows) {

@@ -7,8 +7,8 @@
 
 namespace specdec::model {
 
-// Has forward()'s arguments, result and errors. Each row with logits is computed under the scaling of a text that ends
-// there; if its cache has another scaling, the cached tokens are recomputed.
+// Has the arguments, result and errors of forward(). Computes each row with logits under the scaling of a text that
+// ends at this row. If the cache has another scaling, recomputes the cached tokens.
 at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
 // Runs one pass of checked parts, each under the scaling of its cache. Implemented in forward.cpp.

@@ -20,8 +20,9 @@ at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& plain) {
   return at::where((wave < short_wave).logical_or(wave > long_wave), stretched, between);
 }
 
-// Pairs that rotate more than beta_fast times within the original context keep their frequency; those that rotate less
-// than beta_slow times are interpolated.
+// Returns YaRN's frequencies. Pairs that rotate more than beta_fast times within the original context keep their
+// frequency. Pairs that rotate less than beta_slow times are interpolated: their frequency is divided by the factor.
+// Pairs between these limits get a blend of both.
 at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t dim, const at::Tensor& powers) {
   const auto pair_turning = [&](double turns) {
     const double context = static_cast<double>(rope.original_max_position);

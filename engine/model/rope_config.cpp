@@ -21,7 +21,8 @@ constexpr std::pair<const char*, RopeConfig::Kind> kRopeTypes[] = {
 
 bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// The surroundings of one rope's settings, with the values that apply if its own object does not set them.
+// Everything that parsing one rope object needs from outside: config.json, the family, and the values that apply if the
+// object does not set them.
 struct RopeScope {
   const Json& config;
   const Family& family;
@@ -32,7 +33,7 @@ struct RopeScope {
 RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::string& where) {
   std::string type =
       json_string(rope, "rope_type", json_string(rope, "type", "default", where, kRopeError), where, kRopeError);
-  // The first Phi-3 checkpoints have other names for longrope.
+  // The first Phi-3 checkpoints use other names for longrope.
   if (family.fused && (type == "su" || type == "yarn")) type = "longrope";
   std::string known;
   for (const auto& [name, kind] : kRopeTypes) {
@@ -155,8 +156,8 @@ Json rope_object(const RopeConfig& rope) {
 
 }  // namespace
 
-// Both forms may be present, because engines read one or the other. If they disagree, one engine would run a different
-// model, so that is an error.
+// Both forms may be present, because some engines read one and some the other. Throws Error(kModel) if they disagree,
+// because two engines would then run different models.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   const RopeScope scope{
       config,
@@ -178,7 +179,8 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
-  // `rope` holds the older form, which is complete if it has a theta and can express the newer form's scaling.
+  // Replaces `rope`, which was parsed from the older keys, by the newer form. The older form is complete if it has a
+  // theta and, unless the newer form is the default rope, a scaling. A complete older form must equal the newer form.
   const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
                         const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
@@ -203,11 +205,13 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some readers know the key only here, and some give it priority if the family has a default.
+  // Some engines read original_max_position_embeddings only at this level, and some prefer this level if the family has
+  // a default.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;
-  // transformers 5 reads rope_parameters; older readers read rope_theta and rope_scaling (absent: default).
+  // transformers 5 reads rope_parameters. Older engines read rope_theta and rope_scaling; without rope_scaling, the
+  // kind is default.
   if (config.rope.kind != RopeConfig::Kind::kDefault) out["rope_scaling"] = rope;
   rope["rope_theta"] = config.rope.theta;
   if (!family.local_rope) {

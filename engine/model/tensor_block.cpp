@@ -12,7 +12,7 @@ namespace specdec::model {
 
 TensorBlock::TensorBlock(size_t bytes) : bytes_(bytes) {
   constexpr size_t kHugePage = size_t{2} << 20;
-  const bool large = bytes >= 2 * kHugePage;  // below that, rounding up to whole pages wastes more than it gains
+  const bool large = bytes >= 2 * kHugePage;  // for less, rounding up to huge pages wastes more than it gains
   const size_t alignment = large ? kHugePage : 64,
                size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, size);

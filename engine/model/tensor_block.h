@@ -1,5 +1,5 @@
-// One block of host memory that several tensors share, on huge pages if the system offers them: a decode pass reads
-// every weight once, and with 4 KiB pages it waits for address translation as much as for data.
+// One block of host memory that several tensors share, on huge pages if the system offers them. A decode pass reads
+// every weight once, and with 4 KiB pages it waits for address translation as long as for data.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,12 +11,12 @@ namespace specdec::model {
 
 class TensorBlock {
  public:
-  explicit TensorBlock(size_t bytes);  // needs Σ padded(bytes of each tensor)
+  explicit TensorBlock(size_t bytes);  // bytes: Σ padded(bytes of each tensor)
 
   static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
   // Returns the next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive
-  // and is otherwise independent of the others (own storage, own version counter). Throws Error(kInternal) past the
-  // end.
+  // and is otherwise independent of the other tensors (own storage, own version counter). Throws Error(kInternal) past
+  // the end.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);
 
  private:

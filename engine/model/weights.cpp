@@ -25,7 +25,8 @@ namespace specdec::model {
 
 namespace {
 
-// Whether a tensor is known but not needed: a buffer of old exports, or the copy of a tied output matrix.
+// Returns whether a tensor is known but not needed: a rotary buffer of old exports, or the copy of a tied output
+// matrix.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
@@ -45,8 +46,8 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
   return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
 }
 
-// Converts to the decoder's dtype. `what` names the tensor. Throws Error(kModel) if a value is not finite or does not
-// fit.
+// Converts a tensor to the decoder's dtype. `what` names the tensor in messages. Throws Error(kModel) if a value is not
+// finite or does not fit.
 at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what) {
   if (!all_finite(tensor)) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
   at::Tensor out = tensor.to(dtype);
@@ -77,8 +78,8 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
                       : ""));
 }
 
-// Fills every parameter with make(parameter), moved to the device. On the CPU all share one block, in the order of a
-// pass.
+// Sets every parameter to make(parameter), converted to its dtype and moved to the device. On the CPU all parameters
+// share one block of memory, in the order in which a pass reads them.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
@@ -121,7 +122,7 @@ void DecoderWeights::visit(const DecoderConfig& config,
 
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
   Decoder decoder{load_decoder_config(directory), {}};
-  // Tensors to be quantised are read as fp32, so that nothing is rounded twice.
+  // For int8, tensors are read as fp32, so that nothing is rounded twice.
   const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : dtype;
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
@@ -169,7 +170,7 @@ void reduce_head(Decoder& decoder) {
   switch (head.scalar_type()) {
     case at::kChar:
       head = kernels::quantise_int8(kernels::dequantise_int8(head, k).index_select(0, index));
-      break;  // quantising again gives the same bits
+      break;  // quantising dequantised rows gives the same bits
     case at::kByte:
       head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index));
       break;
@@ -253,7 +254,7 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device de
       const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + tensor.numel() / 16384);
       kernels::run_team(static_cast<int>(threads), [&](const kernels::Member& member) {
         const auto [begin, end] = member.part(tensor.numel());
-        for (int64_t n = begin; n < end; ++n) {  // Box and Muller 1958, using one of the pair
+        for (int64_t n = begin; n < end; ++n) {  // Box and Muller 1958; uses one value of each pair
           const auto index = 2 * static_cast<uint64_t>(n);
           const double u = philox_uniform(seed, stream, index), angle = philox_uniform(seed, stream, index + 1);
           data[n] = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * angle));

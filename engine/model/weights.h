@@ -1,5 +1,5 @@
-// Decoder weights as plain structs, and how they are loaded and saved. One visit() serves loading, saving, optimisers
-// and gradient checks.
+// Holds decoder weights as plain structs, and loads and saves them. list_parameters() drives loading and saving.
+// visit() gives callers every parameter, for example for optimisers and training checkpoints.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,8 +19,8 @@ struct ExpertWeights {
   at::Tensor down;      // [E, X]
 };
 
-// Tensors that the layer's config does not have are undefined. Checkpoints that store q, k, v or gate, up as one tensor
-// (Phi-3) are split when read and joined when written.
+// Tensors that the layer's config does not have are undefined. Phi-3 checkpoints store q, k, v as one tensor, and gate,
+// up as another; these are split when read and joined when written.
 struct LayerWeights {
   at::Tensor input_norm;  // [E]
   at::Tensor q, k, v;     // [H·D, E], [G·D, E], [G·D, E]
@@ -39,7 +39,8 @@ struct DecoderWeights {
   at::Tensor embed;  // [V, E]
   std::vector<LayerWeights> layers;
   at::Tensor norm;  // [E]
-  // [V, E]; the same tensor as embed if tied; after reduce_head() only the rows of config.draft_vocab.
+  // [V, E]. If tied, it is the same tensor as embed, except in int8 decoders. After reduce_head() it has only the rows
+  // of config.draft_vocab.
   at::Tensor lm_head;
 
   // Calls f(name, tensor&) once for each parameter, in the order of a pass, with its Hugging Face name (parts of a
@@ -47,7 +48,8 @@ struct DecoderWeights {
   void visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
 };
 
-// A parameter and its place in checkpoints: rows [row, row + shape[0]) of the tensor `stored`, which has stored_rows.
+// A parameter and its place in checkpoints: rows [row, row + shape[0]) of the tensor `stored`, which has stored_rows
+// rows.
 struct Parameter {
   std::string name;
   at::Tensor* tensor;
@@ -67,32 +69,35 @@ struct Decoder {
 // Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Throws Error(kModel) for
 // missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
 // Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to int8
-// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). It
-// is for decoding on a CPU (else Error(kUsage)), and such a decoder can be neither trained nor saved.
+// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
+// int8 decoder decodes only on a CPU (else Error(kUsage)), and it can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Keeps only the head's rows that config.draft_vocab lists. Such a decoder can be neither trained nor saved.
+// If config.draft_vocab is not empty, keeps only the rows of the head that it lists. Such a decoder can be neither
+// trained nor saved.
 void reduce_head(Decoder& decoder);
-// Packs the matrices of products in place into the layout that a CPU reads fastest (kernels::pack; fp32 and bf16, an
-// even number of inputs), except a tied head, whose rows are embeddings too. Such a decoder can be neither trained nor
-// saved.
+// Packs the fp32 or bf16 matrices of products in place into the layout that a CPU reads fastest (kernels::pack). Skips
+// matrices with an odd number of inputs, and a tied head, whose rows are also the embeddings. Does nothing for other
+// dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
-// Loads a decoder for decoding: packed, and for a draft with a reduced head. A target always keeps its whole head, even
-// if its checkpoint lists a draft vocabulary.
+// load_for_decoding() loads a decoder and packs its matrices; a draft also gets a reduced head. A target always keeps
+// its whole head, even if its checkpoint lists a draft vocabulary.
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                  at::ScalarType dtype, Role role);
-// Returns the dtype of the matrices of products, which is the `dtype` it was loaded with.
+// Returns the dtype that the decoder was loaded with: that of the matrices of products.
 at::ScalarType dtype_of(const Decoder& decoder);
-// Parses "auto", "fp32", "bf16", "fp16" or "int8" (kChar).
+// Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype()
-// Returns the dtype of embeddings, norms, biases and caches for a decoder of `dtype`: `dtype` itself, or for int8 bf16
-// if the checkpoint is bf16, else fp32.
+// Returns the dtype of embeddings, norms, biases and caches for a decoder of `dtype`. For int8 this is bf16 if the
+// checkpoint is bf16, else fp32; otherwise it is `dtype` itself.
 at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config);
-// Parses "auto", "cpu" or "cuda[:i]". Throws Error(kDevice) if there is no such device.
+// Parses "auto" (CUDA if there is a device, else CPU), "cpu" or "cuda[:i]". Throws Error(kUsage) for other text,
+// Error(kDevice) if there is no such device.
 at::Device resolve_device(const std::string& flag);
 
-// Draws matrices from Normal(0, 0.02) and sets norms to one; a seed gives the same weights on every machine (Philox).
+// Returns a decoder with matrices drawn from Normal(0, 0.02), norms that multiply by one, and zero biases. A seed gives
+// the same weights on every machine (Philox).
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype);
 
 // Writes config.json and model.safetensors into an existing directory (fsynced). Tokenizer files are left to the

@@ -1,8 +1,7 @@
 // Actions are what the loop does outside the monitor: probes, redistillations, orders to the server, channel moves,
-// commands and HTTP posts. Each file of this folder handles one kind: it says what is written down about the action and
-// how it is done. An action is written down before it begins, together with the transition that asks for it. Commands
-// and URLs are not written down because they may hold secrets: an action that is still pending uses those that the
-// current check was given.
+// commands and HTTP posts. Each file of this folder handles one kind: it writes the action down and does it. An action
+// is written down before it begins, together with the transition that asks for it. Commands and URLs are not written
+// down, because they may hold secrets: a pending action uses the commands and URLs of the current check's options.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ class ActionWriter {
 
   // Adds an action that is still to be done. If an action with this key exists already, it stays as it is.
   void add(const std::string& kind, const std::string& key, Json payload);
-  // Returns a key that this transition uses only once.
+  // Returns a key for this act, which is unique as long as the transition asks for the act only once.
   std::string key_of(Act act) const;
 
   Transaction& transaction() { return transaction_; }
@@ -50,7 +49,7 @@ void write_down(const Promote& promote, ActionWriter& writer);
 void write_down(const RollBack& roll_back, ActionWriter& writer);
 void write_down(const Disable& disable, ActionWriter& writer);
 void write_down(const Enable& enable, ActionWriter& writer);
-// Nothing has to be done outside for this one: the detectors are restarted within the transaction.
+// This action does nothing outside the monitor: the detectors are restarted within the transaction.
 void write_down(const RestartDetectors& restart, ActionWriter& writer);
 void write_down_all(const std::vector<Action>& actions, ActionWriter& writer);
 
@@ -90,22 +89,22 @@ ActionOutcome run_post(const ActionEntry& action, const ActionContext& context);
 
 inline constexpr int64_t kMaxAttempts = 20;  // attempts at an action that does not finish, before it is given up
 
-// Returns whether a command was stopped by a signal or by a problem that may pass, such as a failing or full disk. It
-// then runs again at the next check, at most kMaxAttempts times. Such an exit code says nothing about the package,
-// which would otherwise be rejected, nor about the draft.
+// Returns whether a command was stopped by a signal, or failed for a reason that may pass, such as a full disk or a
+// server that does not answer (exit codes 74 and 75). It then runs again at the next check, at most kMaxAttempts times.
+// Such an exit code must not reject the package, because it says nothing about the package or the draft.
 bool is_temporary(int exit_code, const ActionEntry& action);
-// Returns the outcome of an action whose command or URL this check was not given.
+// Returns the outcome of an action whose command or URL is missing in this check's options.
 ActionOutcome not_given();
 // Runs a command for an action, with the reason of the current state in its environment.
 ChildEnd run_for(const ActionEntry& action, const ActionContext& context, std::vector<std::string> argv,
                  bool capture = false);
 
-// ---- Functions of single kinds that other files need.
+// ---- Functions of one kind that other files need.
 
 // Returns whether an alarm can be confirmed by a probe.
 bool has_probe(const Policy& policy);
 
-// Returns whether this kind is a post. Posts do not wait for the other actions, which wait for each other.
+// Returns whether this kind is a post. Posts do not wait for other actions; the other actions wait for each other.
 bool is_post(const std::string& kind);
 // Writes down one post for each webhook.
 void write_down_webhooks(const Json& event, ActionWriter& writer);

@@ -1,5 +1,5 @@
 // Describes a candidate's package and its channels for the state file, so that its actions can still be done after a
-// restart. The files of actions on candidates use it.
+// restart. All actions on candidates use it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace specdec::monitor {
 
-// Returns {store, candidates, channel, digest}, and also {draft, id} if the store holds the package.
+// Returns {store, candidates, channel, digest}, and also {draft, id} if package_in() finds the package. Throws what
+// package_in() throws.
 Json candidate_payload(const CheckOptions& options, const std::string& digest);
 
 }  // namespace specdec::monitor

@@ -16,7 +16,7 @@ struct ChannelMove {
   std::vector<std::string> argv;
 };
 
-// Returns nothing if the channel does not have to be moved or has been moved already.
+// Returns the channel move of an action, or nothing if the channel need not be moved or has been moved already.
 std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string& program) {
   const Json& p = action.payload;
   const std::string store = p.at("store"), digest = p.at("digest"), why = p.at("why");

@@ -1,6 +1,5 @@
-// Child processes run the commands of actions. Each attempt has its own files in <state>.actions/, where the child
-// leaves its exit code until it is on record. An attempt that was cut short is resumed under the same number, so
-// nothing runs twice.
+// Child processes run the commands of actions. Each attempt has its own files in <state>.actions/, where its exit code
+// stays until the state has it. An attempt that was cut short is resumed under the same number, so nothing runs twice.
 #pragma once
 
 #include <filesystem>
@@ -19,10 +18,9 @@ class ActionChildren {
   // Runs the order's command to its end, or takes the exit code that an earlier run of this attempt left. Adds the path
   // of the outcome, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
   ChildEnd run(const ActionEntry& action, ChildOrder order) const;
-  // Removes the files of an attempt once its outcome is on record.
+  // Removes the files of an attempt once its outcome is in the state.
   void forget(const ActionEntry& action) const;
-  // Removes the files of outcomes that are on record already, in case their check was killed before it could remove
-  // them.
+  // Removes the files of all outcomes that are in the state, in case a check was killed before it could remove them.
   void forget_recorded(const State& state) const;
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -18,7 +18,7 @@ ActionOutcome try_again(int code, const std::string& text) { return {.ended = fa
 
 void write_down(const LoadCandidate& load, ActionWriter& writer) {
   const CheckOptions& options = writer.context().options;
-  if (options.policy.admin.empty()) return;  // the operator puts the candidate into the channel
+  if (options.policy.admin.empty()) return;  // without --admin, the operator puts the candidate into the channel
   writer.add("load", writer.key_of(load.kAct), candidate_payload(options, load.digest));
 }
 

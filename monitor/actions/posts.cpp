@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kAlertHolds = 4 * 3600;  // seconds after which an alert that no check renews is resolved
 
-// Returns nothing if the URL is no longer given. A webhook is written down by the part of its URL that may be shown.
+// Returns the URL to post to, or null if it is no longer given. A webhook is identified by the part of its URL that may
+// be shown.
 const SecretUrl* url_of(const ActionEntry& action, const Policy& policy, SecretUrl& alerts) {
   if (action.kind == "alert") {
     if (policy.alertmanager.empty()) return nullptr;

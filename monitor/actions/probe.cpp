@@ -18,7 +18,7 @@ std::string path_of(const ActionContext& context, const char* name) {
   return absolute_path(context.children.folder()) + "/" + name;
 }
 
-// Returns nothing if no probe is given.
+// Returns the command of the probe, or nothing if no probe is set up.
 std::vector<std::string> probe_command(const ActionContext& context, bool of_speed) {
   const Policy& p = context.loop.options.policy;
   if (!p.probe.empty()) return shell(p.probe);
@@ -60,8 +60,8 @@ void take_speed(const Json& result, ActionOutcome& outcome) {
   if (low > 1) outcome.occurrence = Occurrence{Event::kWorth, outcome.text, {{"speed", measured}, {"seed", 0}}};
 }
 
-// Refutes the alarm if the drop is certainly smaller than --min-loss; confirms it if there certainly is a drop and it
-// may be larger.
+// Refutes the alarm if the drop is certainly smaller than --min-loss. Confirms the alarm if there certainly is a drop,
+// which may be as large as --min-loss. Decides nothing on fewer than kEnoughPaired requests.
 void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome) {
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);

@@ -11,7 +11,7 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns nothing if no command is given.
+// Returns the command to run, or nothing if none is given.
 std::vector<std::string> redistil_command(const CheckOptions& options) {
   const Policy& p = options.policy;
   if (!p.redistil.empty()) return shell(p.redistil);
@@ -20,8 +20,8 @@ std::vector<std::string> redistil_command(const CheckOptions& options) {
   return {options.program, "loop", "run", absolute_path(p.loop)};
 }
 
-// Looks for the result of a redistillation that succeeded: a candidate, or another package in the package's own
-// channel. A Job makes its package later.
+// Looks for the new package of a redistillation that succeeded: a candidate, or another package in the package's own
+// channel. A Job makes its package later, so a missing one is no failure then.
 std::optional<Occurrence> find_package(const LoopContext& context, bool is_job, ActionOutcome& outcome) {
   const CheckOptions& options = context.options;
   if (!options.policy.candidate.empty()) {

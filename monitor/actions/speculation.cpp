@@ -1,4 +1,4 @@
-// Turns speculation off and on by the user's commands, because the server has no such order.
+// Turns speculation off and on by the user's commands, because the server has no command for it.
 #include "monitor/actions/actions.h"
 
 namespace specdec::monitor {

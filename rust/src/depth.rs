@@ -1,12 +1,12 @@
-//! Measures how deep a compiler of JSON schemas may recurse, through nested values and from every `$ref` to its target.
+//! Measures how deep a compiler of JSON schemas may recurse through nested values and `$ref`s.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Returns the length of the longest chain of objects and arrays from the root of `schema`, each nested in the one
-/// before or the target of its `$ref`. A cycle counts with all its members, since a compiler that follows every
-/// reference once may visit them all.
+/// Returns the length of the longest chain of objects and arrays from the root of `schema`. Each member of the chain is
+/// nested in the member before it, or is the target of that member's `$ref`. A cycle counts with all its members, since
+/// a compiler that follows every reference once may visit them all.
 pub fn longest_chain(schema: &Value) -> usize {
     let mut numbers = HashMap::new();
     let mut nodes = Vec::new();
@@ -45,7 +45,7 @@ fn add<'a>(value: &'a Value, numbers: &mut HashMap<*const Value, usize>, nodes: 
     }
 }
 
-/// Returns what llguidance finds for a reference: a path from the root, without escapes.
+/// Returns the value that llguidance finds for a reference, which is a path from the root, without escapes.
 fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" || reference == "#/" {
         return Some(root);
@@ -57,7 +57,7 @@ fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
 }
 
 /// Finds the longest path with Tarjan's strongly connected components, without recursion. A component is completed
-/// after all components that it leads to, so its own longest path is known then.
+/// after all components that it leads to, so their longest paths are known by then.
 fn longest_path(edges: &[Vec<usize>]) -> usize {
     const NEW: usize = usize::MAX;
     let count = edges.len();
@@ -86,7 +86,7 @@ fn longest_path(edges: &[Vec<usize>]) -> usize {
         if low[node] == order[node] {
             let start = stack.iter().rposition(|&member| member == node).unwrap_or(0);
             let members = stack.split_off(start);
-            // Members have no length yet, so only edges out of the component count.
+            // The members have no length yet, so the maximum covers only edges that leave the component.
             let below = members.iter().flat_map(|&member| &edges[member]).map(|&to| longest[to]).max().unwrap_or(0);
             for &member in &members {
                 open[member] = false;

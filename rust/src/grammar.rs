@@ -1,6 +1,6 @@
-//! Computes which tokens a grammar (JSON schema, regular expression) allows after a text (llguidance). Grammars and
-//! texts are untrusted: everything that costs time or memory is bounded, and exceeding a bound is an error of that
-//! grammar.
+//! Computes which tokens a grammar (JSON schema, regular expression) allows after a text, with llguidance. Grammars and
+//! texts are untrusted: everything that costs time or memory is bounded, and a grammar that exceeds a bound gets an
+//! error.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,11 +15,11 @@ use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
-/// Largest number of objects and arrays on one chain of a schema, `$ref`s followed. OpenAI accepts 10 levels of
-/// nesting, which are about 30 of these.
+/// Largest number of objects and arrays on one chain of a schema, with `$ref`s followed. OpenAI accepts 10 levels of
+/// nesting, which make a chain of about 30.
 const MAX_CHAIN: usize = 512;
-/// llguidance recurses along such chains: at MAX_CHAIN it uses about 2 MB of stack, whatever the links are. A check has
-/// half the stack of a compilation, so a grammar that passes a check in another process compiles here.
+/// llguidance recurses along such a chain: at MAX_CHAIN it uses about 2 MB of stack, whatever the links are. A check
+/// has half the stack of a compilation, so a grammar that passes a check in another process compiles here.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 
@@ -37,7 +37,7 @@ impl Vocabulary {
         for &id in table.special.iter().chain(eos) {
             let token = &mut table.tokens[id as usize];
             if token.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
-                token.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);  // never part of a text
+                token.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);  // marks the token as never part of a text
             }
         }
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, eos[0]), &table.tokens).with_eos_tokens(eos);
@@ -58,8 +58,8 @@ impl Vocabulary {
     }
 }
 
-/// White space between two parts of JSON: a space, or a new line and its indentation. Without that limit a model that
-/// likes white space would write it to the end of its answer.
+/// White space between two parts of JSON: a space, or a new line and its indentation. Without this limit, a model that
+/// favours white space could fill the rest of its answer with it.
 const WHITESPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 fn json_schema(text: &str) -> Result<Value, Failure> {
@@ -74,7 +74,7 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     Ok(schema)
 }
 
-/// Runs `work` on its own thread with a stack of this size, since the caller's may be too small for its recursion.
+/// Runs `work` on a new thread with a stack of `bytes`, because the caller's stack may be too small for the recursion.
 fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
@@ -113,7 +113,7 @@ impl GrammarMatcher {
         }
     }
 
-    /// Sets no bit after an error.
+    /// Sets the bits of the tokens that may follow, or no bit after an error.
     fn mask(&mut self, words: &mut [u32]) {
         words.fill(0);
         if let Ok(mask) = self.matcher.compute_mask_or_eos() {
@@ -140,8 +140,8 @@ impl GrammarMatcher {
     }
 }
 
-/// Compiles the grammar with a vocabulary of single bytes and returns the bytes it holds. That is enough for a check: a
-/// model's tokens only make the masks larger.
+/// Compiles the grammar with a vocabulary of single bytes and returns the number of bytes that it occupies. This
+/// vocabulary is enough for a check, because a model's tokens only make the masks larger.
 fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     static BYTES: OnceLock<Option<Vocabulary>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| Vocabulary::of(ApproximateTokEnv::single_byte_env()).ok());
@@ -173,13 +173,13 @@ extern "C" {
     fn mallinfo2() -> MallocInfo;
 }
 
-/// Returns the bytes allocated on the heaps of all threads, and those of large blocks outside the heaps.
+/// Returns the number of bytes allocated on the heaps of all threads and in large blocks outside the heaps.
 fn heap_bytes() -> usize {
     let info = unsafe { mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
-// Matchers are compiled on one thread and used on another.
+// These types must cross threads: matchers are compiled on one thread and used on another.
 const _: fn() = || {
     fn crosses_threads<T: Send>() {}
     fn is_shared<T: Sync>() {}

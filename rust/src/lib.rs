@@ -1,6 +1,6 @@
-//! The C ABI of specdec's Rust half (specdec_rs.h documents every function). This file has what crosses the language
-//! boundary: ownership of buffers and handles, status codes, and the guard that stops panics. The other files do the
-//! work, and have their own part of the ABI if there is one.
+//! The C ABI of specdec's Rust half (specdec_rs.h documents every function). This file has everything that crosses the
+//! language boundary: ownership of buffers and handles, status codes, and the guard that stops panics. The other files
+//! do the work; some of them define functions of the ABI, too.
 
 mod depth;
 mod grammar;
@@ -18,7 +18,7 @@ use tokenizer::HfTokenizer;
 const OK: i32 = 0;
 const INTERNAL: i32 = 4;
 
-/// Why a call failed; the values are the header's status codes.
+/// The reason why a call failed; the values are the status codes of specdec_rs.h.
 #[derive(Clone, Copy)]
 pub enum Reason {
     Invalid = 1,
@@ -65,7 +65,7 @@ fn bytes_of(text: String) -> Bytes {
 
 fn say(message: *mut Bytes, text: String) {
     if !message.is_null() {
-        // Error messages are promised to be one line.
+        // specdec_rs.h promises messages of one line.
         let line = text.replace(['\n', '\r'], " ");
         unsafe { message.write(bytes_of(line)) };
     }

@@ -14,15 +14,15 @@ use ::parquet::record::{Field, Row};
 
 use crate::{guard, slice, utf8, Bytes, Failure};
 
-/// Receives whole lines and how far into the file the reader is; any result but 0 stops reading.
+/// Receives whole lines and how many bytes of the file have been read; a result other than 0 stops the reading.
 pub type Sink = unsafe extern "C" fn(context: *mut c_void, lines: *const u8, size: usize, stored_done: u64) -> i32;
 
 const FLUSH_BYTES: usize = 256 << 10;
-/// Largest batch, in bytes by the file's own figures; the values of a batch keep their pages in memory.
+/// Largest batch of rows, in bytes according to the file's own metadata; all pages of a batch are in memory at once.
 const BATCH_BYTES: i64 = 32 << 20;
 const MAX_BATCH_ROWS: i64 = 1024;
-/// Most bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a bomb is worse by orders of
-/// magnitude.
+/// Most bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a decompression bomb exceeds
+/// this by orders of magnitude.
 const MAX_EXPANSION: u64 = 100_000;
 
 pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Failure> {
@@ -152,7 +152,7 @@ fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends the time as ISO 8601 in UTC; a time beyond its range stays a number.
+/// Appends the time as ISO 8601 in UTC; a time that `DateTime` cannot represent stays a number.
 fn append_time(out: &mut Vec<u8>, number: i64, time: Option<DateTime<chrono::Utc>>) {
     match time {
         Some(t) => append(out, &t.format("%Y-%m-%dT%H:%M:%S%.fZ").to_string()),

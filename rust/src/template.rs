@@ -1,4 +1,4 @@
-//! Chat templates with the functions that transformers 5 offers them (utils/chat_template_utils.py), in a bounded
+//! Chat templates with the functions that transformers 5 offers to them (utils/chat_template_utils.py), in a bounded
 //! interpreter.
 
 use std::ffi::{c_char, CString};
@@ -17,8 +17,8 @@ const MAX_JSON_DEPTH: usize = 64;
 const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
 const NAME: &str = "chat_template";
-/// Marks an error made by raise_exception. A template's own text cannot be mistaken for it, because the mark is
-/// stripped once.
+/// Begins the text of an error made by raise_exception. It is stripped only once, so that a message that begins with
+/// the same characters keeps them.
 const RAISED: &str = "\u{1}raised:";
 
 pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
@@ -29,8 +29,8 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Compiles a template. A source can make the compiler overflow its stack (a chain of 50,000 operators), fold
-    /// constants of any size or take quadratic time, which no setting bounds, so compile an untrusted source in a child
-    /// first (text/chat_template.cpp, vet_template).
+    /// constants of any size or take quadratic time. No setting bounds this, so compile an untrusted source in a child
+    /// process first (text/chat_template.cpp, vet_template).
     pub fn compile(source: &str, clock: Option<Strftime>) -> Result<ChatTemplate, Failure> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
@@ -85,7 +85,8 @@ impl Write for Bounded {
     }
 }
 
-/// Converts an error to one line with place and reason; the innermost cause is the useful one.
+/// Converts an error to one line with place and reason. If the error or its innermost cause comes from raise_exception,
+/// the message is the argument of that call.
 fn failure(error: Error) -> Failure {
     if let Some(message) = error.detail().and_then(|d| d.strip_prefix(RAISED)) {
         return Failure { reason: Reason::Raised, message: message.to_string() };
@@ -112,7 +113,7 @@ fn failure(error: Error) -> Failure {
 }
 
 /// Replaces `{% generation %}` … `{% endgeneration %}`, with which transformers marks assistant text, by a `with`
-/// block, which keeps the scope; the text inside is unchanged.
+/// block, which has the same scope. The text inside is unchanged.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -148,7 +149,7 @@ fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
-/// Adds Python methods that templates on the Hub call and minijinja-contrib lacks.
+/// Adds the Python methods that templates on the Hub call but minijinja-contrib lacks.
 fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
         match method {

@@ -1,4 +1,4 @@
-//! Computes the bytes that each token of a vocabulary stands for, whole characters or not; grammars and
+//! Computes the bytes that each token of a vocabulary stands for, even if they are not whole characters. Grammars and
 //! log-probabilities need them.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, leak, put, Bytes, Failure, Ids};
 
-/// How a decoder turns the text of one token into bytes, taken from the decoder's JSON.
+/// The rules by which a decoder turns the text of one token into bytes, taken from the decoder's JSON.
 #[derive(Default)]
 struct Spelling {
     byte_level: bool,
@@ -57,8 +57,8 @@ impl Spelling {
     }
 }
 
-/// Maps GPT-2's printable stand-ins to the 256 bytes: printable Latin-1 stands for itself, the others are numbered from
-/// U+0100.
+/// Maps GPT-2's printable stand-ins to the 256 bytes: a printable Latin-1 byte is its own stand-in, and the other bytes
+/// have the characters from U+0100 on.
 fn byte_stand_ins() -> HashMap<char, u8> {
     let mut next = 256u32;
     let mut of = |byte: u8| {
@@ -77,7 +77,7 @@ pub struct TokenBytes {
     pub special: Vec<u32>,
 }
 
-/// Covers ids below `size`; added tokens stand for their own text.
+/// Returns the bytes of the ids below `size`. Added tokens stand for their own text.
 pub fn token_bytes(tokenizer: &HfTokenizer, size: usize) -> Result<TokenBytes, Failure> {
     let decoder = serde_json::to_value(tokenizer.inner.get_decoder()).map_err(|e| Failure::invalid(e.to_string()))?;
     let mut spelling = Spelling::default();

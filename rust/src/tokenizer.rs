@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 use crate::Failure;
 
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// Largest factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" is 3; a chain of doublings
+/// Largest factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" has 3. A chain of doublings
 /// ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that.
 const MAX_GROWTH: f64 = 4096.0;
 
@@ -30,7 +30,7 @@ struct FirstStage {
     normalizer: Option<NormalizerWrapper>,
 }
 
-/// The library unwraps in its deserialisers, so a panic there means a bad file, not an internal failure.
+/// The library calls unwrap in its deserialisers, so a panic there means a bad file and not an internal failure.
 fn read<T, E: std::fmt::Display>(file: impl FnOnce() -> Result<T, E> + std::panic::UnwindSafe) -> Result<T, Failure> {
     let reason = match std::panic::catch_unwind(file) {
         Ok(Ok(value)) => return Ok(value),
@@ -51,8 +51,8 @@ impl HfTokenizer {
         let first = read(|| serde_json::from_slice::<FirstStage>(json))?;
         check_growth("normalizer", &part(serde_json::to_value(first.normalizer))?)?;
         let mut inner = read(|| Tokenizer::from_bytes(json))?;
-        // Stored truncation, or padding to a fixed length, belongs to a training script and may take any amount of
-        // memory.
+        // Drops stored truncation and padding: they belong to a training script, and padding to a fixed length may take
+        // any amount of memory.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;
         let decoder = part(serde_json::to_value(inner.get_decoder()))?;
@@ -94,7 +94,8 @@ impl HfTokenizer {
     }
 }
 
-/// Applies `changes` in the form of specdec_rs.h, by the rules of transformers 5.23, tokenization_utils_tokenizers.py.
+/// Applies `changes` as specdec_rs.h describes them, by the rules of transformers 5.23
+/// (tokenization_utils_tokenizers.py).
 fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Failure> {
     let changes: Vec<Value> = serde_json::from_slice(changes).map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
     let mut known: HashMap<String, AddedToken> = inner.get_added_tokens_decoder().into_values().map(|t| (t.content.clone(), t)).collect();
@@ -117,7 +118,7 @@ fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Fail
         }
     }
     if tokens.is_empty() {
-        return Ok(());  // the library would rebuild its tables
+        return Ok(());  // otherwise the library would rebuild its tables
     }
     inner.add_tokens(tokens).map(|_| ()).map_err(|e| Failure::invalid(format!("added tokens: {e}")))
 }
@@ -135,7 +136,7 @@ fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Returns an upper bound of output bytes per input byte of a normalizer or decoder, from its JSON.
+/// Returns an upper bound on the output bytes per input byte of a normalizer or decoder, from its JSON.
 fn growth(stage: &Value) -> f64 {
     match stage.get("type").and_then(Value::as_str) {
         Some("Sequence") => parts(stage, "normalizers").iter().chain(parts(stage, "decoders")).map(growth).product(),
@@ -149,14 +150,14 @@ fn growth(stage: &Value) -> f64 {
             }
         }
         Some("Prepend") => stage.get("prepend").and_then(Value::as_str).map_or(1.0, |s| 1.0 + s.len() as f64),
-        // Of the Unicode forms, U+FDFA becomes 18 characters under NFKC, 11 bytes per byte. Byte level doubles.
+        // Under NFKC, U+FDFA becomes 18 characters, which is 11 bytes per byte. ByteLevel doubles at most.
         Some("NFKC" | "NFKD" | "NFC" | "NFD" | "Precompiled" | "BertNormalizer") => 12.0,
         Some("ByteLevel") => 2.0,
         _ => 1.0,
     }
 }
 
-/// Refuses FixedLength of 0 characters, which would split for ever.
+/// Refuses FixedLength with length 0, which would split for ever.
 fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     for part in parts(stage, "pretokenizers") {
         check_pre_tokenizer(part)?;
@@ -167,8 +168,8 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns how much of a decoder's output is final while tokens are still being appended; unknown stages get the safe
-/// answer.
+/// Returns how much of a decoder's output is final while tokens are still being appended. An unknown stage gets the
+/// safe answer, Whole.
 fn streaming_of(decoder: &Value) -> Streaming {
     fn merge(stage: &Value, fused: &mut bool, found: &mut Streaming) {
         match stage.get("type").and_then(Value::as_str) {

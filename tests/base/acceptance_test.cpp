@@ -64,7 +64,7 @@ TEST(Acceptance, ExpectedLengthAndSpeedup) {
   EXPECT_DOUBLE_EQ(expected_length(1.0, 5), 6);
   EXPECT_DOUBLE_EQ(expected_length(0.0, 5), 1);
   EXPECT_DOUBLE_EQ(expected_length(0.7, 0), 1);
-  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);  // break-even at c = .6, K = 5
+  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);  // breaks even at draft cost .6 and K = 5
   EXPECT_NEAR(predicted_speedup(expected_length(0.834, 5), 5, 0.6, 1.0), 1, 0.003);
   EXPECT_NEAR(predicted_speedup(expected_length(0.2, 5), 5, 0.05, 1.0), 1, 0.003);
 }

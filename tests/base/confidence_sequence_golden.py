@@ -1,5 +1,4 @@
-"""Writes golden/confidence_sequence.json: streams and the bounds that confseq gives for them, one pair after every
-value.
+"""Writes golden/confidence_sequence.json: streams of values, and the two bounds that confseq gives after every value.
 
 Needs Python 3.11, numpy 1.26.4, scipy 1.17.1, and matplotlib and multiprocess, which confseq's betting.py imports.
 
@@ -15,7 +14,7 @@ import numpy as np
 from confseq.betting import betting_cs, betting_lower_cs
 from confseq.betting_strategies import lambda_predmix_eb
 
-warnings.simplefilter("ignore", RuntimeWarning)  # bets divide by 0 at the grid's end
+warnings.simplefilter("ignore", RuntimeWarning)  # confseq's bets divide by 0 at the end of its grid of means
 rng = np.random.default_rng(20261122)
 
 

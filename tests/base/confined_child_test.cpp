@@ -44,8 +44,8 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
 TEST(ConfinedChild, IsKilledWithItsOwner) {
   {
     const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); });
-  }  // the child blocks, because a pipe holds less
-  EXPECT_EQ(raise(0), 0);  // reached at all: the destructor did not wait for the child
+  }  // the child blocks in write_pipe, because a pipe holds less than 1 MiB
+  EXPECT_EQ(raise(0), 0);  // is reached only if the destructor does not wait for the child
 }
 
 // Ctrl-C goes to all processes of a terminal, so the owner decides what its child does.

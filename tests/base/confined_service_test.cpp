@@ -107,7 +107,8 @@ TEST(ConfinedService, SaysThatItsKeeperIsGone) {
   EXPECT_FALSE(service.works());
 }
 
-// The processes end when the program does, however it ends; nothing keeps its terminal or pipes open.
+// The processes of the service end when the program does, however it ends, and keep neither its terminal nor its pipes
+// open.
 TEST(ConfinedService, EndsWithTheProgram) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

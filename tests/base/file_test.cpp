@@ -104,7 +104,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
 TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
-  for (int n = 1; n <= 3; ++n) {  // creating the file, writing its bytes, renaming it
+  for (int n = 1; n <= 3; ++n) {  // fails to create the file, to write its bytes, to rename it
     EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74);
     EXPECT_EQ(get(dir / "f"), "old");
@@ -463,7 +463,7 @@ TEST(PowerCuts, FindAForgottenFlush) {
 
 TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
   const testing::Scratch dir;
-  for (int n = 1; n <= 2; ++n) {  // of the file, then of its directory
+  for (int n = 1; n <= 2; ++n) {  // the flush of the file fails, then that of its directory
     put(dir / "f", "old");
     EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74)

@@ -29,7 +29,7 @@ def canonical(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-# The same model as write_tiny_model() in tests/base/scratch.h makes with its defaults.
+# This is the model that write_tiny_model() in tests/base/scratch.h makes with its defaults.
 vocab, hidden = 320, 32
 config = {
     "config.json": {

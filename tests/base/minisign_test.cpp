@@ -9,7 +9,7 @@ using testing::expect_error;
 using testing::get;
 using testing::put;
 
-// Files made by the real tool, see tests/base/minisign/README.md.
+// These files were made with minisign 0.11, see tests/base/minisign/README.md.
 const fs::path kFiles = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
 std::string file(const std::string& name) { return get(kFiles / name); }
 
@@ -66,7 +66,7 @@ TEST(Minisign, SignsForTheTool) {
 }
 
 TEST(Minisign, EncryptedKeys) {
-  // The tool's own encrypted key needs 1 GiB and seconds; tests/e2e/package_test.py signs with it.
+  // A key that minisign itself encrypted needs 1 GiB of memory and seconds; tests/e2e/package_test.py signs with one.
   const std::string made = sign_minisign(file("message.txt"), kFiles / "cheap.key", "correct horse", "made for a test");
   EXPECT_EQ(made.substr(made.find('\n')), file("hashed.minisig").substr(file("hashed.minisig").find('\n')));
   expect_error(ErrorKind::kConfig, {"is encrypted", "--passphrase-file"},

@@ -69,7 +69,8 @@ TEST(ErrorType, ContextGoesInFront) {
 
 TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
   std::vector<std::string> lines;
-  // Only lines before the first sink are kept for it; tests/e2e/monitor_story_test.py checks that.
+  // Lines that are logged before any sink is set are kept for the first sink; tests/e2e/monitor_story_test.py checks
+  // that. Here even an empty sink counts as the first one.
   set_log_sink({});
   log(LogLevel::kError, "lost");
   set_log_sink([&](LogLevel level, const std::string& text) {

@@ -98,7 +98,7 @@ TEST(Safetensors, EveryRuleFires) {
        "out of range"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0),
        "overflows"},
-      // The product wraps to 4 in 64 bits, as in the safetensors-cpp report.
+      // The product wraps to 4 in 64 bits, an overflow once reported for safetensors-cpp.
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,4]"), 4),
        "overflows"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]"), 4),

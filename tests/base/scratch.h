@@ -71,8 +71,9 @@ inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, 
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
-// Runs f in a child process with the environment variable set (nullptr: none). Returns 0, or the exit code of the Error
-// that f threw, 99 for another exception, or 128 + the signal that ended the child.
+// Runs f in a child process with the environment variable set (nullptr: none). Returns 0 if f returned, the exit code
+// of the Error that f threw, 99 for another exception, the code with which f called _exit, or 128 + the signal that
+// ended the child. Returns -1 if the child could not be started.
 inline int in_child(const char* variable, const std::string& value, const std::function<void()>& f) {
   const pid_t child = ::fork();
   if (child == 0) {

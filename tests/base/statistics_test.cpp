@@ -23,7 +23,7 @@ TEST(Statistics, MeanVarianceQuantile) {
   testing::expect_error(ErrorKind::kInternal, {"quantile"}, [] { quantile({1}, NAN); });
 }
 
-// The share of simulated samples whose interval contains the true mean, and the mean width.
+// The share of simulated intervals that contain the true mean, and the mean width of the intervals.
 struct Coverage {
   double share = 0, width = 0;
 };
@@ -84,7 +84,8 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{NAN}); });
 }
 
-// Compares every value with confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with ours.
+// Compares every value with betting_cs of confseq 0.0.11, both with its own bets and with ours (see
+// confidence_sequence_golden.py).
 TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   const auto path = std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/base/golden/confidence_sequence.json";
   const Json cases = Json::parse(read_file(path));
@@ -105,8 +106,8 @@ TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   }
 }
 
-// The printed interval and the gate's limit are the same numbers: with a look at every value, each end errs at most
-// half as often as both together.
+// The printed two-sided interval and the gate's one-sided limit are the same numbers. If they are checked after every
+// value, each end may err at most half as often as both ends together.
 TEST(Statistics, EachEndIsAOneSidedSequence) {
   int above = 0, below = 0;
   constexpr int kRuns = 2000;
@@ -121,7 +122,7 @@ TEST(Statistics, EachEndIsAOneSidedSequence) {
   }
   EXPECT_LE(above, 0.05 * kRuns);
   EXPECT_LE(below, 0.05 * kRuns);
-  EXPECT_GT(above + below, 10);  // it does err sometimes
+  EXPECT_GT(above + below, 10);  // the ends do err sometimes
 }
 
 TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
@@ -140,7 +141,7 @@ TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
   EXPECT_LT(e.value, last.low);
   EXPECT_EQ(e.ci.low, e.value);
   EXPECT_EQ(e.n, 5000);
-  ConfidenceSequence long_run;  // its capitals grow far beyond a double, in both directions
+  ConfidenceSequence long_run;  // the capitals of its bets exceed the range of double, upwards and downwards
   for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
   EXPECT_GT(long_run.ci().low, 0.64);
   EXPECT_LT(long_run.ci().high, 0.66);

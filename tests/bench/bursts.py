@@ -7,15 +7,15 @@ once to two servers of the same weights in turn: the first has the draft, the se
 A random draft is added, with random weights in the shapes of the smallest draft. DIR+NOISE is a draft made worse
 (made_models.py). The bursts of a batch size follow each other as A B B A, so that whatever slows the machine for a
 while slows both servers, and both get the same prompts. Both are restarted after every --fresh bursts, because two
-processes that do the same work differ by a few per cent for as long as they live, depending on where their pages are in
-memory. A burst lasts from the first request sent to the end of the last answer, so the time that learning takes is
-included.
+processes that do the same work differ by a few per cent for as long as they live. How much they differ depends on where
+their pages are in memory. A burst lasts from the first request sent to the end of the last answer, so the time that
+learning takes is included.
 
 Prints one JSON object. For every draft and batch size, `to_plain` is the plain server's time divided by that of the
 server with the draft: a mean over pairs with its 90 % interval (wanted: at least 0.97). `middle` is the mean of the
 middle three fifths. The rest says where the time of a burst went, from /metrics and /proc of both servers: seconds by
-stage of the engine thread and outside of the stages, CPU seconds of the server and of the other one, which should be
-idle meanwhile, steps by K, plain steps by reason, and probes."""
+stage of the engine thread and outside of the stages, steps by K, plain steps by reason, and probes. It also gives the
+CPU seconds of the server and of the other server, which should be idle meanwhile."""
 
 import argparse
 import http.client
@@ -163,8 +163,8 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """Returns the mean without the fifth of the pairs at each end, because a neighbour on the same machine may halve
-    the speed of one burst in a hundred."""
+    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because a neighbour on the same
+    machine may halve the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]
     return round(math.exp(sum(kept) / len(kept)), 3)

@@ -4,9 +4,10 @@
 // Usage: decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N]
 //   [--vocab N] [--context N] [--threads N] [--seconds S (per figure)]
 //
-// Prints one JSON object: microseconds of a pass with 1 to 16 rows (the shortest of several interleaved rounds, because
-// other processes only ever add time), each divided by the time of a pass with one row, tokens/s of plain decoding, and
-// the read bandwidth that limits a pass with one row (measured between the rounds).
+// Prints one JSON object. For each dtype it has the microseconds of a pass with 1 to 16 rows, each also divided by the
+// time of a pass with one row, the tokens/s of plain decoding, and the read bandwidth that limits a pass with one row.
+// Passes and reads are measured in turn, and each time is the shortest of all rounds, because other processes only ever
+// add time.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

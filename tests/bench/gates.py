@@ -1,4 +1,4 @@
-"""Does the gate notice when its machine is busy? Runs gates of one pair, some on an idle machine and some beside a busy
+"""Checks that the gate notices a busy machine. Runs gates of one pair, some on an idle machine and some beside a busy
 loop on every core.
 
   python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]

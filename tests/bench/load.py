@@ -43,7 +43,8 @@ class Server(Served):
             o.max_batch,
             *o.flags.split(),
         )
-        # The process may start others, or be started by another; the one that serves has the most threads.
+        # The started process may have helper processes, or be only a launcher. The process that serves has the most
+        # threads.
         family = [
             str(self.process.pid),
             *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(),
@@ -210,7 +211,7 @@ class Work:
 
 
 async def replay(server, arrivals, key=None, on_end=None):
-    """Sends each of `arrivals`, (second, path, body, cancel_after), at its time, whatever came back before."""
+    """Sends each of `arrivals`, (second, path, body, cancel_after), at its time, without waiting for other answers."""
     begin = time.perf_counter()
     tasks = []
     for at, path, body, cancel in arrivals:
@@ -351,7 +352,8 @@ def overload(o):
     before, processor = server.metrics(flood), server.processor_seconds()
     answers, seconds, others, waits, samples = asyncio.run(run())
     after = server.metrics(flood)
-    # Requests accepted near the end are answered after the last arrival, so goodput is taken over all of that time.
+    # Requests accepted near the end are answered after the last arrival, so goodput is taken over the time until the
+    # last answer.
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
     refused = [a for a in answers + others if a["status"] in (429, 503)]

@@ -48,7 +48,7 @@ RolloutFigures rollout(uint64_t stream) {
   return r;
 }
 
-// Writes 10,000 different requests, repeated until there are `records`.
+// Writes `records` lines by repeating 10,000 different requests. Returns the size of the file in bytes.
 uint64_t write_records(const fs::path& file, const PackageManifest& m, int64_t records) {
   monitor::Traffic traffic(99);
   std::vector<std::string> lines;

@@ -1,14 +1,15 @@
-"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Judges one run of `specdec
-bench` over drafts, K and batch sizes.
+"""Measures whether the controller of K is ever slower than plain decoding, and how near it comes to the best fixed K,
+from one run of `specdec bench` over drafts, K and batch sizes.
 
   python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA
       [--batches 1,2,4,8,16,32,64] [--out FILE]
 
-DATA is an output of `data ingest` for the target. A random draft with the shapes of the smallest one is added. Prints
-one JSON object. For every draft and batch size it has the tokens per second of plain decoding and the speed-up of every
-fixed K and of `--k auto`, each over a plain run of the same prompts that runs beside it step by step: `to_plain`
-(wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` =
-predicted / measured speed-up (within 10 %)."""
+DATA is an output of `data ingest` for the target. A random draft with the shapes of the smallest draft is added. Prints
+one JSON object with a row for every draft and batch size. `plain` is the tokens per second of plain decoding. Every
+speed-up is over a plain run of the same prompts that runs beside the measured run step by step. `fixed` has the
+speed-up of every fixed K, and `to_plain` that of `--k auto` (wanted: at least 0.97 for every draft). `to_best_k` is
+`to_plain` divided by the best speed-up of a fixed K, or by 1 if that is larger (wanted: at least 0.95 for the first
+draft). `formula` is the predicted speed-up of a fixed K divided by the measured one (wanted: within 10 % of 1)."""
 
 import argparse
 import json

@@ -1,15 +1,16 @@
-"""Compares tokens per second with llama.cpp and transformers' assisted generation: the same weights in the same
-precision, the same prompts, lengths and threads, every engine in turn for every prompt of one run, and the peers with
-the best of their settings.
+"""Compares tokens per second with llama.cpp and transformers' assisted generation. All engines get the same weights in
+the same precision, the same prompts, lengths and threads, and take turns on every prompt. Each peer runs with the best
+of its settings.
 
   python3 tests/bench/peers.py BUILD --target DIR --draft DIR --texts FILE --llama-source SRC --llama-build BUILD
       [--python PYTHON] [--out FILE]
 
 SRC is llama.cpp's source (for example vendor/llama.cpp of the llama-cpp-python package), and its build holds
-bin/llama-server. PYTHON has torch, transformers, tokenizers and what SRC/convert_hf_to_gguf.py needs. --twin DIR names
-weights of the target's shapes with other values, whose plain speed is compared. Prints one JSON object. Every time is
-that of the whole request, prompt included, and the shortest of --rounds, because other processes only ever add time.
-Without --llama-source, or with --without-transformers, that peer is left out and its figures are null."""
+bin/llama-server. PYTHON has torch, transformers, tokenizers and what SRC/convert_hf_to_gguf.py needs. --twin DIR is
+a model with the target's shapes and other weights, whose plain speed is compared with the target's. Prints one JSON
+object. Every time covers the whole request, prompt included, and is the shortest of --rounds, because other processes
+only ever add time. Without --llama-source, llama.cpp is left out; with --without-transformers, transformers is. The
+figures of a peer that is left out are null."""
 
 import argparse
 import atexit
@@ -219,8 +220,8 @@ def timed(answer, tokens):
 
 
 def seconds_of(engines, prompts, o, temperature):
-    """Returns engine → seconds of each prompt, the shortest of the rounds. All engines take turns, and each prompt
-    begins with another engine."""
+    """Returns a map from engine to the seconds of each prompt, the shortest of the rounds. All engines take turns, and
+    each prompt begins with a different engine."""
     best = {name: [math.inf] * len(prompts) for name in engines}
     for round_ in range(o.rounds):
         for i, prompt in enumerate(prompts):
@@ -236,7 +237,8 @@ def seconds_of(engines, prompts, o, temperature):
 
 
 def tune(candidates, prompts, o, temperature):
-    """Returns the fastest candidate (setting → answer) over two prompts, and the tokens per second of each."""
+    """Returns the fastest setting over two prompts, and a map from each setting to its tokens per second. `candidates`
+    maps a setting to the function that answers with it."""
     some = argparse.Namespace(**{**vars(o), "rounds": 2})
     times = seconds_of(candidates, prompts[:2], some, temperature)
     return min(times, key=lambda name: sum(times[name])), {

@@ -4,8 +4,8 @@ SIGTERM at random moments. It needs 1 GB on disk and minutes of time, so it is r
 
   python3 tests/bench/real_shape.py BUILD [--stops 6] [--seconds 150] [--seed 1] [--out FILE]
 
-Prints one JSON object. Exits with 1 if it was silent for more than 2.5 s (the limit of 2 s and the machine's own
-jitter), or if a stop took longer than 10 s or gave another exit code than 75."""
+Prints one JSON object. Exits with 1 if the command was silent for more than 2.5 s (the limit of 2 s and the machine's
+own jitter), or if a stop took longer than 10 s or gave another exit code than 75."""
 
 import argparse
 import json

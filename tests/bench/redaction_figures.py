@@ -61,7 +61,8 @@ def address():
 
 
 def phone():
-    # Example numbers from libphonenumber's metadata with other last digits, in the formats that people write.
+    # Changes the last digits of example numbers from libphonenumber's metadata, and writes them in the formats that
+    # people use.
     while True:
         region = rng.choice(
             ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
@@ -127,7 +128,7 @@ def web_token():
 
 
 def token():
-    # Secrets without a prefix of their own, as people paste them: alone, after a label, in a header.
+    # Makes secrets without a prefix of their own, as people paste them: alone, after a label, or in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -145,7 +146,7 @@ def token():
 
 
 def disguised():
-    # Values that other detectors know, in the forms in which they occur in texts.
+    # Makes values of the other kinds with the unusual separators, digits and escapes that occur in real texts.
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """token_model.py FOLDER…: prints the two tables of data/token_surprise.cpp, computed from the words and identifiers of
 the texts below the folders (../shared/data and the folders of this repository). A word counts 1 + ln(how often it
-occurs), so that identifiers have some weight beside frequent words. Costs are half bits written as letters, 'A' = 0."""
+occurs), so that identifiers have some weight beside frequent words. The tables hold costs in
+units of half a bit, written as letters ('A' = 0)."""
 
 import collections
 import gzip

@@ -73,7 +73,7 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
                            "[0.450, 0.550], 40 conversations", "step 6 kept"})
     EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
-  // A run that ended before training.
+  // The page of a run that ended before training shows its reason.
   EXPECT_NE(deploy::render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {}))
                 .find("too little data"),
             std::string::npos);

@@ -1,4 +1,4 @@
-// Priority of settings: flags, then SPECDEC_* variables, then the file; lists included.
+// Tests the priority of settings: flags, then SPECDEC_* variables, then the file. Lists follow the same order.
 #include "cli/settings.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST_F(Settings, LettersOutsideOfAsciiStandInQuotes) {
   EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fc\u00fca \u00fc\"\""}));
 }
 
-// Each of these files once ended the program by a stack overflow, or could have.
+// Each of these files once ended the program, or could have, by an assertion of the parser or a stack overflow.
 TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
   const auto many = [](const std::string& one, int count) {
     std::string all;
@@ -107,7 +107,7 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     return all;
   };
   for (const char* const text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''",
-                                 "x = \"\"\""}) {  // the parser's own assertion
+                                 "x = \"\"\""}) {  // fail an assertion of the parser
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }

@@ -13,7 +13,8 @@ namespace {
 
 using namespace specdec::testing;
 
-// In child processes, because a stop request cannot be withdrawn. The tests send SIGALRM themselves instead of waiting.
+// These tests run in child processes, because a stop request cannot be withdrawn. They send SIGALRM themselves instead
+// of waiting.
 TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
   EXPECT_EQ(in_child(nullptr, "",
                      [] {

@@ -87,8 +87,8 @@ def check_run(work, expected):
     # Runs in the folder of the run with the same arguments, because --resume refuses other options and other paths.
     os.chdir(work)
     if not expected["distill"].get("resumes", True):
-        # That version had other defaults of batch size and schedule. Continuing with the present defaults would be
-        # another run, so --resume must be refused.
+        # The earlier version had other defaults of batch size and schedule. Continuing with the present defaults would
+        # be another run, so --resume must be refused.
         run(
             *expected["distill"]["command"],
             "--resume",

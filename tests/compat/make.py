@@ -1,4 +1,4 @@
-"""Writes the files that a version leaves behind, so that later versions can be tested for reading them: python3
+"""Writes the files that the program in BUILD produces, so that later versions can be tested for reading them: python3
 tests/compat/make.py BUILD [NAME]
 
 They go to tests/compat/NAME (by default the version of BUILD/bin/specdec); a folder that exists is not overwritten.
@@ -29,7 +29,8 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """The part of an observer that same_behaviour.py's helpers need: a scratch folder, and nothing to replace."""
+    """Stands in for same_behaviour.py's Observer. It has the scratch folder that the helpers of that file need, and its
+    normaliser replaces nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)

@@ -1,4 +1,5 @@
-"""The models that the kept files were made with; after a change to them no kept file fits any more."""
+"""Makes the models that the files below tests/compat were made with. A change to these models would invalidate all of
+those files."""
 
 import tiny_model
 

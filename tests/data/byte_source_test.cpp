@@ -62,7 +62,7 @@ TEST(ByteSource, PlainGzipAndZstdGiveTheSameBytes) {
     EXPECT_EQ(read_to_end(s.write("plain", text), step), text);
     EXPECT_EQ(read_to_end(s.write("a.gz", gzip(text)), step), text);
     EXPECT_EQ(read_to_end(s.write("misnamed.txt", zstd(text)), step), text);
-    // Rotated logs are concatenated with cat.
+    // Rotated logs may be concatenated with cat, so one file may hold several gzip members or zstd frames.
     EXPECT_EQ(read_to_end(s.write("members.gz", gzip(half) + gzip("") + gzip(rest)), step), text);
     EXPECT_EQ(read_to_end(s.write("frames.zst", zstd(half) + zstd(rest)), step), text);
   }

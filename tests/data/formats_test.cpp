@@ -46,7 +46,7 @@ std::string flat_prompt(const Talk& talk) {
   return text + "<|assistant|>\n";
 }
 
-// The output of `data ingest --records` for the files.
+// Holds the output of `data ingest --records` for the files.
 struct Ingested {
   std::vector<TrafficRecord> records;
   std::vector<std::string> tenants;
@@ -70,7 +70,7 @@ Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& fil
   return made;
 }
 
-// The metadata that the fixtures of a format have besides the content.
+// Says which metadata the fixtures of a format have besides the content.
 struct Carries {
   bool id = true, conversation = true, time = true, sampling = true, writer = true;
 };
@@ -110,7 +110,7 @@ struct Case {
 };
 constexpr Carries kNothing{false, false, false, false, false};
 
-// Names of files of one batch are separated by a space.
+// Lists the fixtures of every format. The names of the files of one batch are separated by a space.
 const std::vector<std::pair<std::string, std::vector<Case>>>& cases() {
   static const std::vector<std::pair<std::string, std::vector<Case>>> all = {
       {"traffic",
@@ -180,7 +180,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     EXPECT_EQ(tenants, c.tenants ? (std::set<std::string>{key.tenant("team-a"), key.tenant("team-b")})
                                  : std::set<std::string>{""})
         << c.file;
-    // Every row is recognised as its format, and the others are refused with a reason.
+    // Every row is recognised as its format, and rows beyond the three conversations are refused with a reason.
     std::map<std::string, int64_t> formats;
     int64_t rejected = 0;
     for (const SourceCounts& s : made.report.sources)
@@ -298,7 +298,7 @@ TEST(OpenAiBatch, UnmatchedAndAmbiguousRowsAreRefused) {
   EXPECT_EQ(batch_rejects({ask, answers}), (std::map<std::string, int64_t>{}));
   EXPECT_EQ(batch_rejects({ask, line(answers, 0)}), (std::map<std::string, int64_t>{{"no_answer", 2}}));
   EXPECT_EQ(batch_rejects({line(ask, 1), answers}), (std::map<std::string, int64_t>{{"no_request", 2}}));
-  // Two batches that use the same custom_ids: it is not known which answer belongs to which request.
+  // If two batches use the same custom_ids, it is not known which answer belongs to which request.
   EXPECT_EQ(batch_rejects({line(ask, 0) + line(ask, 1), line(ask, 0), answers}),
             (std::map<std::string, int64_t>{{"ambiguous_id", 3}, {"no_request", 1}}));
   // One batch after the other is no problem.

@@ -69,8 +69,8 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   EXPECT_NE(problem(s / "folder"), "");
 }
 
-// The rows of one ingest and of a later one have the same names; without the salt's file they have others. Neither a
-// plain hash of a name nor the salt itself occurs in the output.
+// With the salt's file a later ingest gives the rows the same pseudonyms as before; without the file it gives them
+// others. Neither a plain hash of a name nor the salt itself occurs in the output.
 TEST(IdKey, IngestKeepsItBesideTheOutput) {
   const Scratch s;
   IngestOptions o;

@@ -177,7 +177,8 @@ TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
   EXPECT_TRUE(r.index.redactions.empty());
 }
 
-// Long texts are collapsed window by window. The result must follow the definition, wherever the white space is.
+// White space in long texts is collapsed window by window. The result must follow the definition, wherever the white
+// space is.
 TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
   const auto plainly = [](const std::string& text) {
     std::string out;
@@ -231,7 +232,7 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
 
 TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
-  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // the text is one byte shorter than its replacement
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // the address is one byte shorter than its tag
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
   const auto row = [](const Json& list) {
     return Json{{"messages",
@@ -376,8 +377,8 @@ TEST_F(IngestTest, ProgressEndsAtTheTotal) {
   EXPECT_NEAR(seen.back().total, static_cast<double>(fs::file_size(o.sources[0])) / 1e6, 1e-9);
 }
 
-// Kills ingest at every point by SPECDEC_KILL_AT: everything that exists can be read, and the next run gives the same
-// result.
+// Kills ingest at every change of the file system (SPECDEC_KILL_AT). All files that exist can then be read, and the
+// next run gives the same result.
 TEST_F(IngestTest, KilledAtAnyPointLeavesNothingHalf) {
   const IngestOptions o = options("c.jsonl", conversations(10, true));
   int killed = 0;

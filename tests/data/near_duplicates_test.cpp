@@ -13,7 +13,7 @@ namespace {
 
 using Shingles = std::set<std::vector<std::string>>;
 
-// Computed from the definition, without the hashes under test.
+// Computes the shingles from their definition, without the hashes under test.
 Shingles exact_shingles(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -87,7 +87,7 @@ TEST(NearDuplicates, DropsWhatIsNearAndNothingElse) {
   ASSERT_GT(far, 100);
   EXPECT_GE(near_seen, near * 98 / 100);
   EXPECT_LE(far_seen, far / 100);
-  EXPECT_TRUE(fs::is_empty(scratch.path()));  // the signature file has no name
+  EXPECT_TRUE(fs::is_empty(scratch.path()));  // the file of signatures has no name in the directory
 }
 
 TEST(NearDuplicates, CaseAndPunctuationDoNotCountAndShortTextsAreLeftAlone) {

@@ -104,7 +104,8 @@ TEST(ParquetBytes, DamagedFilesAreReadOrRefused) {
   for (int i = 0; i < kDamagedFiles; ++i) {
     std::string bytes = files[random.below(files.size())];
     for (uint64_t n = 1 + random.below(4); n > 0; --n) {
-      // Half of the changes are in the second half of the file, where the footer with all offsets is.
+      // Half of the changes are anywhere in the file; the other half is in its second half, where the footer with all
+      // offsets is.
       const size_t at =
           random.below(2) ? random.below(bytes.size()) : bytes.size() - 1 - random.below(bytes.size() / 2);
       switch (random.below(4)) {

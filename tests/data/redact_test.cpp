@@ -119,7 +119,7 @@ TEST(Redact, RecallOnGeneratedExamples) {
       exact += out == before + tag + after && counts == RedactionCounts{{name, 1}};
     }
     EXPECT_GE(found, kExamples * 99 / 100) << name;
-    // the surrounding text is unchanged, and the find has the right name
+    // `exact` counts the examples whose surrounding text is unchanged and whose find has the right name.
     EXPECT_GE(exact, kExamples * 98 / 100) << name;
   }
 }
@@ -178,7 +178,7 @@ TEST(Redact, CodeAndStoriesStayAsTheyAre) {
   EXPECT_TRUE(counts.empty());
 }
 
-// Redaction searches windows of a text and around its digits only; it must find a secret wherever it is.
+// Redaction searches only windows of a long text and the text around its digits. It must find a secret wherever it is.
 TEST(Redact, FindsAtEveryPlaceOfALongText) {
   std::string words;
   while (words.size() < 900) words += "some words of no use; ";
@@ -212,7 +212,7 @@ TEST(Redact, LinearOnHostileText) {
                                   std::string("DE89"), std::string("1."), std::string("+1"),
                                   std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    // searching for the end of a line is fast, however often it is done
+    // Searching for the end of a line is fast, however often it is done, so this text may be longer.
     const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;
@@ -272,7 +272,7 @@ TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
                 R"({"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
   EXPECT_EQ(r.messages[2].name, "ask [EMAIL]");
   EXPECT_EQ(counts, (RedactionCounts{{"email", 4}, {"card", 1}}));
-  // Keys in other places belong to the program and are not redacted.
+  // JSON keys outside of a call's arguments belong to the program and are not redacted.
   TrafficRecord tools;
   tools.messages = {{"user", "u"}, {"assistant", "a"}};
   tools.tools =

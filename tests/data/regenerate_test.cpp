@@ -227,7 +227,8 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(by_id("holdout").size(), 2u);
   EXPECT_EQ(by_id("holdout").count("q1"), 1u);
   EXPECT_FALSE(fs::exists(progress_file(scratch_ / "new")));
-  // The request has ids and the row's own sampling, and extensions only if they differ from the default.
+  // The request holds token ids and the row's own sampling options. It names an option besides the temperature only if
+  // the option differs from its default.
   const Json& plain = endpoint_.bodies.at("<s>Question 3");
   EXPECT_TRUE(plain["prompt"].is_array());
   EXPECT_EQ(plain["max_tokens"], 14);
@@ -311,7 +312,7 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_NE(message.find("bad key"), std::string::npos);
   EXPECT_NE(message.find("3 of 7"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(scratch_ / "new"));
-  // A line torn by a kill.
+  // Appends a line that a kill cut off.
   std::ofstream(progress_file(o.out), std::ios::app) << R"({"id":"q4","prompt_tok)";
   endpoint_.intercept = {};
   EXPECT_NE(error_of(o, ErrorKind::kUsage).find("--resume"), std::string::npos);

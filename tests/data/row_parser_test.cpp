@@ -50,7 +50,7 @@ TEST(RowParser, OpenAiChatWithMetadata) {
   EXPECT_DOUBLE_EQ(r.sampling->top_p, 0.9);
 }
 
-// Below float's range no sampler can use it, and a record that held it would be refused as a whole.
+// No sampler can use a temperature below float's range, and a record that held it would be refused as a whole.
 TEST(RowParser, ATemperatureBelowFloatIsLeftOut) {
   TrafficRecord r = parsed(R"({"prompt":"u","response":"a","temperature":1e-300,"top_p":0.5})");
   ASSERT_TRUE(r.sampling);
@@ -163,7 +163,8 @@ TEST(RowParser, ToolCallsAndToolsAreBounded) {
   EXPECT_EQ(rejected(row(many, fine)), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, many)), "unsupported_tool_calls");
   EXPECT_EQ(parsed(row(text, "[]")).messages[1].tool_calls, text);  // the text is not JSON, so it is not parsed
-  // Lists in strings may exceed the size of rows that are read fast, and numbers may grow when they are written again.
+  // A list in a string may be larger than the rows that the fast parser takes, and its numbers may grow when they are
+  // written again. Such lists are refused, too.
   const std::string large = Json(list("\"" + std::string(size_t{1} << 20, 'x') + "\"")).dump();
   EXPECT_EQ(rejected(row(large, "[]")), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, large)), "unsupported_tool_calls");

@@ -1,4 +1,4 @@
-// Cases that redaction once missed, each by name, and texts that it must not change.
+// Tests redaction on cases that it once missed, grouped by kind, and on texts that it must not change.
 #include "base/philox.h"
 #include "data/normalised_text.h"
 #include "data/redact.h"

@@ -124,7 +124,7 @@ TEST(Shards, EveryDamageIsFound) {
     expect_refused(name + " with one bit flipped");
     std::ofstream(entry.path()) << bytes;
   }
-  // An index made by hand, whose digests are right but whose contents are wrong.
+  // Makes an index by hand whose digests are right but whose contents are wrong. Reading it must fail.
   const auto forge = [&](const std::string& what, const std::function<void(Json&)>& edit) {
     restore();
     Json index = read_json(out / "index.json");

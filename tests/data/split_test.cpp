@@ -10,7 +10,7 @@ namespace {
 
 int64_t held_out(const SplitResult& r) { return std::count(r.holdout.begin(), r.holdout.end(), true); }
 
-// 1,000 conversations of 1 … 3 rows, interleaved.
+// Returns the rows of 1,000 interleaved conversations of 1 to 3 rows each.
 std::vector<SplitRow> interleaved() {
   std::vector<SplitRow> rows;
   for (int turn = 0; turn < 3; ++turn)
@@ -76,7 +76,7 @@ TEST(Split, CountsAndBounds) {
   EXPECT_EQ(held_out(first), 1 + 2 + 3 + 1);
   EXPECT_TRUE(first.holdout[0] && first.holdout[3] && !first.holdout[4]);
   EXPECT_EQ(held_out(split_rows(rows, {0.5, 5000, "first", 0})), static_cast<int64_t>(rows.size()));
-  // Of two conversations, one is held out although 5 % of 2 rounds to none; a single conversation is used for training.
+  // With two conversations one is held out, although 5 % of 2 rounds to 0. A single conversation is used for training.
   EXPECT_EQ(held_out(split_rows({{1, 0, false}, {2, 0, false}}, {0.05, 0, "hash", 0})), 1);
   EXPECT_EQ(held_out(split_rows({{1, 0, false}}, {0.05, 0, "hash", 0})), 0);
   EXPECT_TRUE(split_rows({}, {}).holdout.empty());

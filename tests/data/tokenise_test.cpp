@@ -75,7 +75,7 @@ TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   EXPECT_TRUE(
       prompt_of(t.tokenizer(), made)
           .starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
-  // A template that ignores the calls, or all but the first one: the text to learn is not what the model wrote.
+  // With a template that ignores the calls, or all but the first one, the text to learn is not what the model wrote.
   const RowTokeniser ignores = with(kChatMl);
   EXPECT_EQ(reason(ignores, r), "unsupported_tool_calls");
   r.messages.back().tool_calls.clear();
@@ -111,7 +111,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord two = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(t, two), 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>\n");
-  // The text of a turn is kept, but the call after it is rewritten.
+  // This template keeps the text of a turn but rewrites the call after it.
   std::string rewrites =
       chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
   rewrites.replace(rewrites.find("<think>"), std::string("<think>\n\n</think>\n\n").size(), "");
@@ -119,7 +119,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord with_text = chat({{"user", "u"}, {"assistant", "so", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(r, with_text), 1);
   EXPECT_EQ(learnt_text(r.tokenizer(), row(r, with_text)), "a<|im_end|>");
-  // A template that refuses a turn without its calls does read the calls.
+  // A template that raises an error for a turn without its calls does read the calls, so the row is accepted.
   const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") +
                                    "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not "
                                    "m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
@@ -137,7 +137,7 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>\n");
-  // The answer does not begin with the generation prompt.
+  // The text of an answer does not begin with this template's generation prompt.
   const RowTokeniser think = with(
       "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ "
       "'assistant:<think>' }}{% endif %}");

@@ -1,4 +1,4 @@
-// Shared by the tests of data/: a tokenizer that can be checked by eye (one token per printable ASCII character, plus
+// Helpers for the tests of data/: a tokenizer that can be checked by eye (one token per printable ASCII character, plus
 // special tokens), a ChatML template, and scratch directories.
 #pragma once
 

@@ -61,7 +61,8 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// How other processes on the machine slow passes down. In addition, each recorded time varies by about a tenth.
+// Describes how other processes on the machine slow passes down. In addition, each recorded time varies by about a
+// tenth.
 struct Weather {
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
   double wander = 0;
@@ -71,7 +72,7 @@ struct Weather {
   double hiccups = 0;  // probability per step that the next four passes take twice as long
 };
 
-// A server with its draft and what it has learnt.
+// A simulated server with a draft, and what its controller of K has learnt.
 struct Server {
   const Machine& machine;
   double overlap;  // mean over answers; within an answer, runs of tokens have almost full or little overlap
@@ -197,9 +198,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// Disturbances that can mislead the cost model: the cost ratio of a pass with many rows to one with few changes slowly,
-// or all passes are slow for a moment. Plain decoding is simulated with the same disturbances instead of computed, so
-// this test needs more servers and a looser bound.
+// Simulates disturbances that can mislead the cost model: the cost ratio of a pass with many rows to one with few
+// changes slowly, or all passes are slow for a moment. Plain decoding is simulated with the same disturbances instead
+// of computed, so this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

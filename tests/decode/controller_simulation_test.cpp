@@ -116,8 +116,8 @@ TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
         }
 }
 
-// The costs of different K are measured at different times. On a machine whose speed drifts, no K may therefore seem
-// cheap only because it was measured at a fast time.
+// The costs of different K are measured at different times. If the machine's speed drifts, a K must not seem cheap only
+// because it was measured at a fast time.
 TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
   for (const double overlap : {0.85, 0.75, 0.6})
     for (const int batch : {4, 8, 16, 32})

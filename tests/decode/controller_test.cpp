@@ -299,7 +299,8 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  // The draft's earlier overlap, which the controller has seen for long: one that was worth drafting, one that was not.
+  // The overlap that the controller has seen for 200 steps before the draft improves. Drafting paid at 0.4 and did not
+  // at 0.02.
   for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;

@@ -1,6 +1,6 @@
-// Real models: greedy speculation equals plain decoding, and sampled acceptance equals what an independent
-// implementation measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens per
-// step, conditional acceptance 0.63 … 0.71).
+// Tests with real models that greedy speculation equals plain decoding, and that sampled acceptance equals what an
+// independent implementation measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73
+// tokens per step, conditional acceptance 0.63 … 0.71).
 #include "engine/decode/model_runner.h"
 
 #include <gtest/gtest.h>
@@ -90,8 +90,8 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
 }
 
-// int8 weights are a different model, close to the one they were made from: speculation is exact for it, and as a draft
-// it is worth about the same.
+// int8 weights are a different model, close to the one they were made from. Speculation is exact for this model, and as
+// a draft it is accepted about as often.
 TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   std::vector<int32_t> text = {1};
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -135,8 +135,8 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
 }
 
-// Makes a random model with clear choices. `border`: original context of a longrope, 0 for a plain rope.
-// `cache_blocks`: 0 for as many as needed.
+// Makes a random model whose weights are scaled up, so that its predictions are sharp. `border` is the original context
+// of a longrope, 0 for a plain rope. `cache_blocks` limits the cache; 0 means as many blocks as needed.
 std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -171,8 +171,8 @@ std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32
 
 constexpr int64_t kBlock = model::BlockPool::kTokens;
 
-// A cached prompt is not prefilled again, for the same tenant only, and gives bit-identical logits; with and without
-// the border of a longrope.
+// A prompt that the same tenant has cached is not prefilled again and gives bit-identical logits, on both sides of the
+// border of a longrope and without one.
 TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
     const auto model = make_random(1, border, 20), plain = make_random(1, border);
@@ -290,7 +290,7 @@ TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
   }
 }
 
-// Trees work on both sides of the border of a scaling, where caches are recomputed.
+// Trees work on both sides of the border of a longrope's scaling, where caches are recomputed.
 TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
   const auto make = [](uint64_t seed) { return make_random(seed, 24); };
   const std::unique_ptr<CausalModel> target = make(1), same = make(1), other = make(2);
@@ -343,7 +343,7 @@ TEST_F(RealModels, TruncatedThenContinuedIsNeverDrafted) {
   target->truncate(dirty, 3);
   const std::vector<float> found = logits(dirty, std::span(text).subspan(3), rows);
   for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4);
-  // Two sequences in one pass, one of which only fills its cache.
+  // Extends two sequences in one pass. The first one only fills its cache.
   const SequenceId a = target->open(), b = target->open();
   const Extension both[] = {{a, std::span(text).first(4), 0}, {b, text, 2}};
   target->extend(both, rows);

@@ -96,7 +96,7 @@ TEST(Sampler, MatchesTheDefinition) {
 }
 
 TEST(Sampler, ExponentialsAreExactToAFewUlp) {
-  // With two tokens, the second x below the first, probs[1] / probs[0] = e^x.
+  // With two tokens whose logits are 0 and x, probs[1] / probs[0] = e^x.
   for (int i = 0; i < 20000; ++i) {
     const float x = -86.f * static_cast<float>(i) / 20000.f;
     const auto probs = run({0, x, -200.f}, {});
@@ -117,7 +117,7 @@ TEST(Sampler, TiesKeepTheLowerIds) {
   EXPECT_EQ(kept(run({1, 3, 3, 3, 0}, {.top_k = 2})), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(kept(run(std::vector<float>(6, 0.f), {.top_p = 0.5})), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(kept(run({1, 7, 7}, {.temperature = 0})), (std::vector<int32_t>{1}));
-  // The same holds for large k, where ids are selected instead of kept in a heap.
+  // For large k, too, the smallest ids are kept, although the sampler then uses a selection instead of a heap.
   EXPECT_EQ(kept(run(std::vector<float>(600, 1.f), {.top_k = 300})).back(), 299);
   EXPECT_EQ(argmax(std::vector<float>{2, 5, 5}), 1);
 }

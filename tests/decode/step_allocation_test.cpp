@@ -50,7 +50,7 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
   CostModel costs;
   const SystemClock clock;
   Stepper stepper(target, &draft, &costs, &clock);
-  const auto run = [&](auto&& each) {  // three sequences of a block of tokens, in one batch
+  const auto run = [&](auto&& each) {  // one batch of three sequences, each shorter than a cache block
     std::deque<Sequence> sequences;
     std::vector<Sequence*> batch;
     const RequestOptions options{.max_tokens = 60, .sampling = {.temperature = GetParam().temperature}};

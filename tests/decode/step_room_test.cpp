@@ -1,4 +1,4 @@
-// Tests of the step when texts are prefilled in pieces, closed and prefilled again, and when caches are full.
+// Tests the step when texts are prefilled in pieces, closed and prefilled again, and when caches are full.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,8 +8,8 @@
 namespace specdec::decode {
 namespace {
 
-// Prefilling in any pieces, and closing and prefilling again between any two steps, gives the same text, and no draw is
-// lost.
+// A text that is prefilled in pieces, and closed and prefilled again between steps, continues with the same tokens as
+// an undisturbed one, and no random draw is lost.
 TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   for (const double temperature : {0.0, 1.0}) {
     toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
@@ -123,7 +123,8 @@ TEST(StepRoom, AloneItGivesUpItsDeepestLevelsAndThenTheStep) {
   }
 }
 
-// A draft whose caches are full closes them and does not draft for some steps; it does not count as failed.
+// If the draft's cache has no room for a sequence, the draft closes its cache of the sequence, which then does not
+// draft for some steps. This does not count as a failure.
 TEST(StepRoom, ADraftWithoutRoomRestsAndComesBack) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &draft);

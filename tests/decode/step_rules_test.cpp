@@ -1,4 +1,4 @@
-// A request's logits processors through the whole step: dead ends, log-probabilities, rolled-back state.
+// Tests a request's logits processors through the whole step: dead ends, log-probabilities, rolled-back state.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,8 @@ struct Ruled {
   Sequence s;
 };
 
-// Both models say 0, 1, 2, … 9, 0 (each almost certain), but the draft is wrong after a 3.
+// Returns logits with which both models say 0, 1, 2, … 9, 0 (each almost certain), except that the draft is wrong after
+// a 3.
 toy::Model::Logits counting(bool draft) {
   return [draft](std::span<const int32_t> context, std::span<float> logits) {
     toy::random_logits(4, 0.5)(context, logits);
@@ -100,7 +101,8 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     }
 }
 
-// When the draft reaches a dead end that the target avoids, its tokens so far are verified, and the sequence continues.
+// When the draft reaches a dead end that the target avoids, the tokens drafted so far are verified, and the sequence
+// continues.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
   LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});

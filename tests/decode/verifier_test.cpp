@@ -94,7 +94,8 @@ TEST(Verifier, BlockTakesMoreOfTheDraftWhereTheFirstTokenIsShort) {
   const std::vector<Row> p = {{0.25, 0.75}, {1, 0}, {0.5, 0.5}}, q = {{0.5, 0.5}, {0.5, 0.5}};
   EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2
   const Summary block = all_outcomes(VerifyRule::kBlock, {0, 0}, p, q);
-  // r = (1/2, 1); accepted 2 with h_2 = min(1, 1/2 · 2) = 1.
+  // The products of the ratios p/q, capped at 1, are 1/2 and min(1, 1/2 · 2) = 1, so the probability that both tokens
+  // are accepted is 1.
   EXPECT_NEAR(block.accepted, 2.0, 1e-9);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Computes the definition of the contract row by row and compares.
+// Computes the acceptance row by row from its definition in docs/contract.md and compares.
 TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
   const auto rows = toy_rows(13, 4);

@@ -21,7 +21,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a 
 
 LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
   at::Tensor index = at::arange(0, rows, 2, at::kLong);
-  // the same numbers, whichever tests ran before
+  // A generator of its own gives the same numbers, whichever tests ran before.
   const at::Generator seeded = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rows + vocab));
   return {scale * at::randn({rows, vocab}, seeded), scale * at::randn({rows, vocab}, seeded),
           at::randint(vocab, {rows}, seeded, at::kLong), index, 1};
@@ -64,7 +64,7 @@ TEST(Losses, OfAReducedVocabularyMatchPyTorch) {
       EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 2e-6) << key;
     }
   }
-  // Keeping all tokens gives the same result as `kept` undefined.
+  // Keeping all tokens gives the same result as leaving `kept` undefined.
   input = random_input(9, 40);
   for (const char* name : kLosses) {
     const LossOptions options{parse_loss(name), 2.0, 1.3};
@@ -182,7 +182,7 @@ TEST(Losses, ParsesSumsOfTerms) {
     expect_error(ErrorKind::kUsage, {"--loss", "0.1*ce+0.9*tv"}, [&] { parse_loss(text); });
 }
 
-// Probabilities that are zero in fp32: reversed divergences are floored, not infinite.
+// Where a probability is zero in fp32, reversed divergences are floored instead of infinite.
 TEST(Losses, StayFiniteWhereOneModelIsSure) {
   for (const char* name : {"rkl", "jsd", "nla", "kl"}) {
     LossInput input = random_input(3, 40);

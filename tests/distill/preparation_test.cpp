@@ -66,7 +66,7 @@ TEST(Preparation, WhatIsGivenStaysAndTheRestFollows) {
   model::Decoder draft = keep_layers(*target, {0, 2});
   const auto rows = toy_rows(60, 5);
   Teacher teacher(target, rows, 1 << 20);
-  const ManualClock clock(0, 0.01);  // every reading of the clock takes 10 ms, and so does half a step
+  const ManualClock clock(0, 0.01);  // each reading of the clock adds 10 ms, so each half of a step takes 10 ms
   Stages stages({});
   const GradientSource source{&draft, &teacher, {}, {}};
   const auto parameters = trainable(draft);

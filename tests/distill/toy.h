@@ -1,5 +1,5 @@
-// For tests of distill/: a target of a few thousand parameters with sharp predictions, rows of random tokens, and
-// shards of such rows.
+// Fixtures for the tests of distill/: a target of a few thousand parameters with sharp predictions, rows of random
+// tokens, and shards of such rows.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -37,7 +37,8 @@ inline model::DecoderConfig toy_config(int64_t layers = 3) {
   return c;
 }
 
-// Usual random weights give nearly uniform predictions; multiplied by `scale` = 10 they give sharp ones.
+// Returns a random model. Its predictions would be nearly uniform with the usual weights; the factor `scale` = 10 makes
+// them sharp.
 inline model::Decoder toy_decoder(int64_t layers = 3, uint64_t seed = 1, double scale = 10) {
   at::set_num_threads(1);
   model::Decoder d = model::random_decoder(toy_config(layers), seed, at::kCPU, at::kFloat);

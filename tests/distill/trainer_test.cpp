@@ -124,7 +124,8 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   EXPECT_LE(s.measured.size(), 12u);
 }
 
-// Six steps in one run give the same bits as a part of them, SIGKILL at any change of the file system, and the rest.
+// Six uninterrupted steps give the same bits as six steps that a SIGKILL at any change of the file system interrupts
+// and a second run resumes.
 TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
   const Scratch scratch(true);
   const auto shorten = [](Fixture& fixture) {
@@ -176,7 +177,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   model::Decoder expected = straight.draft();
   straight.run(expected);
   Fixture f(scratch / "run");
-  // In a child process, because a stop request cannot be withdrawn.
+  // Runs in a child process, because a stop request cannot be withdrawn.
   const int code = in_child(nullptr, "", [&] {
     model::Decoder draft = f.draft();
     f.run(draft, nullptr, [](const Progress& p) {
@@ -246,7 +247,7 @@ TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {
 }
 
 TEST(TrainerTest, RecoversWithAHalvedRate) {
-  // Rolling back does not help if the saved weights are not finite; it helps if the rate is too high once.
+  // The weights in memory become infinite once. Rolling back helps, because the saved weights are finite.
   const Scratch scratch;
   Fixture f(scratch / "run", 30);
   model::Decoder draft = f.draft();

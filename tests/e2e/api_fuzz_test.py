@@ -1,8 +1,8 @@
 """Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit it and
-1,000 that do not, every GET 1,000 reads and 1,000 other methods; then 1,000 requests of all kinds follow in a random
-order over several connections. No reply is a 5xx, replies and errors are as the document says, what does not fit is
-refused by name, and the server stays alive. Every route is asked with no key, a wrong key, an empty key and a valid
-key."""
+1,000 that do not. Every path with a GET gets 1,000 GETs and 1,000 requests with another method. Then 1,000 requests of
+all kinds follow in a random order over several connections. No reply is a 5xx, replies and errors are as the document
+says, what does not fit is refused by name, and the server stays alive. Every route is asked with no key, a wrong key,
+an empty key and a valid key."""
 
 import atexit
 import http.client
@@ -110,7 +110,7 @@ def fail(text, *more):
 
 
 def settle(rng, body):
-    """Makes a body obey the rules about two fields together, which no schema expresses."""
+    """Makes a body obey the rules that relate two fields, which no schema expresses."""
     if body.get("stream_options") is not None:
         body["stream"] = True
     if "messages" in body and body.get("top_logprobs") is not None:
@@ -169,7 +169,7 @@ def bodies_that_fit(rng, path, operation, server, admin):
         if admin or status == 200:
             continue
         error = json.loads(data)["error"]
-        # A request's own rules may contradict each other; the error says so.
+        # The constraints of a request may contradict each other and leave no token. The error then says so.
         if not (status == 400 and error["code"] == "no_token_left"):
             fail("a request that fits is refused:", path, str(status), error, body)
     expect(
@@ -231,8 +231,8 @@ def bodies_that_do_not(rng, path, operation, server, admin):
 
 
 def reads(rng, path, operation, server, admin):
-    """Sends GETs with whatever a client may add and with names that do not exist, and other methods, which must get
-    405."""
+    """Sends GETs with any query and header that a client may add and with names that do not exist. After each GET,
+    sends a request with another method, which must get 405."""
     for i in range(CASES):
         name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
         place = path.replace("{model}", name) + rng.choice(

@@ -1,7 +1,7 @@
 """Kills `specdec distill`, `package` and `data ingest` (`kill -9`) at every change that they make to the file system,
-and runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers see the old or the
-new and nothing in between, what was reported as done stays done, and the same command run again gives the same bits as
-if nothing had happened."""
+and runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers see the old state
+or the new one and nothing in between. What was reported as done stays done. The same command run again gives the same
+bits as if nothing had happened."""
 
 import hashlib
 import json
@@ -16,7 +16,8 @@ from faults import Subject, must, under_faults
 from specdec_run import expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
-# In memory: the files that a killed process leaves do not depend on the disk, but the time of thousands of fsyncs does.
+# The files are kept in memory: what a killed process leaves does not depend on the disk, but the time of thousands of
+# fsyncs does.
 work = Path(tempfile.mkdtemp(prefix="specdec-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 target, data, old_draft, new_draft = (work / name for name in ("target", "data", "old-draft", "new-draft"))
 DISTILL = [
@@ -166,8 +167,8 @@ def publish(store, draft, *more):
 
 
 def content(package):
-    """Returns the manifest without what depends on the clock. It is equal for packages that are the same in everything
-    else."""
+    """Returns the manifest without the time and the parent, so that packages that differ in nothing else compare
+    equal."""
     manifest = json.loads((package / "manifest.json").read_text())
     return json.dumps({k: v for k, v in manifest.items() if k not in ("created", "parent")}, sort_keys=True)
 
@@ -254,7 +255,8 @@ class InStore(Subject):
         for left in partials(store / "tmp"):
             os.utime(left, (time.time() - 2 * 86400,) * 2)
         run("package", "gc", "--store", store, "--keep", 1, "-q")
-        # A package that was left on its way to a channel has the suffix, and is removed once it is a day old.
+        # A package whose publication was cut off is left in tmp under a partial name, and gc removes it once it is a
+        # day old.
         must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
 
 

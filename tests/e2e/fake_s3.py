@@ -45,7 +45,7 @@ class FakeS3:
         }
 
     def right(self, to, body):
-        """Returns whether the Signature Version 4 equals the one computed again from what arrived."""
+        """Returns whether the request's Signature Version 4 equals one that is computed here from what arrived."""
         found = re.fullmatch(
             r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,SignedHeaders=([^,]+),"
             r"Signature=([0-9a-f]{64})",

@@ -103,7 +103,7 @@ for name, link in links.items():
             "guided_json",
             "/v1/chat/completions",
         )
-for count in (100, 400, 500, 508):  # around the bound: answered or refused, never the end
+for count in (100, 400, 500, 508):  # around the limit: each is answered or refused, and the server survives
     status, reply = ask(
         "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": chain(count, links["anyOf"])}
     )

@@ -1,5 +1,5 @@
-"""The part of JSON Schema 2020-12 that docs/openapi.json uses. It checks values against a schema, makes values that fit
-it, and spoils them."""
+"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against a schema, makes values
+that fit a schema, and spoils such values."""
 
 import re
 
@@ -66,8 +66,8 @@ def listed(x):
 
 
 class Schemas:
-    """`root` is the document that $ref points into. `narrow` maps a property name to a schema for making values where
-    the one of the document allows more than the model under test."""
+    """`root` is the document that $ref points into. `narrow` maps the name of a property to the schema from which its
+    values are made, where the document's own schema allows more than the model under test does."""
 
     def __init__(self, root, narrow=None):
         self.root, self.narrow = root, narrow or {}
@@ -81,7 +81,7 @@ class Schemas:
         return schema
 
     def problem(self, schema, value, where="$"):
-        """Returns what does not fit in `value`, or None."""
+        """Describes what in `value` does not fit the schema; None if all of it fits."""
         s = self.look_up(schema)
         if "type" in s and not any(is_type(value, t) for t in listed(s["type"])):
             return f"{where}: {type(value).__name__} instead of {s['type']}"

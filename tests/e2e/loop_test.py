@@ -1,6 +1,6 @@
 """Tests `specdec loop run`. Killed at every change that it makes to the file system, it resumes and never trains twice.
-An interrupted run resumes although the logs have grown. A verdict is not asked for again before the cooldown, and
-answers that another model wrote are regenerated."""
+An interrupted run resumes although the logs have grown. After a verdict, new data waits until the cooldown is over.
+Answers that another model wrote are regenerated."""
 
 import json
 import os
@@ -121,7 +121,7 @@ class Loop(Subject):
                 f"{text}: a draft that was there was trained again",
             )
         loop(folder)  # runs the second day, if the run above was the first day's
-        # A store has many writers, so files that another one may still be writing are kept for a day. Kills hit the
+        # A store has many writers, so files that another writer may still be writing are kept for a day. Kills hit the
         # loop only; a power cut hits its stages, too.
         shared = ("store/tmp", "store/refs") if "power cut" in text else ()
         left = [str(p) for p in folder.rglob("*partial*") if not any(folder / name in p.parents for name in shared)]

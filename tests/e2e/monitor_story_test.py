@@ -1,6 +1,6 @@
 """Runs README's story in a shell: package, serve, 60 requests, another target at the same place, and README's own
-monitor line. It says stale (5) at every check until the bound target is back, and healthy (0) after enough traffic. No
-secret of a URL is left anywhere."""
+monitor line. That line says stale (5) at every check until the bound target is back, and healthy (0) after enough
+traffic. No secret of a URL is left anywhere."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Sends ten times more requests than the server can answer for a minute. Refusals say when to come back, batches stay
-full, goodput stays above 0.6 of its peak by processor time, another tenant waits only for a place in the batch, and
-nothing grows."""
+"""For a minute, sends ten times more requests than the server can answer. Refusals say when to come back, batches stay
+full, and nothing grows. Goodput per processor second stays above 0.6 of its peak. Another tenant waits only for a place
+in the batch."""
 
 from load_run import expect_flat, run_load
 from specdec_run import expect

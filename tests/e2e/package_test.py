@@ -163,7 +163,7 @@ try:
     )
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    run("package", "verify", f"{mirror}:production")  # the number is remembered when the channel is read
+    run("package", "verify", f"{mirror}:production")  # reading a channel remembers its number
     (mirror / "refs/production").write_text(third + "\n")
     run(
         "package",

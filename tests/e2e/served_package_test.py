@@ -50,7 +50,7 @@ class Started:
 
 def reached_positions(*flags, of=None, warning=None):
     """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
-    server warned about the gate exactly once with the text `warning`, or not at all if that is None."""
+    server warned about the gate exactly once with the text `warning`, or not at all if `warning` is None."""
     server = Started("serve", *(of if isinstance(of, tuple) else [of or package]), "--port", 0, "--threads", 1, *flags)
     url = server.wait_for("listening on").split()[-1]
     said = [line for line in server.lines if "the gate did not pass" in line]
@@ -180,7 +180,7 @@ try:
     )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
-    # The same figures with a measured speed-up above 1: serve starts with its K.
+    # With the same figures and a measured speed-up above 1, serve starts with the measured K.
     report = json.loads((work / "gate/report.json").read_text())
     report["verdict"], report["reason"] = "pass", "speed-up at batch 1 1.500 [1.400, 1.600]"
     report["speed"] = {
@@ -244,7 +244,8 @@ try:
     )
     web.shutdown()
 
-    # A template that kills its renderer is refused before the server listens, because the vetting runs in a fork.
+    # A template that kills its renderer is refused before the server listens. Templates are vetted in a forked process,
+    # so the template kills only this process.
     killer = work / "killer"
     shutil.copytree(target, killer)
     config = json.loads((killer / "tokenizer_config.json").read_text())

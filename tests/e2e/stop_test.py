@@ -1,5 +1,6 @@
-"""Sends SIGTERM to every long command at random moments. It ends within 10 s with one line on stderr, with 75 if the
-same command can be resumed and 143 if not, and leaves nothing half-written. What claims to be resumable does resume."""
+"""Sends SIGTERM to every long command at random moments. The command ends within 10 s with one line on stderr, with
+exit code 75 if it can be resumed and 143 if not, and leaves nothing half-written. A command that ends with 75 does
+resume."""
 
 import json
 import os
@@ -39,8 +40,8 @@ def stop(arguments, after, stdin=None):
 
 
 def check(name, arguments, codes, longest, times=3, clean=None):
-    """Stops the command several times between its start and `longest` seconds. 0 and the codes of verdicts are right,
-    too, because the command may be faster."""
+    """Stops the command several times between its start and `longest` seconds. Exit code 0 and the codes of verdicts
+    are right, too, because the command may end before the signal."""
     seen = []
     for _ in range(times):
         if clean:

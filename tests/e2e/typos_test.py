@@ -11,7 +11,7 @@ from specdec_run import SPECDEC, expect, run
 
 
 def commands():
-    """The words of each command with its flags, as the completion script lists them."""
+    """Returns a map from the words of each command to its flags, as the completion script lists them."""
     _, script, _ = run("completion", "bash")
     found = {}
     for words, names in re.findall(r'^    "([^"]*?) ?"\*?\) options="([^"]*)"', script, re.M):
@@ -49,7 +49,7 @@ def main():
         siblings = {other[-1] for other in names if other[:-1] == words[:-1]}
         cases += [(words[:-1], typo, f"'{words[-1]}'") for typo in typos(words[-1]) - siblings]
     for words, flags in sorted(known.items()):
-        # Of a single letter too little is left to tell which flag it was.
+        # Skips flags of a single letter: a typo leaves too little to tell which flag was meant.
         cases += [(words, typo, flag) for flag in flags if len(flag) > 3 for typo in typos(flag) - set(flags)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda case: answer_to(*case[:2]), cases))

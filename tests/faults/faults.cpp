@@ -195,7 +195,7 @@ class Journal {
   static int fd() {
     thread_local pid_t owner = 0;
     thread_local int file = -1;
-    if (owner != ::getpid()) {  // every process has a lock of its own
+    if (owner != ::getpid()) {  // every process needs a lock of its own, so it opens the file itself
       const char* path = std::getenv("SPECDEC_FAULT_JOURNAL");
       file = path ? real_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
       owner = ::getpid();
@@ -222,8 +222,8 @@ int change(const Change& what, Call call) {
   return result;
 }
 
-// Returns whether changes of the file `fd` count. The output of a program under test to descriptors 0 to 2 does not
-// count; that of a shell does, because a shell writes redirected files through these descriptors.
+// Returns whether changes of the file `fd` count. What a program under test writes to descriptors 0 to 2 does not
+// count. What a shell writes to them does, because a shell writes redirected files through these descriptors.
 bool counted_file(int fd, std::string& path, struct stat& info) {
   if (fd <= 2 && is_ours()) return false;
   if (::fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return false;

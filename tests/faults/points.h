@@ -44,8 +44,8 @@ class Points {
   bool all_ = false;
 };
 
-// Returns how many operations of f could fail by the fault of `variable`: its changes, flushes, writes or reads of
-// files (see faults.cpp).
+// Returns how many operations of f the fault of `variable` could hit: changes, flushes, writes or reads of files (see
+// faults.cpp).
 inline int count_points(const char* variable, const std::function<void()>& f) {
   const Scratch scratch;
   put(scratch / "counter", std::string(8, '\0'));
@@ -60,7 +60,8 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
 }
 
 // Runs f once per type of fault and drawn point. If f succeeds, calls check(true); after a short write or an
-// interrupted call f must succeed. After the other faults f may also end with exit code 74, and check(false) is called.
+// interrupted call f must succeed. After the other faults f may instead end with exit code 74, and then check(false) is
+// called.
 inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
                            const std::function<void(bool done)>& check) {
   for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",

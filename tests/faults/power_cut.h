@@ -26,7 +26,7 @@ enum class Lost {
 class PowerCut {
  public:
   // `start` is a copy of the folder `root` made before the recording; everything in it counts as durable. Throws
-  // std::runtime_error if the journal contains a change that the model cannot apply.
+  // std::runtime_error if the journal contains a change that the model cannot apply, or ends within a change.
   PowerCut(const std::filesystem::path& journal, std::filesystem::path start, const std::string& root);
   size_t changes() const { return changes_.size(); }
   std::string name(size_t n) const;  // describes the n-th change (from 0) for messages

@@ -1,6 +1,6 @@
-// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. What the
-// checker in its own process lets pass compiles here and can be walked. What it refuses or dies of is an error of that
-// grammar alone.
+// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. A grammar
+// that the checker accepts in its own process must compile here, too, and can be walked. A grammar that the checker
+// refuses, or that ends the checker's process, must be an error of that grammar alone.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // Fuzzes the server's own reader of requests with the raw bytes of a connection, cut anywhere. A plain reading of RFC
-// 9112 says how many requests there are and what their bodies hold; the server must never find another one (request
-// smuggling), whatever the cuts.
+// 9112 says how many requests there are and what their bodies hold. Wherever the bytes are cut, the server must never
+// find an additional request (request smuggling).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +46,7 @@ std::optional<std::string_view> take_line(std::string_view& rest) {
   return line.find_first_of("\r\n") == std::string_view::npos ? std::optional(line) : std::nullopt;
 }
 
-// Zeros in front of a number belong to it (RFC 9110 8.6, RFC 9112 7.1: 1*DIGIT, 1*HEXDIG) and mean nothing.
+// Leading zeros of a number are allowed (RFC 9110 8.6, RFC 9112 7.1: 1*DIGIT, 1*HEXDIG) and do not change its value.
 std::string_view without_zeros(std::string_view digits) {
   return digits.substr(std::min(digits.find_first_not_of('0'), digits.size()));
 }
@@ -71,7 +71,7 @@ bool take_chunks(std::string_view& rest, std::string& body) {
   }
 }
 
-// Takes the next request by the letter of RFC 9112. Returns nothing where it is in doubt where the request ends.
+// Takes the next request by the letter of RFC 9112. Returns nothing if it is doubtful where the request ends.
 std::optional<std::string> take_request(std::string_view& rest) {
   const auto start = take_line(rest);
   if (!start || (!start->ends_with(" HTTP/1.1") && !start->ends_with(" HTTP/1.0"))) return std::nullopt;

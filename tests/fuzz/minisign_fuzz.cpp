@@ -1,5 +1,5 @@
-// Fuzzes text as public keys, as a signature and as a secret key of minisign. What verifies is the one signature of
-// these bytes; what is refused is one of specdec's own errors.
+// Fuzzes text as public keys, as a signature and as a secret key of minisign. Nothing but the right signature of the
+// message may verify, and what is refused is one of specdec's own errors.
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,5 @@
-// Fuzzes a model's config.json. What is accepted has a shape that the loader can plan for, and is written and read
-// again to the same value.
+// Fuzzes a model's config.json. An accepted configuration has a shape that the loader can plan for, and is written and
+// read again to the same value.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>

@@ -17,7 +17,7 @@ using namespace specdec;
 using namespace specdec::net;
 using fuzz::require;
 
-std::string_view rest;  // the part of the input that no reply was made of yet
+std::string_view rest;  // the part of the input that no reply has used yet
 
 HttpReply next_reply() {
   static constexpr std::array<long, 8> kStatus = {200, 200, 200, 200, 206, 302, 404, 412};

@@ -3,7 +3,7 @@
 file.
 
 Environment:
-  FUZZ_INPUTS  inputs per target, 200000 if unset (a target with a COST in CMakeLists.txt takes its share of them)
+  FUZZ_INPUTS  inputs per target, 200000 if unset (divided by the target's COST, if CMakeLists.txt gives one)
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
   FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
                  corpus/TARGET/  inputs that reached something new; the next run starts from them
@@ -28,7 +28,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_KEPT = 20000  # a larger corpus is reduced before the run to inputs that reach the same
+MOST_KEPT = 20000  # a larger corpus is reduced before the run to fewer inputs that reach the same code
 SANITIZERS = {"ASAN_OPTIONS": "malloc_context_size=2:allow_addr2line=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
@@ -64,7 +64,7 @@ class Target:
             os.makedirs(folder, exist_ok=True)
 
     def reduce_corpus(self):
-        # This needs that no other run fuzzes this target, because that run would lose what it has just found.
+        # No other run may fuzz this target meanwhile, because it would lose the inputs that it has just found.
         fcntl.flock(self.lock, fcntl.LOCK_SH)
         if len(os.listdir(self.corpus)) <= MOST_KEPT:
             return
@@ -136,7 +136,7 @@ class Target:
             "finds": [],
         }
         if code == 0:
-            for path in files_in(self.finds):  # it survived them, so they become part of the corpus
+            for path in files_in(self.finds):  # the target survived these inputs, so they become part of the corpus
                 os.replace(path, os.path.join(self.corpus, os.path.basename(path)))
             return result
         result["log"] = self.log

@@ -1,5 +1,6 @@
-// Text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers (odd).
-// What is refused is specdec's own error, and what is accepted keeps the promises of cli/loop/loop.h.
+// Fuzzes LOOP.toml if the first byte is even, and a command's settings file with flags, lists and numbers if it is odd.
+// Bad input must be refused with an Error of specdec, and an accepted LOOP.toml must satisfy what cli/loop/loop.h
+// guarantees.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -75,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static fuzz::MemoryFile file;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  // Skips patterns of logs, because expanding them could search the whole machine.
+  // Skips inputs with wildcards or "..", because expanding them as file names could search the whole machine.
   if (text.find('*') != text.npos || text.find('?') != text.npos || text.find("..") != text.npos) return 0;
   const std::string& path = file.hold(text);
   try {

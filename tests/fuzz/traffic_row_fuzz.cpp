@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  const size_t format = bytes[0] % 32;  // 0, or not in the table: the row tells; seeds begin with 0
+  const size_t format = bytes[0] % 32;  // 0, or beyond the table: the format is found from the row; seeds begin with 0
   options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
   options.instructions_as_chat = bytes[0] & 32;
   options.domain_field = bytes[0] & 64 ? "metadata.team" : "";

@@ -14,8 +14,8 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// Means are stored and sums are kept, so a value may change by one rounding on the first pass, and must not change on
-// later ones.
+// A report stores means, and reading it makes sums of them. A value may therefore change by one rounding on the first
+// pass, and must not change on later ones.
 Json settled(const Json& json) { return to_json(validation_report_from_json(json, "fuzz")); }
 
 }  // namespace

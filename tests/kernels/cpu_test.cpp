@@ -13,7 +13,7 @@
 namespace specdec::kernels::cpu {
 namespace {
 
-// Returns the addresses of the blocks of a contiguous [slots, d].
+// Returns the addresses of the blocks of a contiguous array [slots, d].
 template <class T>
 std::vector<const void*> blocks_of(const std::vector<T>& x, int64_t d) {
   std::vector<const void*> out;
@@ -172,7 +172,8 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
   }
 }
 
-// A window leaves out the first visible keys, listed slots included; a soft cap bends the scores.
+// A window leaves out the first visible keys, whether their slots are listed or contiguous. A soft cap limits the
+// scores.
 TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -269,7 +270,7 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   }
 }
 
-// Positions computed together get the same bits as alone; one that sees nothing gives zeros.
+// Positions computed together give the same bits as each of them alone. A position that sees no key gives zeros.
 TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -433,7 +434,7 @@ TYPED_TEST(CpuKernels, ElementWise) {
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  // 1 + 1/256 and 1 + 3/256 are ties.
+  // 1 + 1/256 and 1 + 3/256 are half-way between two numbers of bf16.
   const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};
   const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
   const Kernels<Bf16>* all[3];

@@ -103,7 +103,8 @@ TYPED_TEST(Int8Kernels, LinearIsTheDotProduct) {
   }
 }
 
-// All sets with a fused multiply-add agree too; the baseline also rounds each product.
+// All instruction sets with a fused multiply-add agree bit for bit, too. The baseline does not, because it also rounds
+// each product.
 TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
   for (const int64_t k : {7, 64, 160, 2050}) {
     const int64_t most = 40, n = 101;
@@ -131,7 +132,8 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
   }
 }
 
-// Inputs of very different sizes within a group; groups of zeros, of tiny numbers, and of values that are not finite.
+// Tests inputs of very different sizes within a group, and groups of zeros, of tiny numbers, and of values that are not
+// finite.
 TYPED_TEST(Int8Kernels, ProductsTakeInputsOfAnySize) {
   const int64_t k = 64 * 6, n = 33;
   auto x = random(static_cast<size_t>(k), 7);

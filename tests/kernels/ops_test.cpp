@@ -92,8 +92,8 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-// Whole sequences use another kernel. Its values and gradients are compared with ATen's, with keys as training passes
-// them (transposed) and contiguous; one thread and two give the same bits.
+// Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
+// as training passes them (transposed) and contiguous. One thread and two give the same bits.
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {

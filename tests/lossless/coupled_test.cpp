@@ -1,6 +1,6 @@
-// The coupled rule. Shared noise has no outcomes to enumerate, so these tests show that a single draw follows its
-// weights, and that a seed gives the text that plain decoding draws, for every draft, K, logits processor of the
-// request and neighbour.
+// Tests the coupled verification rule. Shared noise has no outcomes to enumerate, so these tests show that a single
+// draw follows its weights, and that a seed gives the text that plain decoding draws, whatever the draft, K, the
+// request's logits processors and the other sequences of the batch are.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -82,7 +82,7 @@ struct Setting {
   std::vector<int> tree = {};
 };
 
-// Returns 24 tokens after a prompt of one, and how many tokens were drafted.
+// Returns 24 tokens after a prompt of one token, and how many tokens were drafted.
 std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   toy::Model target(12, toy::random_logits(1, 1.5)), draft(12, toy::random_logits(setting.draft, 1.5));
   Stepper stepper(target, &draft);

@@ -23,14 +23,14 @@ struct Case {
   bool rules_left_out = false;  // makes the step wrong: the draft applies the processors, verification does not
   VerifyRule rule = VerifyRule::kToken;
   std::vector<int> tree;         // Drafting::model's tree for every sequence; empty: drafts are chains
-  ControllerOptions controller;  // fixed_k unless set otherwise below
+  ControllerOptions controller;  // the same for every sequence, except fixed_k (see `sequences`)
   CostModel* costs = nullptr;
   toy::Tokens prompt;          // every sequence appends its index (0 or 1) to this as its last prompt token
   bool without_model = false;  // no draft model
   bool suffix = false;         // also draft from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not cut near the end
-  int sequences = 1;           // if 2, the second sequence's fixed K is one less
+  int sequences = 1;           // if 2, the second's K is fixed: one less than the first's, or 0 if that is adaptive
   // Largest number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
   // Makes the step wrong: tokens drafted for a target pass that did not fit are dropped and drawn anew.
@@ -46,7 +46,7 @@ struct Outcome {
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;  // target passes with more than Case::room tokens
-  // Largest numbers of tokens drafted from the text, and accepted of them, in one step.
+  // Largest number of tokens drafted from the text in one step, and largest number of such tokens accepted in one step.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;
 };

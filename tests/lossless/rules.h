@@ -1,5 +1,5 @@
 // Applies the logits processors by their definitions: counts the occurrences of every token in the whole text again at
-// each position. Tests compare the counts that the step updates token by token with this.
+// each position. Tests compare the counts that the step updates token by token with these counts.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace specdec::decode::toy {
 
-// Forbids token 2 directly after token 1, and a third token 0 in an answer; token 1 is always allowed. Throws
-// std::logic_error if a forbidden token is pushed or more tokens are popped than were pushed.
+// Forbids token 2 directly after token 1, and a third occurrence of token 0 in an answer; token 1 is always allowed.
+// Throws std::logic_error if a forbidden token is pushed or more tokens are popped than were pushed.
 class Automaton final : public Constraint {
  public:
   static bool allows(const Tokens& answer, int32_t token) {

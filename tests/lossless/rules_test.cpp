@@ -1,5 +1,6 @@
-// Penalties, bias, bad words and grammars under speculation: the joint distribution of the emitted tokens equals that
-// of plain decoding with the same processors, for every verification rule, and differs if verification ignores them.
+// Tests penalties, bias, bad words and grammars under speculation: the joint distribution of the emitted tokens equals
+// that of plain decoding with the same processors, for every verification rule, and differs if verification ignores
+// them.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -125,7 +126,8 @@ class Frozen final : public Constraint {
   void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
 
  private:
-  // In this test every second token starts a step: K = 1, and what was accepted is unknown here.
+  // With K = 1, every second token is taken for the first one of a step, because a constraint does not know how many
+  // tokens were accepted.
   void settle() {
     if (tokens_.size() % 2 == 0) settled_ = tokens_;
   }

@@ -67,7 +67,7 @@ TEST(Sampled, StreamsOfOneSeedDiffer) {
   EXPECT_NE(draft, c.draw(Purpose::kDraft, flat));
 }
 
-// V = 16 and a draft that is the target's opposite, the case in which shared noise would show most.
+// Uses 16 tokens and a draft whose logits are the target's negated ones, where reused noise would show most.
 TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
   constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens per rule
   // The logits depend only on the last token, so that every conditional distribution gets many samples.

@@ -51,7 +51,7 @@ TEST(Config, RopeInBothForms) {
   Json both = older;
   both["rope_parameters"] = newer["rope_parameters"];
   EXPECT_EQ(parse(both).rope.theta, 500000.0);
-  both["rope_parameters"]["rope_theta"] = 10000.0;  // one of the readers would silently load another model
+  both["rope_parameters"]["rope_theta"] = 10000.0;  // a reader of the other key would silently load another model
   EXPECT_THROW(parse(both), Error);
   Json renamed = older;
   renamed["rope_scaling"].erase("rope_type");

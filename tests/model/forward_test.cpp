@@ -247,8 +247,8 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                                             ::testing::Values(false)),
                          name_of);
 
-// A decoder with int8 matrices and tied embeddings, other tensors in fp32 or bf16: the quantisation error is small, and
-// a row has the same bits whichever other rows are in its pass.
+// Tests a decoder with int8 matrices, tied embeddings, and other tensors in fp32 or bf16. The quantisation error is
+// small, and a row has the same bits whichever other rows are in its pass.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");

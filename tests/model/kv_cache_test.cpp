@@ -70,7 +70,7 @@ struct Caches {
     out.cache.adopt({}, tenant);
     return out;
   }
-  // Does what a pass does. `positions` are the tokens' positions, empty for a chain.
+  // Writes tokens to the cache as a forward pass does. `positions` are the tokens' positions, empty for a chain.
   static void write(Checked& c, std::span<const int32_t> tokens, std::span<const float> values,
                     std::span<const int64_t> positions) {
     const auto count = static_cast<int64_t>(tokens.size());
@@ -135,7 +135,7 @@ TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   Caches::extend(whole, std::vector<int32_t>{70});
   EXPECT_EQ(p.pool->held(), 5);
   for (const Checked* c : {&a, &b, &whole}) Caches::check(*c);
-  // A path is kept in blocks that other caches share.
+  // Keeps a tree's path in blocks that other caches share.
   const Checked c{a.cache.prefix(a.cache.length()), 0, a.text, a.values};
   a.cache.keep(kSpan + 1, std::vector<int64_t>{kSpan + 3, 2 * kSpan + 1});
   for (const int64_t place : {kSpan + 3, 2 * kSpan + 1})
@@ -224,8 +224,8 @@ void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<i
   }
 }
 
-// Runs random passes, trees, truncations, forks, closes and opens of several sequences, compared with texts that are
-// copied.
+// Runs random passes, trees, truncations, forks, closes and opens of several sequences, and compares every cache with a
+// plain copy of its text.
 TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
   const Caches p(40);
   std::mt19937 random(7);

@@ -207,8 +207,8 @@ TEST(MemoryPlan, CountsAndRefuses) {
   }
 }
 
-// The order is: smaller caches, an int8 draft, no draft. Memory that a wider draft would take becomes available to the
-// caches again.
+// If memory is short, the caches are made smaller first, then the draft becomes int8, and last the draft is left out.
+// The memory that a smaller draft saves becomes available to the caches.
 TEST(MemoryPlan, GivesUpWhatItCan) {
   const DecoderConfig c = tiny();
   constexpr int64_t kSequences = 8, kTokens = 320;

@@ -27,7 +27,8 @@ struct ModelArgument : RealModels {
     fs::copy(target, repository() / "snapshots" / commit, fs::copy_options::recursive);
     write_file_atomic(repository() / "refs" / revision, commit + "\n");
   }
-  // Makes a package of the pair as `specdec package` does. With a `reference` the target stays outside.
+  // Makes a package of the pair as `specdec package` does. With a `reference` the target is not copied into the
+  // package.
   std::string package(const std::string& reference = "") {
     const fs::path directory = root / "pack";
     fs::create_directories(directory);

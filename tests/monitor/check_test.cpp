@@ -247,13 +247,13 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(r.json["state"], "HEALTHY");
 }
 
-// However long this lasts, each record is read once, and records that name no target are not judged.
+// However long another target is served, each record is read once, and records that name no target are not judged.
 TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   write_requests(100, 0.80, 0.60);
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // the check that finds it judges nothing
+  int64_t before = 60;  // the check that notices the other target judges none of its 60 records
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -322,7 +322,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// An impossible or future time makes a line broken. Neither the drift beside it nor a later one is missed.
+// An impossible or future time makes a line broken. Drift in later lines is still noticed.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);
@@ -470,7 +470,7 @@ TEST(AlarmLevel, FollowsTheVolume) {
 TEST(MonitorExitCode, FollowsFailOn) {
   struct Row {
     Verdict verdict;
-    int warn, drift, stale;  // with --fail-on of this name
+    int warn, drift, stale;  // exit codes with --fail-on warn, drift and stale
   };
   for (const Row& row : {Row{Verdict::kHealthy, 0, 0, 0}, Row{Verdict::kWarn, 3, 0, 0}, Row{Verdict::kDrift, 3, 3, 0},
                          Row{Verdict::kNotWorthIt, 6, 6, 0}, Row{Verdict::kInconclusive, 4, 4, 4},

@@ -210,8 +210,8 @@ TEST(Fixtures, EveryEnginesPageIsRead) {
   for (const Counters& c : {vllm, sglang, trt, llama}) EXPECT_TRUE(c.any);
 }
 
-// A bucket of 1,000 steps of K = 3 with hazards .8 .7 .6, as each engine counts it, followed by buckets with worse
-// hazards.
+// Feeds buckets of 1,000 steps with K = 3 and conditional acceptance .8 .7 .6, counted as each engine counts them, and
+// then buckets with lower acceptance.
 TEST(Fixtures, EveryEnginesDropIsSeen) {
   RolloutFigures gate;
   gate.k = 3;

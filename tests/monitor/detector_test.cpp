@@ -99,7 +99,7 @@ TEST(Detector, ImpossibleEvidenceNeitherOverflowsNorStops) {
   EXPECT_GT(detector.log_evidence(), std::log(1e299));
 }
 
-// One process, or two with a restart in between, give the same bits.
+// One process gives the same bits as two with a restart in between.
 TEST(Detector, StateSurvivesARestartBitForBit) {
   const std::map<std::string, StratumBaseline> baselines = {
       {"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
@@ -128,8 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start with the largest product of any bet over the whole past. The test compares it with
-// every start, computed one by one.
+// The change point is the start from which the product of a bet's factors is largest, over all bets and the whole past.
+// The test computes this product for every start, one by one, and expects the same change point.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<RequestEvidence> seen;
@@ -175,7 +175,7 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 }
 
 TEST(Cusum, LimitsAreSiegmunds) {
-  // h for 1e5 steps, and the number of steps to an alarm at twice the reference.
+  // k, the limit h for 1e5 steps to a false alarm, and the number of steps to an alarm if the mean is 2k.
   for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
                                     {.125, 31.0, 226},
                                     {.15, 26.9, 165},

@@ -31,7 +31,7 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 // each look (one day's set of calls) is compared with the same pool of earlier calls.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // one look with ½ · 200 reaches it
+  const double level = std::log(100.0);  // one look reaches it if its e-value is at least ½ · 200
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {

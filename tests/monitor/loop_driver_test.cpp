@@ -108,7 +108,7 @@ TEST_F(Looped, ALoopThatIsNotDoneGoesOnAtTheNextCheck) {
   EXPECT_NE(State(options.state).transitions(1)[0].reason.find("no new package"), std::string::npos);
 }
 
-// After a clock ran years ahead, neither the cooldown nor the budget nor the time in a state waits until then.
+// If the clock once ran years ahead, neither the cooldown nor the budget nor the time in a state waits until that date.
 TEST_F(Looped, AClockThatRanAheadIsNotBelieved) {
   options.policy.alarm_confirms = true;
   options.policy.loop = "LOOP.toml";

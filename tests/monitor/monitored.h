@@ -45,7 +45,7 @@ class Monitored : public ::testing::Test {
   }
 
   // Appends `n` requests to the log, alternately of segment "chat" and "code". `chat` and `code` are the mean overlaps.
-  // `draft` and `target` are the ids that the records name; "own" = those of the package.
+  // `draft` and `target` are the ids that the records name; "own" stands for the package's id.
   void write_requests(int n, double chat, double code, const std::string& draft = "own",
                       const std::string& target = "own") {
     std::ofstream out(dir / "log.jsonl", std::ios::app);

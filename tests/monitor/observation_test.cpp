@@ -80,8 +80,8 @@ TEST_F(Observed, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   EXPECT_EQ(e["requests"], 0);
 }
 
-// Requests decoded without the draft say nothing about it. They are reported, but neither count as bad nor as missing
-// traffic.
+// Requests decoded without the draft say nothing about it. They are reported, but count neither as bad traffic nor as
+// missing traffic.
 TEST_F(Observed, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   write(200, 0.60, [](AcceptanceRecord& r) {
     r.counts = {};

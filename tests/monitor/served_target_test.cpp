@@ -8,7 +8,7 @@ namespace {
 const std::string kBound(64, 'a'), kOther(64, 'b'), kThird(64, 'c');
 constexpr int64_t kDay = 86400;
 
-// Makes checks one after another, each with its own claims.
+// Makes checks one after another. Before each check, a test sets the targets that pages, records and a sighting name.
 class Served : public ::testing::Test {
  public:
   Served& page(const std::string& source, const std::string& target) {
@@ -162,8 +162,8 @@ TEST_F(Served, OldRecordsAndRecordsBesideARunningServer) {
   EXPECT_EQ(records(60, kOther).page("m", kBound).look(), "");
 }
 
-// With ten requests and one check per day, a target that ran for an hour and was rolled back is not a fleet that is
-// being updated.
+// With ten requests and one check per day, a target that ran for an hour and was rolled back must not be taken for a
+// fleet that is being updated.
 TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
   const auto days = [this](const std::string& page_says) {
     memory_ = {};

@@ -44,8 +44,8 @@ Mean mean_of(int runs, const std::function<double(int run)>& f) {
   return {mean, std::sqrt(std::max(0.0, squares / runs - mean * mean) / runs)};
 }
 
-// At the boundary, where mean = bound, a false alarm comes soonest: E[time] >= A must hold for every dispersion and
-// baseline.
+// A false alarm comes soonest if the mean acceptance is exactly at the detector's bound. Even there, the mean time to
+// a false alarm must be at least the stated time, for every dispersion and baseline.
 TEST(Simulation, FalseAlarmsAreAtLeastAsRareAsStated) {
   const double stated = 3e3;
   uint64_t cell = 0;
@@ -91,8 +91,8 @@ TEST(Simulation, DelaysAreAsStated) {
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
 
-// For traffic whose mix changes although the acceptance of each domain does not: expects no alarm in `requests`
-// requests, in each of `runs` runs.
+// Expects no alarm in `requests` requests, in each of `runs` runs. Used for traffic whose mix of domains changes while
+// the acceptance of each domain stays the same.
 void expect_no_alarm(const Baseline& baseline, const std::function<void(Detector&, Traffic&, int64_t n)>& next,
                      int runs = 3, int64_t requests = 100000) {
   for (int run = 0; run < runs; ++run) {
@@ -139,7 +139,8 @@ TEST(Simulation, ADailySineOfTheMixIsNoDrift) {
 }
 
 TEST(Simulation, AShiftOfTemperaturesIsNoDrift) {
-  // The same domain is answered at three temperatures, each with its own acceptance, and their mix turns over.
+  // The same domain is answered at three temperatures, each with its own acceptance, and the mix of temperatures
+  // changes.
   const std::array<double, 3> temperatures = {0, 0.6, 1.0};
   const std::array<BetaRates, 3> rates = {BetaRates(0.82, 0.10), BetaRates(0.76, 0.10), BetaRates(0.66, 0.10)};
   std::map<std::string, StratumBaseline> strata;
@@ -179,9 +180,9 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
       2500);
 }
 
-// Requests differ by a luck that affects all positions. The lucky ones reach the late positions, so the sums by
-// position promise more than a request keeps. Neither the gate's roll-outs nor a baseline from traffic may be fooled by
-// that.
+// Some requests have a higher acceptance at all positions than others, and mostly these reach the late positions. The
+// figures by position therefore promise a longer accepted length than an average request has. This must not make the
+// gate's roll-outs or a baseline from traffic cause an alarm.
 TEST(Simulation, RequestsThatDifferAreNoDrift) {
   ValidationReport report;
   std::vector<double> x;
@@ -216,7 +217,8 @@ TEST(Simulation, RequestsThatDifferAreNoDrift) {
             5000);
 }
 
-// Six domains share one slow wander, AR(.99) with sd .02; requests are about a second apart.
+// Six domains whose acceptance shares one slow random drift: an AR(.99) process with sd .02. Requests are about a
+// second apart.
 struct Wandering {
   std::array<double, 6> means = {.82, .76, .71, .66, .60, .55}, shares = {.30, .20, .20, .15, .10, .05};
   std::vector<BetaRates> rates;
@@ -320,8 +322,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// At the same stated time to a false alarm, the amber light is sooner than the alarm, and about as rare if nothing
-// changes.
+// At the same stated time to a false alarm, the amber light comes sooner than the alarm, and is about as rare if
+// nothing changes.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -344,8 +346,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // Skewed residuals cost a part of Siegmund's promise (research found 76 to 99 % of it); here at least half must
-  // remain.
+  // With skewed residuals the amber light comes sooner than Siegmund's formula says (at 76 to 99 % of that time in
+  // earlier research). Here at least half of that time must remain.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);

@@ -141,7 +141,7 @@ TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
   Scratch dir;
   State mine(dir / "s.db");
   Transaction transaction(mine);
-  // Another process acts as another monitor, without the usual patience of 5 s.
+  // Another process acts as a second monitor that does not wait the usual 5 s for the lock.
   const int code = testing::in_child(nullptr, "", [&] {
     State other(dir / "s.db", State::Open::kExisting, 0);
     Transaction begun(other);

@@ -116,7 +116,7 @@ class LintTest : public ::testing::Test {
     config.erase(key);
     put(dir / model / "config.json", config.dump());
   }
-  // Returns all findings except the one that nothing was measured.
+  // Returns all findings except the finding that nothing was measured.
   std::vector<Finding> lint(const std::string& model) const {
     std::vector<Finding> findings = lint_draft(dir / "target", dir / model, std::nullopt);
     std::erase_if(findings, [](const Finding& f) { return f.rule == "measured"; });
@@ -250,8 +250,8 @@ TEST_F(LintTest, AHeadThatWasNeverTrained) {
   marks_.clear();
   deviation_ = 0.02f;
   bool found = false;
-  for (float off :
-       {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {  // 10,240 draws meet the deviation within 0.7 %
+  // The deviation of 10,240 random draws is right only within 0.7 %, so several deviations are tried.
+  for (float off : {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {
     deviation_ = 0.02f * off;
     write("head");
     const auto findings = lint("head");

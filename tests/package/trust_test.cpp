@@ -50,7 +50,7 @@ class TrustTest : public ::testing::Test {
   const ChannelSigner signer{kKeys / "plain.key", ""};
 };
 
-// ---- audit: trusted.pub bypassed through a link ----
+// ---- trusted.pub must not be bypassed through a link ----
 
 TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
   demand(store);
@@ -136,7 +136,7 @@ TEST_F(TrustTest, LinksInACircleAreAnError) {
   expect_error(ErrorKind::kData, {"circle"}, [&] { follow_links(pair.dir / "a"); });
 }
 
-// ---- audit: rollback and freeze ----
+// ---- rollback and freeze of a channel ----
 
 TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
   promote(store, first.digest, "prod", {"", 1});
@@ -243,7 +243,7 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", {"", 3}, {"", "", old}); });
 }
 
-// ---- audit: the files that are read are those that were checked ----
+// ---- the files that are read are those that were checked ----
 
 TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
   const fs::path weights = first.path / "draft/model.safetensors";

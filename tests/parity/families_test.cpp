@@ -32,7 +32,7 @@ TEST_P(Families, LossAndGradients) {
   }
 }
 
-// A golden that no list names would be compared with nothing.
+// A golden that case_names() does not list would never be compared with anything.
 TEST(FamilyGoldens, AllAreCases) {
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("families")))
     if (entry.is_directory()) {

@@ -58,8 +58,8 @@ TEST_P(Logits, PrefillInChunks) {
   }
 }
 
-// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each equals the
-// branch alone.
+// Runs two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling. Each equals
+// the branch alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(
                            return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu");
                          });
 
-// A real trained model: 256 greedy tokens from BOS must be the text that llama2.c documents.
+// With a real trained model, 256 greedy tokens from BOS must be the text that llama2.c documents.
 TEST(Stories260K, GreedyText) {
   const char* shared = std::getenv("SPECDEC_SHARED");
   const auto directory =

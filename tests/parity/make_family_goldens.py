@@ -211,7 +211,7 @@ def make_case(name, config_class, model_class, overrides, seed):
 
 
 here.mkdir(exist_ok=True)
-# The place in `cases` is the seed, so a new case goes to the end.
+# The position in `cases` determines the seed, so a new case goes to the end.
 for i, (name, (config_class, model_class, overrides)) in enumerate(cases.items()):
     if len(sys.argv) == 1 or name in sys.argv[1:]:
         make_case(name, config_class, model_class, overrides, seed=300 + i)

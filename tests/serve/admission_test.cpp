@@ -144,7 +144,7 @@ TEST(ByteBudget, AnAnsweredRequestHoldsNothingWhoeverKeepsIt) {
   ASSERT_TRUE(request->held->resize(80));
   auto exchange = make_generation({{}, true, request, nullptr, 1000, "max_tokens"});
   EXPECT_EQ(budget.held(), 80u);
-  exchange.reset();  // the connection has the reply, but its record still waits for the disk
+  exchange.reset();  // the reply is sent; `request` still waits to be recorded
   EXPECT_EQ(budget.held(), 0u);
 }
 

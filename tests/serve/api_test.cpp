@@ -181,8 +181,8 @@ TEST(Api, TextThatIsFarTooLongIsRefusedByItsBeginning) {
   }
 }
 
-// Where a token may be long, the number of bytes says little. The server then tokenises a piece of the text, which
-// never refuses a text that fits.
+// Where a token may be long, the number of bytes says little about the number of tokens. The server then tokenises a
+// piece of the text to refuse a text that is too long, and never refuses a text that fits.
 TEST(Api, TextOfLongTokensIsRefusedByAPieceOfIt) {
   const Scratch dir;
   testing::write_byte_tokenizer(dir.root());

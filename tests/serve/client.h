@@ -84,7 +84,7 @@ class Client {
   }
   // Blocks until data arrive or the server closes. True if the server has closed and no unread data are left.
   bool at_end() { return buffer_.empty() && !fill(); }
-  // Blocks until `text` has arrived.
+  // Blocks until `text` has arrived. Returns false if the server closes the connection before that.
   bool wait_for(const std::string& text) {
     while (buffer_.find(text) == std::string::npos)
       if (!fill()) return false;

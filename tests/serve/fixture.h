@@ -28,7 +28,7 @@ using testing::kVocab;
 using testing::Scratch;
 
 // The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X and EOS,
-// one with "loop" endlessly with letters. "die:start" makes start() fail and "die:step" makes step() fail; "die:device"
+// one with "loop" endlessly with 'x'. "die:start" makes start() fail and "die:step" makes step() fail; "die:device"
 // and "die:pass" do the same with a failure of the device. Any other prompt is answered with random letters drawn from
 // the seed and the prompt (at temperature 0, from the prompt alone).
 class FakeRunner final : public StepRunner {
@@ -166,8 +166,7 @@ class FakeRunner final : public StepRunner {
     return s;
   }
 
-  // Emits one to four tokens, as if that number less one of the drafted tokens had been accepted. After the end of the
-  // answer, emits 'x'.
+  // Emits as many tokens as it reports accepted (0 to 3), and one more. After the end of the answer, emits 'x'.
   void step_one(Running& r, StepResult& result) {
     if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {

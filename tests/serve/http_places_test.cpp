@@ -53,8 +53,8 @@ TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {
   EXPECT_EQ(other.read().status, 200);
 }
 
-// A connection that the server asks to close for a new one while its next request arrives answers that request first
-// and then closes.
+// The server asks a connection to close, to make room for a new one, while the connection's next request arrives. That
+// request is answered first; then the connection closes.
 TEST(Http, WhoAnswersWhenAskedToGiveWayLeavesAfterwards) {
   Http h;
   std::vector<std::unique_ptr<Client>> busy;

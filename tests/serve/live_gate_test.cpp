@@ -31,7 +31,8 @@ TEST(LiveGate, FirstAnswersOfConversationsByDraft) {
     const std::string conversation = std::to_string(i);
     gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.7 + 0.2 * (random.uniform() - 0.5)));
     gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.1));  // a second answer does not count
-    gate.observe(answer(kOld.substr(0, kDraftLabel), "short" + conversation, 0.1, 7));  // nor do too few positions
+    // An answer of too few positions does not count either.
+    gate.observe(answer(kOld.substr(0, kDraftLabel), "short" + conversation, 0.1, 7));
     gate.observe(answer("", "plain" + conversation, 0.1));
     gate.observe(answer(kNew.substr(0, kDraftLabel), conversation, 0.4));
   }

@@ -121,7 +121,8 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(s["specdec:info{draft=\"draft-fp\",package=\"\",target=\"target-fp\"}"], 1);
 }
 
-// A draft pass takes 1 s, a target pass 4 s plain and 6 s at K = 2. With overlaps of 0.5, tau is 1.75.
+// A draft pass takes 1 s, a target pass 4 s plain and 6 s at K = 2. With overlaps of 0.5, the expected length tau is
+// 1.75.
 KBasis basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
 
 TEST(Metrics, WhyKIsWhatItIs) {

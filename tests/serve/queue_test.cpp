@@ -130,8 +130,9 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   EXPECT_EQ(served["cached"], 2);
 }
 
-// The service of two tenants that always have requests waiting never differs by more than the paper's bound, 2
-// max(prompt weight x longest prompt, answer weight x tokens that a full batch generates).
+// The service of two tenants that always have requests waiting never differs by more than the bound of Sheng et al.
+// (see deploy/serve/queue.h): 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch
+// generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
   constexpr int64_t kBound =

@@ -53,7 +53,7 @@ TEST(Reply, AWholeChatCompletion) {
   f.return_token_ids = f.include_metrics = true;
   const Json body = Json::parse(full_reply(f, {answer("hi")}));
   EXPECT_EQ(body["choices"][0]["token_ids"], Json::parse("[1,2]"));
-  // The names are vLLM's.
+  // The metrics have the names that vLLM uses.
   EXPECT_EQ(
       body["metrics"],
       Json::parse(R"({"speculative_decoding":{"mean_acceptance_length":3.0,"draft_acceptance_rate":0.6666666666666666,

@@ -142,8 +142,8 @@ TEST(Server, EveryErrorClass) {
     EXPECT_EQ(body["error"]["code"], code) << r.body;
     EXPECT_EQ(body["error"]["param"], param.empty() ? Json() : Json(param)) << r.body;
     EXPECT_TRUE(body["error"]["type"].is_string() && body["error"]["message"].is_string());
-    // An error reveals nothing of the inside: no pointer, path or type name, and least of all the failing runner's own
-    // words.
+    // An error reveals nothing of the server's internals: no pointer, path or type name, and least of all the message
+    // of the runner's own error.
     for (const char* leak : {"0x", "/home", "std::", "specdec::", "out of memory", "secret", "body:"})
       EXPECT_EQ(r.body.find(leak), std::string::npos) << leak << " in " << r.body;
   };
@@ -240,8 +240,8 @@ TEST(Server, WithoutKeysOnlyLoopbackIsBound) {
   expect_error(ErrorKind::kUsage, {"--max-batch"}, [&] { Server server(options, {}, clock); });
 }
 
-// A page whose DNS name was made to resolve to 127.0.0.1 sends its own name as Host, and a page of another site sends
-// its own as Origin.
+// A web page whose DNS name was made to resolve to 127.0.0.1 (DNS rebinding) sends that name as Host, and a page of
+// another site sends its own name as Origin. Both are refused.
 TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
   Config setup;
   setup.options.allowed_hosts = {"box.local"};

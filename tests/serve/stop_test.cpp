@@ -53,8 +53,8 @@ TEST(StopMatcher, WithoutStopStringsTextPasses) {
   EXPECT_EQ(m.finish(), "");
 }
 
-// For any text and stop strings, and however the text is cut into pieces, the result is that of the definition above,
-// and text that was shown once is never withdrawn.
+// For any text and stop strings, and however the text is cut into pieces, the result equals expected(), and text that
+// was shown once is never withdrawn.
 TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
   PhiloxStream random(7, 0);
   for (int round = 0; round < 3000; ++round) {

@@ -160,8 +160,7 @@ TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must give a clean error in this
-// process.
+// Proofs of concept against template engines. Each must give a clean error in this process.
 std::string repeat(const std::string& text, int n) {
   std::string out;
   for (int i = 0; i < n; ++i) out += text;
@@ -203,7 +202,7 @@ TEST(ChatTemplateAttacks, AreCleanErrors) {
   for (const Attack& attack : contained_attacks()) EXPECT_THROW(render(attack.source), Error) << attack.name;
 }
 
-// These exceed every limit of the interpreter, so only the child may run them.
+// No limit of the interpreter stops these attacks, so only the child process may run them.
 std::vector<Attack> lethal_attacks() {
   return {
       {"doubling", "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
@@ -247,13 +246,13 @@ TEST(ChatTemplateAttacks, LoadVetsWithTheDefaultLimits) {
 TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   for (const Attack& attack : contained_attacks()) {
     if (std::string(attack.name) == "nested loops" || std::string(attack.name) == "loop output") continue;
-    // So roomy that the interpreter's own limits end the attacks, on any machine.
+    // These limits are so wide that the interpreter's own limits end the attacks on any machine.
     const ChildLimits roomy{512u << 20, 60, 120};
     EXPECT_NO_THROW(vet_template(attack.source, {}, attack.name, roomy)) << attack.name;
   }
 }
 
-// The template from the audit: it misbehaves only with 66 messages, more than any probe has.
+// This template misbehaves only with 66 messages or more, and no probe has so many.
 TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   Scratch d;
   std::string doubling = "{% set s = messages[0].content %}";
@@ -273,7 +272,8 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   }
 }
 
-// Everything that exceeds the interpreter's own limits, triggered by a word in a message.
+// Each attack that the interpreter's own limits do not stop waits for a word in a message. Only the conversation with
+// that word fails.
 TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
   for (const Attack& attack : lethal_attacks()) {
     Scratch d;

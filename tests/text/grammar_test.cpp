@@ -32,7 +32,7 @@ Bits mask(GrammarMatcher& matcher) {
 }
 bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
 
-// Returns whether every byte of `text` is allowed at its place, and the end of the text after the last one.
+// Returns whether every byte of `text` is allowed at its place, and the end of the text after the last byte.
 bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
   const auto matcher = vocabulary.compile(kind, source)->matcher();
   for (const char c : text) {
@@ -74,7 +74,7 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
-// After the end only end-of-text is allowed, however many steps follow, also after going back.
+// After the end only end-of-text is allowed, however many steps follow, and also after pops.
 TEST(Grammar, StaysAtItsEnd) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();
   Bits end((kVocab + 31) / 32);
@@ -222,7 +222,7 @@ const std::vector<std::string>& links() {
   return all;
 }
 
-// The request from the audit and similar ones: 50 KB of references are refused before anything recurses along them.
+// Schemas with long chains of references, up to 64 KiB, are refused before any code recurses along the chains.
 TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
   for (const std::string& link : links()) {
     const std::string schema = chain(1300, link);
@@ -235,7 +235,7 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
     bare += "\"" + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"},";
   expect_error(ErrorKind::kData, {"nested 1303 levels"},
                [&] { bytes().compile(GrammarKind::kJsonSchema, bare + R"("1300":{}}})"); });
-  // Each of these leads to all others, so a compiler may nest all of them.
+  // Each definition of this ring leads to all others, so a compiler may nest all of them.
   std::string ring = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 600; ++i)
     ring += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" +
@@ -243,7 +243,8 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
   expect_error(ErrorKind::kData, {"nested 1"}, [&] { bytes().compile(GrammarKind::kJsonSchema, ring + "}}"); });
 }
 
-// At the bound and just below it, no worker crashes on the half stack that a check has.
+// For chains at the bound and just below it, no worker overflows its stack while it checks a grammar. A check has half
+// the stack of a compilation.
 TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
   const GrammarChecker checker({768u << 20, 20, 60});
   for (const std::string& link : links()) {
@@ -291,7 +292,7 @@ TEST(Grammar, DeepRegularExpressionsAreRefused) {
     }
 }
 
-// A few hundred bytes that require more intersections than any machine has memory for.
+// Returns a schema of 37 kB that requires more intersections than any machine has memory for.
 std::string explosive() {
   std::string defs = R"("big":{"type":"object","properties":{"x":{"type":"object","properties":{)";
   for (int i = 0; i < 1200; ++i) defs += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"string"})";
@@ -330,7 +331,7 @@ TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
   }
 }
 
-#ifndef __SANITIZE_ADDRESS__  // whose heap is not the one that is counted
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer's heap is not the one that is counted
 TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
   const GrammarChecker checker;
   Json schema = {{"type", "object"}, {"properties", Json::object()}};
@@ -364,8 +365,8 @@ TEST(TokenBytes, AreTheBytesOfEveryToken) {
   EXPECT_EQ(table.special, (std::vector<int32_t>{kBos, kEos}));
 }
 
-// For byte-level vocabularies and one of SentencePiece, which puts a space before the text: the bytes of a text's
-// tokens, joined, are the text.
+// The bytes of a text's tokens, joined, are the text. This holds for byte-level vocabularies and for one of
+// SentencePiece, which puts a space before the text.
 TEST(TokenBytes, JoinToTheTextForRealVocabularies) {
   const auto data = test::shared_data();
   SKIP_WITHOUT(data);

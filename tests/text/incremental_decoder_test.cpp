@@ -27,8 +27,8 @@ bool whole_utf8(const std::string& text) {
   }
 }
 
-// The property under test: every piece is whole UTF-8, and all pieces together equal decode(all), for texts and for any
-// ids.
+// Checks that every piece is whole UTF-8 and that all pieces together equal decode(all), for the ids of texts and for
+// any other ids.
 void expect_streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& name) {
   IncrementalDecoder decoder(tokenizer);
   const std::string expected = tokenizer.decode(ids, true);
@@ -76,8 +76,8 @@ void check_streaming(const Tokenizer& tokenizer) {
   std::string all;
   for (const std::string& text : multilingual()) all += text;
   expect_streams(tokenizer, tokenizer.encode(all, true), "all texts");
-  // Random ids (broken characters everywhere, special tokens between them, ids out of range), mixed with ids from real
-  // text.
+  // Tests random ids (broken characters everywhere, special tokens between them, ids out of range), mixed with ids from
+  // real text.
   const auto ids = tokenizer.encode(all, true);
   PhiloxStream random(7, 0);
   for (int round = 0; round < 60; ++round) {

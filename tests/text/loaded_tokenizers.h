@@ -23,7 +23,7 @@ inline const Tokenizer& loaded(const std::filesystem::path& directory) {
 }
 
 // Writes TinyLlama's tokenizer. Its vocabulary is Llama 2's, so it is made from Phi-3's file, which has the same
-// vocabulary and added tokens with ids from 32,000 on, which are removed here.
+// vocabulary. Phi-3's added tokens with ids from 32,000 on are removed here.
 inline void write_tinyllama(const testing::Scratch& d) {
   Json t = read_json(test::shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
   Json added = Json::array();

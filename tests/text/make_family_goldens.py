@@ -2,8 +2,8 @@
 """Makes small tokenizers and chat templates of every family, and what transformers computes with them:
 tests/text/golden/families*.
 
-Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. The build does not run it. The same run
-gives the same bytes:
+Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. The build does not run it. This command
+gives the same bytes each time:
 
     HF_HUB_OFFLINE=1 python tests/text/make_family_goldens.py
 
@@ -415,7 +415,7 @@ TEMPLATES = {
 {% if loop.last and add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}{% endfor %}""",
 }
 
-# name: (model_type in config.json, tokenizer, sets of variables for its chat template, in addition to none)
+# name: (model_type in config.json, tokenizer, sets of variables for its chat template, besides the empty set)
 FAMILIES = {
     "llama2": ("llama", llama2, []),
     "llama2_published": ("llama", llama2_published, []),
@@ -461,7 +461,7 @@ def disagree_in_names(tokenizer, config):
 
 
 def disagree(tokenizer, config):
-    """Does the same with a list of added tokens."""
+    """Does the same as disagree_in_names, but with added_tokens_decoder instead of additional_special_tokens."""
     disagree_in_names(tokenizer, config)
     del config["additional_special_tokens"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -556,8 +556,8 @@ def encodings(tokenizer, texts):
 
 
 def decodings(tokenizer, rng):
-    """Returns decodings of arbitrary ids, as a model may produce them, also of those that no text has. Bytes and
-    special tokens are frequent."""
+    """Returns decodings of arbitrary ids, as a model may produce them, including ids that no text encodes to. Bytes
+    and special tokens are frequent."""
     often = sorted(i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or not t.isascii()) + sorted(
         tokenizer.added_tokens_decoder
     )
@@ -575,8 +575,8 @@ def decodings(tokenizer, rng):
 
 
 def chats(tokenizer, conversations, variables):
-    """Returns rows of a rendered text and its ids, or of the error. In a text with today's date it is replaced by
-    {{TODAY}}, and the row has no ids."""
+    """Returns rows of a rendered text and its ids, or of the error. If a text contains today's date, the date is
+    replaced by {{TODAY}} and the row has no ids."""
     today = datetime.date.today().isoformat()
     rows = []
     for extra in [{}] + variables:
@@ -601,8 +601,8 @@ def chats(tokenizer, conversations, variables):
 
 
 def check_rebuilt(rebuilt, as_is, texts):
-    """LlamaTokenizer builds its own pipeline instead of reading the file's. Checks that the two differ where
-    docs/models.md says so, and only there."""
+    """LlamaTokenizer builds its own pipeline instead of reading the file's. Checks that the results of the two
+    pipelines differ where docs/models.md says so, and only there."""
     differing = [text for text in texts if encodings(rebuilt, [text]) != encodings(as_is, [text])]
     special = "<unk>|<s>|</s>"
     assert type(rebuilt) is LlamaTokenizer and differing == [

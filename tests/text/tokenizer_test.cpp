@@ -134,7 +134,7 @@ TEST(TokenizerParity, Qwen) {
   expect_conformance(tokenizer, conformance("Qwen__Qwen2.5-0.5B.json", "qwen2_5_multilingual.json"));
 }
 
-// A long text, whose ids were made by transformers too.
+// Encodes a long text. Its expected ids, too, were made by transformers.
 TEST(TokenizerParity, Gpt2LongText) {
   SKIP_WITHOUT(gpt2());
   const Json golden = read_json(shared_data() / "tokenizer-conformance/gpt2_encoded_tokens.json");
@@ -142,7 +142,7 @@ TEST(TokenizerParity, Gpt2LongText) {
   EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>(), true), golden["token_ids"].get<std::vector<int32_t>>());
 }
 
-// From research (data/README): 512 tokens, and the first story of the model's own documentation.
+// Expected values from shared/data/README.md: 512 tokens, and the first story of the model's own documentation.
 TEST(Tokenizer, Stories260K) {
   const fs::path model = shared_data() / "models/stories260K";
   SKIP_WITHOUT(model);
@@ -165,7 +165,7 @@ TEST(Tokenizer, Stories260K) {
   EXPECT_EQ(tokenizer.decode({1, 600, 100000}, true), "");
 }
 
-// The configuration's flags have no effect, as in transformers 5.23.
+// add_bos_token and add_eos_token of the configuration have no effect, as in transformers 5.23.
 TEST(Tokenizer, ThePostProcessorDecidesAboutBosAndEos) {
   SKIP_WITHOUT(shared_data());
   Scratch d;

@@ -140,7 +140,7 @@ TEST(Acceptance, EqualsBruteForceUnderEverySampling) {
     ASSERT_EQ(scores.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) expect_same(scores[i], brute_force(target, draft, rows[i], o));
   }
-  // The figures are not degenerate: drafts differ, and a model agrees with itself.
+  // The figures are not degenerate: draft and target differ, and a model agrees with itself.
   EXPECT_LT(score_rows(target, draft, rows, {})[1].alpha, 0.95);
   EXPECT_GT(score_rows(target, draft, rows, {})[1].alpha, 0.05);
   EXPECT_NEAR(score_rows(target, target, rows, {})[1].alpha, 1, 1e-6);

@@ -12,7 +12,8 @@ const std::string kStat =
     "cpu10 1 1 1 1 1 1 1 1 0 0\n"
     "intr 12345 0 0\nctxt 99\n";
 
-// Idle time and waiting for a disk are not busy, steal is counted apart, and guest time is part of user time already.
+// Idle time and I/O wait do not count as busy, stolen time is counted separately, and guest time is part of user time
+// already.
 TEST(CpuMeter, ReadsTheCpusOfThisProcess) {
   const auto both = parse_proc_stat(kStat, {0, 1}, 100);
   ASSERT_TRUE(both);

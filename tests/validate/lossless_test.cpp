@@ -21,7 +21,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_EQ(unit_roundoff("fp16"), std::ldexp(1.0, -11));
   EXPECT_EQ(unit_roundoff("int8"), u);
   EXPECT_THROW(unit_roundoff("int4"), std::exception);
-  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // is 16 u at 8
+  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // the spacing of floats at 8: 16 u
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));
@@ -81,8 +81,8 @@ TEST(Pearson, MergesThinCells) {
   const std::vector<int64_t> counts = {48, 40, 6, 3, 3};
   const std::vector<double> p = {0.5, 0.4, 0.06, 0.02, 0.02};
   const ChiSquare c = pearson(counts, p);
-  // Two cells expect 0.02 · 100 < 5. Together they expect 4, which is still thin, so they join the smallest cell (6 + 4
-  // expected, 12 seen).
+  // Two cells expect 0.02 · 100 < 5. Together they expect 4, which is still too few, so they join the smallest other
+  // cell (6 + 4 expected, 12 seen).
   EXPECT_DOUBLE_EQ(c.df, 2);
   EXPECT_NEAR(c.statistic, 4.0 / 50 + 0.0 / 40 + 4.0 / 10, 1e-12);
   EXPECT_EQ(pearson(std::vector<int64_t>{3}, std::vector<double>{1.0}).df, 0);
@@ -127,7 +127,7 @@ TEST(Sampled, TheRightRulesPass) {
   cut.top_p = 0.9;
   EXPECT_GT(run_sampled(&decode::verify, 0, cut).p_value, 1e-4);
   SamplingOptions greedy;
-  greedy.temperature = 0;  // is tested at temperature 1
+  greedy.temperature = 0;  // the test then uses temperature 1
   const SampledTest test = run_sampled(&decode::verify, 0, greedy);
   EXPECT_EQ(test.runs, 1600);
   EXPECT_LT(test.sequence_p, 1);

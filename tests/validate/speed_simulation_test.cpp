@@ -35,7 +35,7 @@ struct Random {
   double exponential(double mean) { return -mean * std::log(uniform()); }
 };
 
-// What else happens on the machine while the gate runs.
+// Describes what disturbs the machine while the gate runs.
 struct World {
   const char* name;
   double plain_seconds;    // seconds per plain step

@@ -228,8 +228,8 @@ TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
 }
 
-// With few prompts the plain percentiles of the bootstrap are too narrow, so the ends are Student's and not the normal
-// distribution's.
+// With few prompts the plain percentiles of the bootstrap are too narrow, so the interval's ends are taken from
+// Student's t distribution instead of the normal one.
 TEST(Speed, TheIntervalOfFewPromptsIsWide) {
   const std::vector<double> normal = {1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 0.95, 1.0}, speculative(8, 1.0);
   const Estimate s = speedup(normal, speculative);

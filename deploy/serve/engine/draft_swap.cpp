@@ -110,7 +110,8 @@ Json DraftSwap::status() const {
     out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
     if (!candidate_) return out;
     out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
-    // In order of arrival: a confidence sequence is valid at every look only if earlier values keep their places.
+    // In order of arrival, because a confidence sequence stays valid over repeated readings only if earlier values keep
+    // their places.
     for (auto* values : {&serving, &candidate, &difference}) values->resize(scores_.size());
     for (const auto& [conversation, sums] : scores_) {
       const auto n = static_cast<double>(sums.positions);
@@ -128,7 +129,7 @@ Json DraftSwap::status() const {
   return out;
 }
 
-// Ends the trial and returns the candidate, so that a model is not freed under the lock.
+// Ends the trial and returns the candidate, so that the caller can free its model without holding the lock.
 std::shared_ptr<DraftSwap::Held> DraftSwap::end_trial(const char* outcome, const std::string& reason) {
   state_ = outcome;
   reason_ = reason;

@@ -1,9 +1,9 @@
-// The draft that serves and, during a trial, a second one beside it. Decides which requests each gets and measures the
-// trial.
-//   load → loading → canary → promoted | dropped
+// Manages the serving draft and, during a trial, a candidate next to it. Decides which conversations each of them gets,
+// and measures the trial, whose states are
+//   loading → canary → promoted | dropped, or loading → refused.
 // A sequence keeps its draft to its end; a model is freed when the last sequence that uses it ends. A draft on trial
 // scores the same text at the positions that the serving draft reached. The target's p is known there and the text does
-// not depend on the draft, so the two overlaps form a pair.
+// not depend on the draft on trial, so the overlaps of the two drafts form a pair.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace specdec::deploy {
 
-// Sums the durations of passes, as the clock shows them, in `seconds`.
+// Sums the durations of model passes in `seconds`, as `clock` shows them.
 struct PassTimer {
   const Clock& clock;
   double& seconds;
@@ -50,7 +50,7 @@ class DraftSwap final : public DraftControl {
   static constexpr size_t kScored = 10000;
   static constexpr double kScore = 0.1;
 
-  // A draft in use. It lives as long as a sequence uses it.
+  // Holds a draft that serves, is on trial, or is still used by a sequence.
   struct Held {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
@@ -68,7 +68,7 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // null: none
   };
 
-  // `costs` measures the target, and every draft shares that part of it. `timer` sums the passes of all drafts. Both
+  // `costs` holds the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Both
   // belong to the engine thread. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
@@ -80,14 +80,14 @@ class DraftSwap final : public DraftControl {
   // Limits how many of the scored conversations may come from one tenant.
   void share_among_tenants(size_t of_one_tenant = kScored / 2);
 
-  // Engine thread. Chooses the drafts of a new sequence. All sequences of a conversation get the same ones as long as
+  // Engine thread. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as long as
   // the shares do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
   // Records a step for which both drafts have overlaps, position by position.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
               std::span<const double> shadow);
 
-  std::vector<std::shared_ptr<const Held>> in_use() const;  // the serving one, then the one on trial
+  std::vector<std::shared_ptr<const Held>> in_use() const;  // the serving draft, then the draft on trial
 
   std::string serving() const override;
   Json status() const override;

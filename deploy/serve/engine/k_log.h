@@ -1,4 +1,5 @@
-// Tracks the K that prevails for a draft, and words a log line for the operator when it changes.
+// Tracks a draft's prevailing K, the K that most of its recent steps use, and makes a log line for the operator when it
+// changes.
 #pragma once
 
 #include <optional>
@@ -10,16 +11,17 @@
 
 namespace specdec::deploy {
 
-// Each draft has one; used on the engine thread.
+// Each draft has a KLog, which is used on the engine thread only.
 class KLog {
  public:
   static constexpr double kQuiet = 10;  // seconds between two lines
 
-  // Takes the K of each of the draft's sequences in one step, without probes and steps made only to measure.
+  // Takes the K of each of the draft's sequences in one step. The caller leaves out probes and steps made only to
+  // measure.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // Returns "K 4 → 0 at batch 16: …" with the figures behind the decision, if basis.k differs from the K logged last
-  // and that was at least kQuiet seconds ago. Returns none until the costs are measured.
+  // Returns "K 4 → 0 at batch 16: …" with the figures on which the choice rests, if basis.k differs from the K logged
+  // last and the last line is at least kQuiet seconds old. Returns none until the costs are measured.
   std::optional<std::string> line(const KBasis& basis, double now);
 
  private:

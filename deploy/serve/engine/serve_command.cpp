@@ -37,8 +37,8 @@ std::optional<ValidationReport> packaged_report(const ServeOptions& options,
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
-// Vetting a template forks, so it comes before the server's threads. An error of the template is kept, since the check
-// for a stale draft must be reported before any other error.
+// Holds the chat template. Checking a template forks the process, so it is loaded before the server starts threads. An
+// error is kept for later, because a stale draft must be reported before any other error.
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
@@ -75,7 +75,7 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   return wanted;
 }
 
-// Starts the controller from what the gate measured for this pair; the user's flags win.
+// Returns options that start the controller from the gate's measurements of this pair. The user's flags override them.
 StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optional<ValidationReport>& report) {
   StepperRunnerOptions stepping;
   stepping.speculation = options.speculation;
@@ -84,7 +84,7 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   const LaunchPlan plan = launch_plan(*report, "", "");
   // If the gate did not pass, decoding is plain until the controller itself has measured a gain.
   stepping.schedule = ranges_of(plan.schedule);
-  stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not drafts from the text
+  stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not suffix drafts
   // If drafting changes the output, no gain justifies it.
   const int tried_k = report->verdict == Verdict::kNotLossless ? 0 : plan.tried_k;
   if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
@@ -124,7 +124,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::optional<ResolvedPackage> package = locate_package(target_name);
   if (package) wanted.target = package->root.string();  // resolved once, because a channel may move meanwhile
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
-  const text::GrammarChecker grammars;  // forks, like loading the template
+  const text::GrammarChecker grammars;  // forks the process, like loading the template
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   const LoadedPair pair = load_pair(wanted);

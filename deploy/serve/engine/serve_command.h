@@ -16,13 +16,13 @@ struct ServeHooks {
 };
 
 struct ServeOutcome {
-  bool stale = false;  // the draft is bound to another target, which was not allowed: nothing was served
+  bool stale = false;  // the draft is bound to another target and allow_stale was not set, so nothing was served
   std::string stale_reason;
 };
 
-// Vets the chat template, then binds the port, so that /health answers, then loads the models. The "listening on" note
-// comes when requests are accepted. Returns after the drain. Throws Error(kUsage) for contradictory options, and what
-// load_pair, Server and Recorder throw.
+// Runs the server until it is asked to stop and has drained. Checks the chat template first, then binds the port, so
+// that /health answers, and then loads the models. The note "listening on …" comes when requests are accepted. Throws
+// Error(kUsage) for contradictory options, and what load_pair, Server and Recorder throw.
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock);
 
 }  // namespace specdec::deploy

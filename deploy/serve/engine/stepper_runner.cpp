@@ -13,10 +13,11 @@ namespace specdec::deploy {
 
 namespace {
 
-// Tokens per step that drafts may prefill to catch up. Like the budget for prompts, it bounds the gap between tokens.
+// The number of tokens per step that draft models may prefill to catch up with their sequences. Like the prefill budget
+// for prompts, it bounds the inter-token latency.
 constexpr int64_t kDraftReads = 512;
 
-// Returns none if the failure is not an Error but one of the compute library.
+// Returns the kind of an Error; none for any other exception, such as one of the compute library.
 std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -32,7 +33,8 @@ std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
 struct StepperRunner::Running {
   std::string conversation;
   DraftSwap::Pick pick;
-  // That of pick.draft: the controller starts from it, and observed overlaps are added to it.
+  // The overlap mean of pick.draft: the controller starts from it, and observed overlaps are added to it. Null without
+  // a draft.
   decode::OverlapMean* expected = nullptr;
   decode::Sequence sequence;
   bool draft_failed = false;
@@ -103,8 +105,8 @@ PrefillResult StepperRunner::prefill(SequenceKey key, int64_t most) {
 
 void StepperRunner::preempt(SequenceKey key) { stepper_.close(running_.at(key)->sequence); }
 
-// Runs one step. The stepper reports a failure of one sequence in that sequence; if it throws anything else, all
-// sequences are as before. Returns false if the caches were full.
+// Runs one step. The stepper records the failure of a single sequence in that sequence's outcome. If a pass of the
+// target throws, all sequences are as before. Returns false if the caches were full.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
@@ -137,7 +139,7 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
   step_seconds_ += clock_.seconds() - started;
 }
 
-// Frees what running sequences hold of a draft that is no longer on trial, since it scores nothing any more.
+// Frees the state that running sequences keep for a draft whose trial has ended.
 void StepperRunner::end_trials() {
   for (auto& [key, running] : running_) {
     DraftSwap::Pick& pick = running->pick;
@@ -154,8 +156,9 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.logprobs = std::move(logprobs);
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = result.failure || result.emitted.empty();
-  // A sequence that emitted nothing and has no failure of its own was in a pass that failed, even alone. An exception
-  // that is not an Error comes from the compute library; any other may be caused by this sequence's own state.
+  // A sequence that emitted nothing and has no failure of its own was in a pass that failed even when run alone. An
+  // exception of such a pass that is not an Error comes from the compute library. If a sequence's own failure is such
+  // an exception, the sequence's state may be the cause, so it does not count as a failure of the device.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   result.device_failed = result.failed && cause && kind_of(cause).value_or(unknown) == ErrorKind::kDevice;
@@ -175,7 +178,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   drafts_.scored(running.conversation, s.options().tenant, pick, result.overlaps, result.shadow_overlaps);
 }
 
-// Collects, for each draft, the figures behind the controllers' choices in this step.
+// Collects, for each draft, the figures on which its controllers based their K in this step, and logs a change of K.
 void StepperRunner::explain(std::span<const SequenceKey> batch) {
   std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
   for (const SequenceKey key : batch) {
@@ -219,8 +222,8 @@ std::vector<KBasis> StepperRunner::k_bases() const {
 void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
-  // Mean length of the answers so far. An answer under way is expected to go on for as long as a new one, and K must
-  // pay off over that.
+  // Updates the moving mean of answer lengths. An answer under way is expected to go on for this many tokens, like a
+  // new one, and K must pay off within them.
   if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   running_.erase(it);

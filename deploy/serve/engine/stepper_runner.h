@@ -21,7 +21,7 @@ struct StepperRunnerOptions {
   // overlap that a new sequence expects of the draft before the server has measured any (the gate's figure)
   double prior_overlap = 0.7;
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
-  int text_max_k = 0;                             // for drafts from the text; 0: as in `speculation`
+  int text_max_k = 0;                             // for suffix drafts; 0: as in `speculation`
   bool coupled_seeds = true;                      // seeded sequences use the coupled rule, whatever `speculation` says
   // If true, at most half of the conversations that score a draft on trial may come from one tenant.
   bool several_tenants = false;
@@ -29,8 +29,8 @@ struct StepperRunnerOptions {
 
 class StepperRunner final : public StepRunner {
  public:
-  // The models must outlive the runner (it owns a NamedDraft's model); a null draft means none. Throws Error(kModel) if
-  // the vocabularies differ.
+  // The models must outlive the runner, except the model of a NamedDraft, which the runner owns. A null draft means
+  // none. Throws Error(kModel) if the vocabularies differ.
   StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
                 const Clock& clock);
   StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock);
@@ -41,7 +41,8 @@ class StepperRunner final : public StepRunner {
   SequenceKey start(const SequenceSpec& spec) override;
   PrefillResult prefill(SequenceKey key, int64_t most) override;
   void preempt(SequenceKey key) override;
-  // If a pass for the whole batch throws, each sequence is stepped alone, so that only those that fail alone fail.
+  // If a pass for the whole batch throws, each sequence is stepped alone, so that only the sequences that cause the
+  // failure fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
@@ -59,7 +60,7 @@ class StepperRunner final : public StepRunner {
   const Clock& clock_;
   double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
   TimedModel target_;
-  decode::CostModel costs_;  // the target's; each draft keeps its own besides
+  decode::CostModel costs_;  // of the target; each draft has its own besides
   DraftSwap drafts_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
@@ -67,7 +68,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;    // seconds of the target's prefill passes
-  decode::OverlapMean suffix_overlap_;  // of drafts from the text
+  decode::OverlapMean suffix_overlap_;  // of suffix drafts
   double mean_answer_ = 0;              // in tokens
   int64_t draft_failures_ = 0;
   std::exception_ptr pass_failure_;  // exception of the last pass; null: none

@@ -14,7 +14,8 @@ void soft_cap(float* x, int64_t n, float scale, float cap) {
   for (; i < n; ++i) x[i] = tanh<W>(broadcast<W>(x[i] * inner))[0] * cap;
 }
 
-// Replaces s by exp(scale · (s − max)) and returns the row's constants; `inverse` is 0 for n = 0.
+// Replaces each of the n scores s by exp(scale · (s − max)) and returns the row's SoftmaxRow, whose `inverse` is 0 if n
+// = 0.
 template <int W>
 SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
   if (n == 0) return {0, 0};
@@ -52,7 +53,7 @@ inline const T* at_slot(const Slots& side, int64_t slot, int64_t d) {
   return static_cast<const T*>(side.blocks[i / kBlockSlots]) + side.offset + static_cast<int64_t>(i % kBlockSlots) * d;
 }
 
-// Calls f(begin, end) for the part of [begin, end) in each block.
+// Splits [begin, end) at block borders and calls f(begin, end) for each piece.
 template <class F>
 inline void by_block(int64_t begin, int64_t end, const F& f) {
   while (begin < end) {
@@ -62,15 +63,15 @@ inline void by_block(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Returns where a row's sums begin: at its first visible slot, rounded down so that slot i always belongs to the same
-// one of the P split sums.
+// Returns the entry where a row's sums begin: its first visible entry, rounded down to a multiple of P, so that entry i
+// always belongs to split sum i % P.
 template <int P>
 inline int64_t begin_of(const Visible& row) {
   return row.first - row.first % P;
 }
 
-// Adds entries [begin, end) of one row (begin a multiple of P) to its split sums. Beyond the ends a slot of the row is
-// read again with weight 0.
+// Adds entries [begin, end) of one row to its P split sums; begin is a multiple of P. To complete rounds of P,
+// positions before row.first or from `end` on read a visible entry again with weight 0.
 template <int W, int C, int P, class T>
 inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin,
                         int64_t end, F<W> (&acc)[P][C]) {
@@ -87,9 +88,9 @@ inline void add_entries(const AttentionCall<T>& c, const Visible& row, const flo
   }
 }
 
-// Computes R rows from `first` on, for one head: out[column … column + C·W) = Σ_i p[i] · v[slot i]. To hide latency,
-// the sum over i is split into P interleaved sums that are added at the end. The slots [low, common), multiples of P,
-// are the same for all rows.
+// Computes C·W output columns of one head for R rows from row `first` on: out[column … column + C·W) = scale[r] · Σ_i
+// p[i] · v[slot i]. To hide latency, the sum over i is split into P interleaved sums, which are added at the end. All R
+// rows see the slots [low, common); low and common are multiples of P.
 template <int W, int C, int P, int R, class T>
 inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low,
                           int64_t common, const float* scale) {
@@ -135,7 +136,8 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
   }
 }
 
-// Computes all columns of R rows. How a column's sum is split depends on d alone.
+// Computes all output columns of one head for R rows. The number of split sums of a column depends only on d, so that a
+// row's bits do not depend on R.
 template <int W, int R, class T>
 inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common,
                     const float* scale) {
@@ -163,7 +165,8 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
   }
 }
 
-// Computes the scores of slots [begin, end): out[m · ldo + slot] for rows m of x, which are heads or positions.
+// Computes the raw scores of slots [begin, end) and stores them in out[m · ldo + slot] for each row m of x. The rows of
+// x are heads or positions.
 template <int W, class T>
 inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end,
                       float* out, int64_t ldo) {
@@ -173,7 +176,8 @@ inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, in
   });
 }
 
-// Computes the scores of slots [begin, end) for one position and all heads; they are stored from its entry `entry` on.
+// Computes the raw scores of slots [begin, end) for position r and all heads, and stores them as the entries from
+// `entry` on.
 template <int W, class T>
 inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end, int64_t entry) {
   scores_of<W>(c, c.q + r * c.ldq, c.d, c.heads, begin, end, c.scores + r * c.heads * c.slots + entry - begin, c.slots);
@@ -181,7 +185,7 @@ inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int6
 
 template <int W, class T>
 void attention(const AttentionCall<T>& c) {
-  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // the range of slots that every row sees
+  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // [low, common): slots that all rows see
   for (int64_t r = 1; r < c.rows; ++r) {
     common = c.visible[r].prefix < common ? c.visible[r].prefix : common;
     low = c.visible[r].first > low ? c.visible[r].first : low;

@@ -1,4 +1,4 @@
-// The kernels compiled for avx512 (flags: engine/CMakeLists.txt).
+// Compiles the kernels for AVX-512 (compiler flags: engine/CMakeLists.txt).
 #define SPECDEC_ISA avx512
 #define SPECDEC_LANES 16
 #include "engine/kernels/cpu/impl.h"

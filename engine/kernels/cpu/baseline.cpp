@@ -1,4 +1,5 @@
-// The kernels compiled for what every CPU of this architecture has (flags: engine/CMakeLists.txt).
+// Compiles the kernels for the instructions that every CPU of this architecture has (compiler flags:
+// engine/CMakeLists.txt).
 #define SPECDEC_ISA baseline
 #define SPECDEC_LANES 4
 #include "engine/kernels/cpu/impl.h"

@@ -1,8 +1,9 @@
-// Kernels on plain memory for few rows: fp32 activations; fp32, bf16 or int8 weights; fp32 or bf16 caches; fp32 sums.
-// Torch-free. Each output element is one sum in a fixed order that depends only on its length, never on the number of
-// rows or threads: row r of 8 is bit-identical to the row alone. Instruction sets may round differently; int8 products
-// differ only in the baseline, which has no fused multiply-add. No function allocates, throws or starts threads.
-// Pointers need only the alignment of their element type.
+// CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16 or
+// int8; KV caches are fp32 or bf16. Each output element is one sum, whose order of additions depends only on its
+// length, never on the number of rows or threads. So row r of 8 is bit-identical to the same row computed alone.
+// Instruction sets may round differently; with packed and int8 weights only the baseline differs, because it has no
+// fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
+// element type.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,11 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// Matrices [n, k] packed into the stream that a product reads: for every kPackOutputs outputs (the last block may have
-// fewer) and every kPackGroup inputs (the last group may have fewer) one group, whose values are
+// A matrix [n, k] in the order in which a product reads it. It is cut into blocks of kPackOutputs outputs, and each
+// block into groups of kPackGroup inputs. The last block and the last group may be smaller. A group stores:
 // * Packed<float>: fp32 [inputs, outputs]
-// * Packed<Bf16>: bf16 [inputs / 2, outputs, 2], with zeros after an odd number of inputs
-// * Int8: a scale per output, fp32 [outputs], then int8 [kPackGroup / 2, outputs, 2], with zeros beyond k.
+// * Packed<Bf16>: bf16 [inputs / 2, outputs, 2]; an odd number of inputs is padded with zeros
+// * Int8: one scale per output, fp32 [outputs], then int8 [kPackGroup / 2, outputs, 2], with zeros beyond k
 template <class T>
 struct Packed {
   T value;
@@ -35,71 +36,72 @@ static constexpr int64_t pack_group_bytes(const Packed<Bf16>*, int64_t inputs, i
   return 2 * (inputs + inputs % 2) * outputs;
 }
 static constexpr int64_t pack_group_bytes(const Int8*, int64_t, int64_t outputs) { return (kPackGroup + 4) * outputs; }
-// Returns the packed bytes of one output. A whole matrix takes n times that, and the block that begins with output i
-// starts at i times that.
+// Returns the packed size of one output in bytes. A whole matrix takes n times this size, and the block that begins
+// with output i starts at byte i times this size.
 template <class S>
 static inline int64_t pack_row_bytes(const S* type, int64_t k) {
   return k / kPackGroup * pack_group_bytes(type, kPackGroup, 1) +
          (k % kPackGroup != 0 ? pack_group_bytes(type, k % kPackGroup, 1) : 0);
 }
-// Packs and unpacks outputs [begin, end) of w [n, k], row-major. begin is a multiple of kPackOutputs, and so is end
-// unless it is n.
+// Packs and unpacks outputs [begin, end) of a row-major matrix [n, k]. begin must be a multiple of kPackOutputs, and so
+// must end unless it is n.
 template <class T>
 void pack(const T* w, int64_t k, int64_t n, int64_t begin, int64_t end, Packed<T>* out);
 template <class T>
 void unpack(const Packed<T>* w, int64_t k, int64_t n, int64_t begin, int64_t end, T* out);
-// Converts finite weights to int8 and back. Symmetric: scale = max |w| / 127, rounded up to 16 bits, so that scale ·
-// value is exact in fp32 and quantising it again gives the same bits; values are rounded to nearest even.
+// Converts finite weights to int8 and back. Quantisation is symmetric: the scale of a group is max |w| / 127, rounded
+// up to 16 significant bits, and values are rounded to nearest even. scale · value is then exact in fp32, so quantising
+// dequantised weights gives the same bits.
 void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, Int8* out);
 void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end, float* out);
 
-// A group of kPackGroup inputs as integers, for products with int8: x = scale · value, where the scale is a power of
-// two, with an error of at most 2^-15 of the group's largest value. (For comparison: bf16 inputs, which GPUs use, have
-// a relative error of 2^-9, and the weights here 2^-8 of their group's largest.) The scale is NaN if a value of the
-// group is not finite.
+// A group of kPackGroup inputs as integers, for products with int8 weights: x ≈ scale · value. The scale is a power of
+// two, and the error is at most 2^-15 of the largest |x| in the group. For comparison: bf16 inputs, which GPUs use,
+// have a relative error of 2^-9, and the int8 weights have an error of 2^-8 of the largest |w| in their group. The
+// scale is NaN if an input of the group is not finite.
 struct FixedInputs {
   int16_t value[kPackGroup];
   float scale;
 };
-inline constexpr int64_t kFixedRows = 24;  // most rows of a call
+inline constexpr int64_t kFixedRows = 24;  // maximum rows of one linear_int8 call
 static inline int64_t fixed_groups(int64_t k) { return (k + kPackGroup - 1) / kPackGroup; }
 
-// out[r, n] = Σ_k x[r, k] · w[n, k] + bias[n] for n in [n_begin, n_end). `add` adds that to out instead of replacing
-// it.
+// Arguments of a product: out[r, n] = Σ_k x[r, k] · w[n, k] + bias[n] for n in [n_begin, n_end). With `add`, the result
+// is added to `out` instead of replacing it.
 template <class T, class Bias = T>
 struct LinearCall {
   const float* x;  // [rows, k], row stride ldx
   int64_t ldx, rows;
-  const T* w;  // [n, k] row-major, or packed
+  const T* w;  // [n, k], row-major or packed
   int64_t k, n_begin, n_end;
   const Bias* bias;  // [n] or null
   float* out;        // [rows, n], row stride ldo
   int64_t ldo;
   bool add;
-  int64_t n = 0;                 // only for packed w: number of all its outputs
+  int64_t n = 0;                 // only for packed and int8 w: total number of outputs
   FixedInputs* fixed = nullptr;  // only for int8: workspace [rows, fixed_groups(k)]
 };
 
-// The keys that one query position sees: slots [0, prefix), then the `extra` slots, in that order; entries before
-// `first` are left out.
+// The keys that one query position sees. They are listed as slots [0, prefix) followed by the `extra` slots; the list
+// entries before `first` are left out.
 struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
   int64_t num_extra;
-  int64_t first = 0;  // start of a sliding window
+  int64_t first = 0;  // entry where the sliding window begins
 };
 
-// Keys or values of one kv head, in blocks of kBlockSlots: slot i is row i % kBlockSlots of the [kBlockSlots, d] that
-// begins `offset` elements after blocks[i / kBlockSlots].
+// Keys or values of one kv head, stored in blocks of kBlockSlots slots. Slot i is row i % kBlockSlots of the matrix
+// [kBlockSlots, d] that begins `offset` elements after the address blocks[i / kBlockSlots].
 inline constexpr int64_t kBlockSlots = 64;
 struct Slots {
   const void* const* blocks;
   int64_t offset = 0;
 };
 
-// softmax(cap(scale · q kᵀ)) v with cap(s) = soft_cap · tanh(s / soft_cap), for several positions of one sequence and
-// the query heads that share one kv head. Positions are computed together only to read keys and values once; each gets
-// the same bits as alone.
+// Arguments of attention, softmax(cap(scale · q kᵀ)) v with cap(s) = soft_cap · tanh(s / soft_cap), for several
+// positions of one sequence and the query heads that share one kv head. Positions are computed together only so that
+// keys and values are read once; each position gets the same bits as if it were computed alone.
 template <class T>
 struct AttentionCall {
   const float* q;  // [rows, heads, d], row stride ldq, heads adjacent
@@ -113,31 +115,33 @@ struct AttentionCall {
   float soft_cap = 0;  // 0: no cap
 };
 
-// A softmax row's largest raw score and 1 / Σ exp(scale · (score − largest)), enough to recompute its values.
+// The largest raw score of a softmax row and 1 / Σ exp(scale · (score − largest)). The gradients recompute the row's
+// probabilities from these two numbers.
 struct SoftmaxRow {
   float largest, inverse;
 };
 
-// Causal attention over one whole sequence (position i sees 0 … i) for the query heads that share one kv head, fp32.
+// Arguments of causal attention over one whole sequence (position i sees positions 0 … i), in fp32, for the query heads
+// that share one kv head.
 struct SequenceAttentionCall {
   const float* q;  // [length, heads, d], row stride ldq, heads adjacent
   int64_t ldq, heads, d, length;
   const float *k, *v;  // [length, d], row stride ldk
   int64_t ldk;
   float scale;
-  float* out;        // like q; the gradients read it
+  float* out;        // laid out like q; the gradients read it
   SoftmaxRow* rows;  // [heads, length]; the gradients read it
   float* workspace;  // sequence_workspace(length, d) floats
 };
 struct SequenceAttentionGradCall {
   SequenceAttentionCall forward;
-  const float* dout;  // like q
-  float* dq;          // like q
+  const float* dout;  // laid out like q
+  float* dq;          // laid out like q
   float *dk, *dv;     // [length, d], row stride ldk, summed over the heads
   int64_t ldk;
 };
 inline constexpr int64_t kQueryBlock = 16;
-static inline int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }  // to whole vectors of any instruction set
+static inline int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }  // whole vectors of any instruction set
 static inline int64_t sequence_workspace(int64_t length, int64_t d) {
   return 2 * d * padded(length) + 3 * length * padded(d) + 2 * kQueryBlock * padded(length) +
          3 * kQueryBlock * padded(d);
@@ -150,7 +154,7 @@ struct Kernels {
   void (*linear_packed)(const LinearCall<Packed<T>, T>& call);
   void (*linear_int8)(const LinearCall<Int8, T>& call);
   void (*attention)(const AttentionCall<T>& call);
-  // Multiplies by offset + weight; out may be x.
+  // Normalises n values and multiplies them by offset + weight; out may be x.
   void (*rms_norm)(const float* x, const T* weight, float eps, float offset, int64_t n, float* out);
   void (*widen)(const T* in, int64_t n, float* out);
   void (*narrow)(const float* in, int64_t n, T* out);                                // rounds to nearest even
@@ -163,11 +167,12 @@ struct Kernels {
   void (*sequence_attention_grad)(const SequenceAttentionGradCall& call);
 };
 
-// Returns the best of the instruction sets that this machine has: avx512, avx2, baseline. SPECDEC_KERNELS=<name>
-// selects a lower one.
+// Returns the kernels for the best instruction set of this machine: avx512, avx2 or baseline. The environment variable
+// SPECDEC_KERNELS=<name> selects a lower one.
 template <class T>
 const Kernels<T>& kernels();
-// Sets `out` to all tables that this machine can run, best first, and returns their number (tests compare them).
+// Fills `out` with the kernels of every instruction set that this machine supports, best first, and returns their
+// number. Tests compare them.
 template <class T>
 int available(const Kernels<T>* out[3]);
 

@@ -1,7 +1,7 @@
-// Builds the table of kernels for one instruction set. Included once per set, with SPECDEC_ISA (its namespace) and
-// SPECDEC_LANES (floats per vector) defined. Vectors are the compiler's own (GCC, clang), so one source serves every
-// set. The standard library is not used here: its inline functions, compiled for a newer CPU, could be merged into code
-// that must run on an older one.
+// Builds the table of kernels for one instruction set. Included once per instruction set, with SPECDEC_ISA (its
+// namespace) and SPECDEC_LANES (floats per vector) defined. Vectors are the vector extensions of GCC and clang, so one
+// source serves every instruction set. The standard library is not used here, because the linker could merge its inline
+// functions, compiled for a newer CPU, into code that must run on an older CPU.
 #include "engine/kernels/cpu/sequence_attention.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -75,7 +75,7 @@ void narrow(const float* in, int64_t n, T* out) {
 
 #define SPECDEC_TEXT2(x) #x
 #define SPECDEC_TEXT(x) SPECDEC_TEXT2(x)
-// Heads are short (8 to 128 values), so attention uses at most 8 lanes.
+// Heads are short (usually 8 to 128 values), so attention uses vectors of at most 8 lanes.
 constexpr int kLanes = SPECDEC_LANES, kHeadLanes = kLanes < 8 ? kLanes : 8;
 
 template <class T>

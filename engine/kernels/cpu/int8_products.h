@@ -1,7 +1,7 @@
 // Products with int8 matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
-// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it, so the inputs are converted
-// to int16 instead, and the products are multiply-adds of pairs (vpmaddwd), two weights per lane. Sums within a group
-// are exact, whatever their order.
+// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
+// to int16 instead, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd). Sums within a
+// group are exact integers, so their order does not matter.
 #include "engine/kernels/cpu/packed_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -26,7 +26,7 @@ inline I<W> load_pairs(const Int8* p) {
   return (I<W>)__builtin_convertvector(bytes, typename Simd<W>::Pairs);
 }
 
-// Returns the sum of products for each pair.
+// Multiplies pairs of int16 and returns, in each lane, the sum of the two products.
 template <int W>
 inline I<W> multiply_pairs(I<W> a, I<W> b) {
 #if defined(__AVX2__)
@@ -54,8 +54,8 @@ inline float float_of(uint32_t bits) {
   return f;
 }
 
-// Converts n ≤ kPackGroup inputs and fills the rest with zeros. If |x| < 2^e for all of them, the scale is 2^(e - 15);
-// values that would round to 2^15 are clipped below it.
+// Converts n ≤ kPackGroup inputs to fixed point and fills the rest of the group with zeros. The scale is 2^(e - 15) for
+// the smallest e such that every |x| < 2^e. Values that would round to 2^15 become 2^15 - 1.
 template <int W>
 inline void fix(const float* x, int64_t n, FixedInputs& out) {
   constexpr int32_t kInfinite = 0x7f800000;
@@ -67,12 +67,12 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   I<W> largest = {};
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kPackGroup; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // ordered like the numbers, NaN and infinity last
+    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // sorts like the floats, infinity and NaN last
     largest = magnitude > largest ? magnitude : largest;
   }
   int32_t most = 0;
   for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
-  // Biased exponent e - 1; for tiny groups one that gives a normal number as scale.
+  // The biased exponent of 2^(e - 1), but at least 16, so that the scale of a tiny group is still a normal number.
   const int32_t exponent = most >> 23 < 16 ? 16 : most >> 23;
   out.scale = float_of(most >= kInfinite ? 0x7fc00000u : static_cast<uint32_t>(exponent - 14) << 23);
   const float inverse = float_of(static_cast<uint32_t>(254 - (exponent - 14)) << 23);
@@ -85,8 +85,8 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   }
 }
 
-// Adds one group's sums to the totals, for V vectors of outputs and M rows. Prefetches `next`, the group after the next
-// (or null), one cache line per pair of inputs.
+// Adds one group's sums to the totals, for V vectors of outputs and M rows. If M > 1, prefetches `next`, one cache line
+// per pair of inputs; `next` is the group two positions ahead, or null.
 template <int W, int V, int M>
 __attribute__((noinline)) void add_fixed(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx,
                                          const char* next, float* totals) {
@@ -134,7 +134,7 @@ inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n
   for (int64_t g = 0; g < groups; ++g, from += pack_group_bytes(c.w, kPackGroup, width)) {
     const Int8* w = reinterpret_cast<const Int8*>(from + pack_scale_bytes(c.w, width));
     const float* scale = reinterpret_cast<const float*>(from);
-    if (width < kPackOutputs) {  // copied into a whole block, with zeros beyond its width
+    if (width < kPackOutputs) {  // pad the narrower last block with zeros
       for (int64_t k = 0; k < kPackGroup; k += 2) {
         for (int64_t at = 0; at < 2 * kPackOutputs; ++at)
           values[k * kPackOutputs + at].value = at < 2 * width ? w[k * width + at].value : int8_t{0};

@@ -1,4 +1,4 @@
-// Packs matrices into the streams that products read, and unpacks them (layouts: cpu.h).
+// Packs matrices into the layouts in which products read them, and unpacks them (layouts: cpu.h).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,8 @@ float scale_of(float largest) {
   return std::bit_cast<float>((bits + 0xffu) & ~0xffu);
 }
 
-// Calls f(group, outputs, first output, first input, inputs) for the groups of each block.
+// Calls f(group, number of outputs, first output, first input, number of inputs) for each group of outputs [begin,
+// end).
 template <class S, class F>
 void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F& f) {
   for (int64_t first = begin; first < end; first += kPackOutputs) {
@@ -29,7 +30,7 @@ void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F
   }
 }
 
-// Returns the index of input i of output o within a group.
+// Returns the index within a group of the weight for input i and output o.
 int64_t place(const Packed<float>*, int64_t width, int64_t i, int64_t o) { return i * width + o; }
 int64_t place(const void*, int64_t width, int64_t i, int64_t o) { return (i / 2 * width + o) * 2 + i % 2; }
 

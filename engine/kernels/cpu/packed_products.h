@@ -1,18 +1,19 @@
 // Products with packed matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
-// SPECDEC_LANES defined. The lanes of a vector are outputs, and weights are read in the order of their addresses, which
-// is the fastest way to read memory. A sum adds its groups one by one, and a group's sum is that of its even inputs
-// plus that of its odd ones, so all sets with a fused multiply-add give the same bits.
+// SPECDEC_LANES defined. The lanes of a vector are outputs, and weights are read in address order, which is the fastest
+// way to read memory. In each group, an output sums the even and the odd inputs separately; the two sums are added, and
+// the groups follow one by one. This order does not depend on the vector width, so all instruction sets with a fused
+// multiply-add give the same bits.
 #include "engine/kernels/cpu/products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// Rows that share a group while it is in the first-level cache.
+// Maximum number of rows that are multiplied with a group while it is in the L1 cache.
 constexpr int64_t kTotalRows = 24;
 
-// Returns the weights of input k for the W outputs from `at` on, out of a group of a full block. P is k % 2, M the
-// number of activation rows that are multiplied by these weights.
+// Returns the weights of input k for the W outputs from `at` on, in a group with all kPackOutputs outputs. P is k % 2,
+// M the number of activation rows that are multiplied by these weights.
 template <int W, int P, int M = 1>
 inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) {
   return load<W>(&group->value + k * kPackOutputs + at);
@@ -22,7 +23,7 @@ inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   typename Simd<W>::U pairs;
   __builtin_memcpy(&pairs, group + k / 2 * 2 * kPackOutputs + 2 * at, sizeof pairs);
   if constexpr (P == 1 && M == 3) {
-    pairs >>= 16;  // a mask would take a register that three rows need
+    pairs >>= 16;  // shifts, because a mask would occupy a register that three rows need
 #if defined(__x86_64__)
     asm("" : "+x"(pairs));
 #endif
@@ -44,7 +45,7 @@ struct Group {
   const S* values;
   const float* x;  // the group's inputs in the first row
   int64_t inputs;
-  const char* next;  // the group after the next, to prefetch, or null
+  const char* next;  // the group two positions ahead, to prefetch, or null
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
@@ -60,9 +61,9 @@ inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* val
   return {reinterpret_cast<const Packed<float>*>(values), g.x, g.inputs, g.next};
 }
 
-// Accumulates the even (P = 0) or odd (P = 1) inputs of a group for several rows. L is the number of bytes per input in
-// memory; 0 disables prefetching. Prefetches go to the second-level cache: with the first level, or without
-// prefetching, several rows take half as long again.
+// Accumulates the even (P = 0) or odd (P = 1) inputs of a group for several rows. L is the size in bytes of one input's
+// weights in a whole block; 0 disables prefetching. Prefetches go to the L2 cache: prefetching to L1, or not at all,
+// makes products of several rows take 1.5 times as long.
 template <int W, int V, int M, int P, int64_t L, class S>
 inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V][M]) {
 #pragma GCC unroll 2
@@ -96,7 +97,8 @@ inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* t
   }
 }
 
-// Computes V vectors of outputs from `at` on for M rows. Not inlined, because the shapes would compete for registers.
+// Adds one group's sums for V vectors of outputs from `at` on and M rows. Not inlined, because the different tile
+// shapes would compete for registers.
 template <int W, int V, int M, int64_t L, class S>
 __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
   F<W> even[V][M] = {}, odd[V][M] = {};
@@ -105,7 +107,8 @@ __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t
   add_sums<W>(even, odd, totals + at);
 }
 
-// For one row, computes both halves at once: twice as many sums hide the latency of each.
+// Does the work of add_group() for one row, but with even and odd inputs in one loop: twice as many independent sums
+// hide the latency of the multiply-adds.
 template <int W, int V, class S>
 __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, int64_t at, float* totals) {
   F<W> even[V][1] = {}, odd[V][1] = {};
@@ -127,7 +130,7 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
   add_sums<W>(even, odd, totals + at);
 }
 
-// Computes the vectors of a block that contain outputs [begin, end), for M rows.
+// Adds one group's sums for M rows and the vectors of a block that contain outputs [begin, end).
 template <int W, int M, int64_t L, class S>
 __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end,
                                                        float* totals) {
@@ -147,13 +150,14 @@ __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_
   }
 }
 
-// Adds a group to the totals of all rows. Twelve sums at a time keep both multipliers busy (latency 4) and fit into the
-// registers beside their factors.
+// Adds one group's sums to the totals of all rows. Twelve accumulators keep both FMA units busy (latency 4 cycles) and
+// leave registers for the factors.
 template <int W, int64_t L, class S>
 inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* totals) {
   constexpr int64_t kMost = W == 16 ? 6 : 3;
   while (rows > 0) {
-    // Takes two rows of fp32 one by one: the first reads memory sequentially, the second finds the group in the cache.
+    // Two rows with fp32 weights are computed one by one: the first reads memory sequentially, and the second finds the
+    // group in the cache.
     const int64_t m = rows == 2 && is_wide(g.values) ? 1 : rows < kMost ? rows : kMost;
     const auto take = [&]<int M>() {
       g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals);
@@ -170,7 +174,8 @@ inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64
   }
 }
 
-// Writes or adds the totals of outputs [begin, end), in the block that begins with output n, to out, from row m on.
+// Stores the totals of `rows` rows in c.out from row m on, for outputs [begin, end) of the block that begins with
+// output n. Adds the bias and, if c.add, the old value of c.out.
 template <int W, class S, class B>
 inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t begin, int64_t end, int64_t n,
                          int64_t m, int64_t rows) {
@@ -188,7 +193,7 @@ inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t
   }
 }
 
-// A block of a packed matrix: its number of outputs, and those that the call wants, [begin, end).
+// A block of a packed matrix: it has `width` outputs, of which the call computes [begin, end).
 struct Block {
   int64_t width, begin, end;
 };

@@ -6,7 +6,7 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// Store finished sums; the bias and the old value are added last.
+// Stores finished sums in c.out. The bias is added first and, if c.add, the old value of c.out last.
 template <class T>
 inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // columns n … n + 3 of row m
   float* out = c.out + m * c.ldo + n;
@@ -21,9 +21,9 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
   out = c.add ? s + out : s;
 }
 
-// Computes N columns of M rows. There is one accumulator per output, so every tile shape gives the same sums. A narrow
-// tile waits for few cache lines at a time, so the first rows to read w prefetch `ahead` elements further on; 0 means
-// that w is in the cache already.
+// Computes N columns of M rows. Each output has its own accumulator, so every tile shape gives the same sums. A narrow
+// tile waits for only a few cache lines at a time. So the first rows that read w prefetch it `ahead` elements in
+// advance; ahead = 0 means that w is already in the cache.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -54,7 +54,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       for (int i = 0; i < N; ++i) {
         F<W> ws = load<W>(w + i * c.k + k);
 #if defined(__x86_64__)
-        if constexpr (M > 1) asm("" : "+x"(ws));  // one load instead of one per product
+        if constexpr (M > 1) asm("" : "+x"(ws));  // forces one load of ws instead of one per product
 #endif
 #pragma GCC unroll 16
         for (int j = 0; j < M; ++j) acc[i][j] = fma(ws, xs[j], acc[i][j]);
@@ -62,7 +62,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     }
   }
   if (rest != 0) {
-    // Reading the last W elements again is cheaper than a partial load; those counted already are set to zero.
+    // Loading the last W elements as a whole is cheaper than a partial load; elements that are already counted are set
+    // to zero.
     const bool again = c.k >= W;
 #pragma GCC unroll 16
     for (int j = 0; j < M; ++j) {
@@ -74,7 +75,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       }
     }
   }
-  // Indices below become constants when unrolled; a variable index would send all accumulators through memory.
+  // The loops below are unrolled, so that all indices of acc are constants; a variable index would keep the
+  // accumulators in memory.
   constexpr int kFours = N - N % 4;
 #pragma GCC unroll 16
   for (int j = 0; j < M; ++j) {
@@ -107,13 +109,14 @@ inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end,
   for (; n < n_end; ++n) tile<W, 1, M>(c, m, n, ahead);
 }
 
-// Twelve accumulators keep both multipliers busy (latency 4) and fit 16 registers.
+// Computes the product in tiles of twelve accumulators, which keep both FMA units busy (latency 4 cycles) and fit into
+// 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
-  // Prefetches to the second-level cache: in the first level, rows whose length is a power of two would evict each
-  // other.
+  // Prefetch distance in elements: 12 rows of w. Prefetches go to the L2 cache, because in L1 rows whose length is a
+  // power of two would evict each other.
   const int64_t far = 12 * c.k;
-  // Number of rows of x that stay in the second-level cache while all of w is read.
+  // Number of rows of x (at most 256 KiB) that stay in the L2 cache while all of w is read.
   const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
   for (int64_t first = 0; first < c.rows; first += block) {
     const int64_t end = first + block < c.rows ? first + block : c.rows;

@@ -1,13 +1,14 @@
 // Causal attention of a whole sequence and its gradients. Part of impl.h: included once per instruction set, with
-// SPECDEC_ISA and SPECDEC_LANES defined. Blocks of kQueryBlock queries run against all keys they see; the gradients
-// recompute scores instead of keeping them (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and appendix B).
+// SPECDEC_ISA and SPECDEC_LANES defined. Each block of kQueryBlock queries runs against all keys that it sees. The
+// gradients recompute the scores instead of storing them (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and
+// appendix B).
 #include "engine/kernels/cpu/attention.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// A factor whose element (m, k) is p[m · row + k · column].
+// A strided matrix whose element (m, k) is p[m · row + k · column].
 struct Strided {
   const float* p;
   int64_t row, column;
@@ -46,7 +47,8 @@ inline void product_columns(Strided a, int64_t rows, const float* b, int64_t ldb
   for (; i < rows; ++i) product_tile<W, 1, C>({a.p + i * a.row, a.row, a.column}, b, ldb, depth, c + i * ldc, ldc, add);
 }
 
-// c [rows, columns] (+)= a [rows, depth] · b [depth, columns]; columns is a multiple of W.
+// Computes c = a · b, or c += a · b if `add`. Shapes: a [rows, depth], b [depth, columns], c [rows, columns]; columns
+// is a multiple of W.
 template <int W>
 void product(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t columns, int64_t depth, float* c,
              int64_t ldc, bool add) {
@@ -56,8 +58,8 @@ void product(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t colum
   for (; n < columns; n += W) product_columns<W, 8, 1>(a, rows, b + n, ldb, depth, c + n, ldc, add);
 }
 
-// Copies [rows, n] with row stride ld into rows of `wide` elements, with zeros at the end; pack_transposed() also
-// transposes.
+// Copies a matrix [rows, n] with row stride ld into rows of `wide` elements, padded with zeros. pack_transposed()
+// copies its transpose [n, rows] in the same way.
 inline void pack(const float* from, int64_t ld, int64_t rows, int64_t n, int64_t wide, float* to) {
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < n; ++j) to[i * wide + j] = from[i * ld + j];
@@ -107,8 +109,8 @@ void sequence_attention(const SequenceAttentionCall& c) {
   }
 }
 
-// With P = softmax, O = P V and upstream dO: dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − rowsum(dO ∘ O)) · scale, dQ = dS K, dK = dSᵀ
-// Q.
+// Computes the gradients from the upstream gradient dO. With the softmax probabilities P and the output O = P V:
+// dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − rowsum(dO ∘ O)) · scale, dQ = dS K, dK = dSᵀ Q.
 template <int W>
 void sequence_attention_grad(const SequenceAttentionGradCall& g) {
   const SequenceAttentionCall& c = g.forward;

@@ -32,7 +32,7 @@ inline F<W> load(const float* p) {
 }
 template <int W>
 inline F<W> load(const Bf16* p) {
-#if defined(__AVX2__)  // the compiler converts 8 narrow integers as two halves
+#if defined(__AVX2__)  // the compiler would convert the 8 integers in two halves
   if constexpr (W == 8)
     return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
 #endif
@@ -59,7 +59,8 @@ inline F<W> load_part(const T* p, int64_t n) {
   return load<W>(lanes);
 }
 
-// Returns a · b + c, with one rounding if the instruction set has it; explicit, so that every tile shape rounds alike.
+// Returns a · b + c, rounded once if the instruction set has a fused multiply-add. The fusion is explicit, so that
+// every tile shape rounds in the same way.
 inline F<4> fma(F<4> a, F<4> b, F<4> c) {
 #if defined(__FMA__)
   return _mm_fmadd_ps(a, b, c);
@@ -76,7 +77,7 @@ inline F<16> fma(F<16> a, F<16> b, F<16> c) { return _mm512_fmadd_ps(a, b, c); }
 
 template <int W>
 inline F<W> broadcast(float x) {
-  return x - F<W>{};  // not +, which would turn −0 into 0 and so could not be optimised away
+  return x - F<W>{};  // with + the compiler could not drop the operation, because −0 + 0 is +0
 }
 #if SPECDEC_LANES >= 8
 inline F<4> fold(F<8> v) {
@@ -131,7 +132,8 @@ inline typename Simd<W>::I round(F<W> x) {
   return out;
 }
 
-// Keeps lanes W - n … W - 1 of a vector loaded from the last W elements: the ones not used yet if n elements remain.
+// Keeps the last n lanes of v and sets the others to zero. If v holds the last W elements of a row, these are the n
+// elements that are not counted yet.
 template <int W>
 inline F<W> keep_last(F<W> v, int64_t n) {
   typename Simd<W>::I lane;
@@ -139,13 +141,13 @@ inline F<W> keep_last(F<W> v, int64_t n) {
   return (F<W>)((typename Simd<W>::I)v & (lane >= static_cast<int32_t>(W - n)));
 }
 
-// Returns e^x with relative error 2e-7 for |x| < 87, clamped beyond (Cephes expf: ln 2 in two parts, polynomial of
-// degree 5).
+// Returns e^x with relative error 2e-7 for |x| < 87; beyond about ±88, x is clamped (Cephes expf: ln 2 in two parts,
+// polynomial of degree 5).
 template <int W>
 inline F<W> exp(F<W> x) {
   x = x > 88.37f ? broadcast<W>(88.37f) : x;
   x = x < -87.33f ? broadcast<W>(-87.33f) : x;
-  const F<W> shifted = x * 1.44269504f + 12582912.0f;  // 1.5 · 2^23: the integer part lands in the low mantissa bits
+  const F<W> shifted = x * 1.44269504f + 12582912.0f;  // 1.5 · 2^23 moves the rounded integer into the low bits
   const F<W> n = shifted - 12582912.0f;
   const F<W> r = fma(n, broadcast<W>(2.12194440e-4f), fma(n, broadcast<W>(-0.693359375f), x));
   F<W> p = broadcast<W>(1.9875691500e-4f);
@@ -159,8 +161,8 @@ inline F<W> exp(F<W> x) {
   return (F<W>)((U)y + ((U)shifted << 23));
 }
 
-// Returns tanh with relative error 3e-7 (Cephes tanhf: an odd polynomial near 0, since 1 - 2 / (e^2x + 1) would
-// cancel).
+// Returns tanh x with relative error 3e-7 (Cephes tanhf). Near 0 it uses an odd polynomial, because 1 - 2 / (e^2x + 1)
+// would lose digits by cancellation.
 template <int W>
 inline F<W> tanh(F<W> x) {
   typedef typename Simd<W>::U U;

@@ -1,4 +1,5 @@
-// Element-wise and row kernels: fp32, bf16 or fp16 memory, fp32 arithmetic, rounding where the reference rounds.
+// CUDA kernels for rms_norm, silu_mul and rope. Memory holds fp32, bf16 or fp16, and arithmetic is fp32. Results are
+// rounded at the same steps as in the reference (ops_ref.cpp).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -29,7 +30,8 @@ __device__ __half narrow(float x) {
   return __float2half(x);
 }
 
-// Returns the sum over a block of kThreads to every thread; the order of additions does not depend on the grid.
+// Returns the sum of x over a block of kThreads threads, to every thread. The order of additions does not depend on the
+// grid.
 __device__ float block_sum(float x) {
   __shared__ float warps[kThreads / 32];
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -62,7 +64,7 @@ __global__ void silu_mul_elements(const T* gate, const T* up, int64_t n, T* out)
   out[i] = narrow<T>(widen(activated) * widen(up[i]));
 }
 
-// One thread per pair (i, i + d/2) of a head.
+// Rotates heads, with one thread per pair (i, i + d/2) of a head.
 template <class T>
 __global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64_t pairs, int64_t heads, int64_t half,
                            T* out) {

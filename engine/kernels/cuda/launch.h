@@ -1,5 +1,6 @@
-// Declarations shared by the parts of libspecdec_cuda.so: launches on a given stream, and the one exported function.
-// ATen-free, so that nvcc compiles it in seconds. Streams are cudaStream_t; results are cudaError_t.
+// Declares what the parts of libspecdec_cuda.so share: the functions that launch kernels on a given stream, and the one
+// exported function. Free of ATen, so that nvcc compiles it in seconds. Streams are cudaStream_t; results are
+// cudaError_t.
 #pragma once
 
 #include "engine/kernels/cuda.h"

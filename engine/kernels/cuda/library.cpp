@@ -1,5 +1,5 @@
-// The function table that libspecdec_cuda.so exports. Launches go to ATen's current stream; no function throws across
-// the boundary.
+// Builds the function table that libspecdec_cuda.so exports. Launches go to ATen's current stream. No function throws
+// across the library boundary.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ int32_t device_count() {
   return code == cudaSuccess ? count : 0;
 }
 
-// Runs f(stream) with `device` as the current device.
+// Runs f(stream) with `device` as the current device and returns its code, or cudaErrorInvalidDevice if ATen throws.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {

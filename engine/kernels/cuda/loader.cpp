@@ -73,7 +73,7 @@ void check(int32_t code, const char* what) {
     throw Error(ErrorKind::kDevice, std::string(what) + " could not be launched: " + cuda_library().error_text(code));
 }
 
-// Runs launch(memory); writes directly into `out` if it is contiguous, else through a copy.
+// Runs launch(memory), where memory is `out` itself if it is contiguous, else a buffer that is then copied to `out`.
 template <class F>
 void into(const at::Tensor& out, const F& launch) {
   const at::Tensor memory = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());

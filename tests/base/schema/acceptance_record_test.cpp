@@ -51,7 +51,8 @@ TEST(AcceptanceRecord, FoldsLatePositions) {
   r.counts.add_step(12, 12, std::vector<double>(12, 1.0));
   r.counts.add_step(12, 9, std::vector<double>(10, 0.5));
   const AcceptanceRecord back = acceptance_record_from_line(to_line(r), "l");
-  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));  // the 8th is 2 + 2 + 2 + 1 + 1
+  // The 8th entry is the sum over positions 7 to 11 (from 0): 2 + 2 + 2 + 1 + 1.
+  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));
   EXPECT_EQ(back.counts.accepted_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 7}));
   EXPECT_EQ(back.counts.accepted, 21);
   AcceptanceRecord huge;
@@ -128,8 +129,8 @@ TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   }
 }
 
-// Lines are read in one pass. A line that this fast reader does not accept goes to the slow reader, which words errors.
-// An unknown key forces the slow reader.
+// A fast reader reads lines in one pass. A line that it does not accept goes to the slow reader, which produces the
+// error message. An unknown key forces the slow reader.
 TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   AcceptanceRecord r;
   r.segment = "code";

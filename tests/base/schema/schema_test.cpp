@@ -181,7 +181,7 @@ TEST(ValidationReport, RoundTripAndRefusals) {
   refuse(json, ErrorKind::kData, "predictions", [](Json& j) { j["predictions"] = 1; }, read);
 }
 
-// A report as it was written before sequences, segment floors and comparisons with the serving draft existed.
+// Reads a report as it was written before sequences, segment floors and comparisons with the serving draft existed.
 TEST(ValidationReport, EarlierReportsAreRead) {
   Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
   for (const char* key : {"requests_available", "requests_needed", "sequence"}) json["acceptance"].erase(key);
@@ -206,7 +206,7 @@ TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {
   EXPECT_NEAR(r.rollout.counts.overlap_sum_at[0], 1.5, 1e-12);
 }
 
-// A name is refused in a report although another command has such a verdict.
+// A report accepts only the verdicts of the gate. It refuses the verdict names of other commands.
 TEST(ValidationReport, HasAVerdictOfTheGate) {
   Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
   for (const char* name : {"pass", "fail", "not_lossless", "not_worth_it", "inconclusive", "stale"}) {

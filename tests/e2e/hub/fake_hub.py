@@ -234,7 +234,7 @@ class FakeHub:
         )
         if kind is None:
             return self._reply(to, 404)
-        if kind == "complete":  # signed, without a token
+        if kind == "complete":  # the URL is signed, so a token must not be sent
             if "signature=s3cret" not in query or "Authorization" in to.headers:
                 return self._reply(to, 403)
         elif to.headers.get("Authorization") != f"Bearer {self.token}":
@@ -432,7 +432,7 @@ class FakeHub:
             body += b"x" * self.extra
             if self.cut:
                 to.close_connection = True
-                headers["Retry-After"] = "1"  # seconds: not the doubling wait
+                headers["Retry-After"] = "1"  # in seconds; replaces the client's own doubling wait
                 return self._reply(to, status, headers, body[: self.cut.pop(0)], len(body))
             time.sleep(self.pause)
             if self.stall:

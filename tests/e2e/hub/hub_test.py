@@ -107,7 +107,7 @@ def fetch(model, **options):
 
 
 def check_blobs(cache):
-    """Checks that every complete blob has the bytes that its name is the digest of."""
+    """Checks that the name of every complete blob is the digest of its bytes."""
     for blob in cache.glob("models--*/blobs/*"):
         if not blob.name.endswith(".incomplete"):
             data = blob.read_bytes()
@@ -181,7 +181,7 @@ def check_layout():
     other = scratch / "elsewhere"
     fetch("org/tiny", env={"HF_HUB_CACHE": str(other)})
     expect((other / "models--org--tiny/refs/main").exists() and not cache.exists(), "HF_HUB_CACHE is the cache")
-    # A partial file of another program is completed.
+    # An incomplete snapshot is completed from the cached blobs, without another download.
     cache = fresh()
     fetch("org/tiny")
     (cache / "models--org--tiny/snapshots" / C1 / "model.safetensors").unlink()
@@ -533,7 +533,7 @@ def check_exchange():
         )
     )
     expect(info == ["org/tiny", len(TINY), 0], "hf cache scan has no complaint")
-    # Half of a model is from one program, the rest from the other.
+    # huggingface_hub downloads one file of the model, and specdec the rest.
     cache = fresh()
     python("h.hf_hub_download('org/tiny', 'config.json')")
     expect(contents(fetch("org/tiny")["directory"]) == TINY, "specdec completes what huggingface_hub began")
@@ -562,7 +562,7 @@ def check_commands():
         '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n'
     )
     hub.clear()
-    # nine layers of a model with one: the loop ends where it would train
+    # the draft asks for nine layers of a target with one, so the loop ends where it would train
     run("loop", "run", scratch / "LOOP.toml", code=2)
     expect(
         len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1,

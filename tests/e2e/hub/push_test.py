@@ -410,7 +410,7 @@ def check_interruptions():
     push(name, ONE)
     expect(head(name) == FILES[ONE], "parts are sent again")
 
-    # Killed during an upload, and again between commit and tag.
+    # Kills a push at several requests: during an upload, and again between commit and tag.
     name = fresh()
     command = [
         SPECDEC,

@@ -23,9 +23,9 @@ from unittest.mock import MagicMock
 
 SKIP = 77
 HERE = Path(__file__).resolve()
-# Modules that are compiled or beside the point. A stand-in answers whatever is asked of them; none of them reads a
-# launch file.
-# torchcodec is not among them: transformers does without it, but would ask a stand-in for its version.
+# These modules are compiled, or do not matter here, because none of them reads a launch file. A stand-in answers
+# whatever is asked of them. torchcodec is not in the list: transformers works without it, but would ask a stand-in for
+# its version.
 STAND_INS = {
     "xgrammar",
     "tvm_ffi",
@@ -67,7 +67,7 @@ class StandIn(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Provides the STAND_INS. It comes last, so only for modules that nothing else finds."""
+    """Provides the STAND_INS. It is the last finder, so it is asked only for modules that no other finder has."""
 
     def find_spec(self, name, path=None, target=None):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in STAND_INS else None

@@ -372,8 +372,8 @@ TEST(DraftSwap, ACandidateThatDiesCostsNoRequestAnything) {
   EXPECT_EQ(server.complete(request(1))["choices"], before);
 }
 
-// Each reject is at a position where the answer has another token, and carries the target's own log-probabilities
-// there.
+// Each reject (a drafted token that the target refused) is at a position where the answer has another token, and
+// carries the target's own log-probabilities there.
 TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
   const Scratch records;
   std::map<std::string, Tokens> answers;  // by conversation

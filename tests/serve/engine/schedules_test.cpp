@@ -2,9 +2,9 @@
 // and drafts are swapped in the middle of a request; every text must be the one that the request gets when it runs
 // alone. Greedy text and seeded (coupled) text do not depend on the draft, K, tree, verification rule or other
 // sequences, so they are compared with plain decoding. Text without a seed depends on the request's random stream and
-// on the tokens drafted in each step. "Steady" schedules have a fixed K and one draft whose caches are never full and
-// which never drafts fewer levels than K, so there a text without a seed also equals that of the request alone,
-// preempted or not.
+// on the tokens drafted in each step. "Steady" schedules have a fixed K and one draft, which never drafts fewer than K
+// levels and whose caches are never full. There a text without a seed, too, must be the one that the request gets when
+// it runs alone, preempted or not.
 #include <gtest/gtest.h>
 
 #include <bit>
