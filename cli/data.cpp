@@ -85,6 +85,11 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
 
+// Prints how rows of no known format can be read, if there are any.
+void print_suggestion(const data::IngestResult& done) {
+  if (!done.suggestion.empty()) std::printf("unknown_format: %s\n", done.suggestion.c_str());
+}
+
 int run_ingest(const Global& global, data::IngestOptions options) {
   const SystemClock clock;
   const std::string started = format_utc(clock.unix_seconds());
@@ -115,6 +120,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
     result["capped_rows"] = report.capped;
     result["thinned_rows"] = report.thinned;
     result["unlearnt_turns"] = done.unlearnt_turns;
+    if (!done.suggestion.empty()) result["suggestion"] = done.suggestion;
     print_json(std::move(result), "done", started, clock.seconds() - start);
     return 0;
   }
@@ -127,6 +133,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   if (options.records) {
     std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted),
                 (fs::path(options.out) / "records.jsonl").c_str());
+    print_suggestion(done);
     return 0;
   }
   if (done.index.truncated_rows)
@@ -136,6 +143,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
     std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n",
                 static_cast<long long>(done.unlearnt_turns));
   print_splits(result, options.out);
+  print_suggestion(done);
   return 0;
 }
 
@@ -310,6 +318,10 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_flag("--records", o->records,
                 "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
   sub->add_option("--format", o->format, data::format_names())->capture_default_str();
+  sub->add_option("--map", o->map,
+                  "KEY=FIELD,…: read every row by these fields and recognise no format, for example "
+                  "prompt=question,answer=meta.reply; a.b looks inside a. KEY: prompt and\n"
+                  "answer, or messages; and system, model, domain, time, conversation, tenant, temperature");
   sub->add_option("--separator", o->separator,
                   "Separator between documents of plain text; \"\" = one document per file")
       ->capture_default_str();
@@ -341,6 +353,7 @@ void add_ingest(Cli& cli, CLI::App& data) {
       "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 "
       "--holdout-count 200 --holdout-rule first\n"
       "  specdec data ingest traffic/ --target store:production --out data --domain-field team\n"
+      "  specdec data ingest own.jsonl --target T --out traffic --map prompt=question,answer=reply,time=meta.ts\n"
       "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT was not written by specdec data, 7 "
       "bad input or no row "
       "accepted, 130 or 143 stopped by a signal.");

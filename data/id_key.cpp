@@ -57,13 +57,15 @@ std::optional<std::string> read_secret(const fs::path& file) {
     throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " + mode +
                                         "): run chmod 600 on it, or draw a new one by removing it");
   }
-  std::string text(kDigits + 2, '\0');
+  // The optional itself is returned: GCC 12 warns, wrongly, where a string is moved into it.
+  std::optional<std::string> secret(std::in_place, kDigits + 2, '\0');
+  std::string& text = *secret;
   text.resize(read_stream(opened.fd, text, file.string()));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != text.npos)
     throw Error(ErrorKind::kConfig,
                 file.string() + ": expected a salt of 64 hexadecimal digits: restore it, or remove it and get new ids");
-  return text;
+  return secret;
 }
 
 }  // namespace

@@ -40,6 +40,12 @@ std::string ingest_target_id(const fs::path& target) {
   return weights ? fingerprint_model(target).id : std::string(64, '0');
 }
 
+// Returns the format of every row, null if each row's own format is recognised.
+const TrafficFormat* format_of(const IngestOptions& options) {
+  if (!options.map.empty()) return &mapped_format();
+  return options.format == "plain" ? nullptr : parse_format_name(options.format);
+}
+
 // Makes the tags of a row, the index of its domain and the hash of its tenant, and counts the rows of each tenant.
 class TagTable {
  public:
@@ -76,8 +82,11 @@ class Ingest {
         key_(IdKey::load_or_make(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt))) {
     if (!options.records) tokeniser_.emplace(options.target);
     if (!options.domain_rules.empty()) rules_.emplace(options.domain_rules);
-    row_options_ = {options.format == "plain" ? nullptr : parse_format_name(options.format), options.domain_field,
-                    options.tenant_field, !tokeniser_ || tokeniser_->has_chat_template()};
+    row_options_ = {.format = format_of(options),
+                    .domain_field = options.domain_field,
+                    .tenant_field = options.tenant_field,
+                    .instructions_as_chat = !tokeniser_ || tokeniser_->has_chat_template(),
+                    .map = parse_field_map(options.map)};
     ShardIndex& index = result_.index;
     if (tokeniser_) {
       index.tokenizer_digest = tokenizer_digest(options.target);
@@ -167,8 +176,11 @@ class Ingest {
       return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, Parquet or plain text");
     if (counts.empty())
       return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
+    // If the first rejected row is of no known format, the suggestion is its detail.
+    const bool shown = first_reject_.find(result_.suggestion) != std::string::npos;
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
-                                       "); first: " + first_reject_);
+                                       "); first: " + first_reject_ +
+                                       (shown ? "" : "; unknown_format: " + result_.suggestion));
   }
 
   void read_source(const std::string& source, bool holdout) {
@@ -176,7 +188,7 @@ class Ingest {
     reading.separator = options_.separator;
     reading.max_record_bytes = static_cast<size_t>(options_.max_record_bytes);
     if (options_.format == "plain") reading.container = Container::kDocuments;
-    reading.may_be_documents = options_.format == "auto";
+    reading.may_be_documents = options_.format == "auto" && options_.map.empty();
     RecordReader reader(source, reading);
     result_.report.sources.push_back(
         {source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
@@ -215,6 +227,7 @@ class Ingest {
     ++result_.report.sources[place.row.source].rejected;
     const Json line = {{"file", file}, {"line", place.row.number}, {"reason", why.reason}, {"detail", why.detail}};
     rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (why.reason == "unknown_format" && result_.suggestion.empty()) result_.suggestion = why.detail;
     if (first_reject_.empty())
       first_reject_ = file + ":" + std::to_string(place.row.number) + ": " + why.reason +
                       (why.detail.empty() ? "" : " (" + why.detail + ")");

@@ -16,15 +16,17 @@ struct IngestResult {
   std::string split_rule;  // time | hash | first
   // earlier answers of accepted chats that are not learnt because the chat template rewrites them (data/tokenise.h)
   int64_t unlearnt_turns = 0;
+  // The keys of the first row of no known format, and a --map for such rows (data/field_map.h); "" = no such row.
+  std::string suggestion;
 };
 
 // Reads the logs and publishes the data directory. Each record goes through these steps, in this order: parse,
 // --min-chars, redact, equal and near duplicates, domain, tokenise, cut, --skip, --limit. The split, --tenant-cap and
 // --mix follow after the last record.
-// Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` never holds content. Of equal or
-// near-equal records the first is kept, and --holdout-src is read first. With options.records, the redacted records go
-// to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read) instead of tokens to shards; `index` then has
-// no shards.
+// Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` may name keys of the row and never
+// holds values. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
+// options.records, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read)
+// instead of tokens to shards; `index` then has no shards.
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
 // Batch rows that wait for their other half, and rows that wait for the split, are on disk.
 // Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/domain_clusters.h"
+#include "data/field_map.h"
 #include "data/row_parser.h"
 #include "data/selection.h"
 
@@ -20,12 +21,22 @@ bool one_of(const std::string& value, Names... names) {
   return ((value == names) || ...);
 }
 
+void validate_map(const IngestOptions& o) {
+  const FieldMap map = parse_field_map(o.map);
+  require(map.empty() || o.format == "auto", "--format", "none beside --map, which reads every row", o.format);
+  require(map.domain.empty() || o.domain_field.empty(), "--domain-field",
+          "none beside --map with domain=", o.domain_field);
+  require(map.tenant.empty() || o.tenant_field.empty(), "--tenant-field",
+          "none beside --map with tenant=", o.tenant_field);
+}
+
 }  // namespace
 
 void validate(const IngestOptions& o) {
   if (o.sources.empty() && o.holdout_source.empty())
     throw Error(ErrorKind::kUsage, "data ingest: give at least one file to read");
   if (o.format != "plain") parse_format_name(o.format);
+  validate_map(o);
   require(!o.records || (o.mix.empty() && o.tenant_cap == 0 && o.domain_clusters == 0 && o.max_length == 0 &&
                          o.holdout_source.empty()),
           "--records",

@@ -19,6 +19,8 @@ struct IngestOptions {
   std::string salt;
   // auto, a format's name (data/row_parser.h), or plain for text without JSON.
   std::string format = "auto";
+  // "prompt=question,answer=reply": the fields by which every row is read (data/field_map.h); "" = by its format.
+  std::string map;
   bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
   int64_t max_length = 0;                   // tokens per row, BOS included; 0 = no cut

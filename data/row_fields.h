@@ -16,7 +16,7 @@ namespace specdec::data {
 
 struct Rejected {
   std::string reason;  // a code, which is a key of the counts in index.json
-  std::string detail;  // where in the row the problem is; never content
+  std::string detail;  // where in the row the problem is: names of keys, never values
 };
 
 // The exception that refuses a row, or one record in it. The functions below and the parsers of the formats throw it;

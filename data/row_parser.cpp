@@ -103,6 +103,72 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
+// Returns the field that the map gives, null if it gives none.
+const Json* find_mapped(const Json& row, const std::string& field) {
+  return field.empty() ? nullptr : find_path(row, field);
+}
+
+// Returns the string at a field that the map gives. Refuses a missing field and other values: bad_field.
+std::string mapped_text(const Json& row, const std::string& field) {
+  const Json* value = find_mapped(row, field);
+  if (!value) refuse("bad_field", field + ": missing");
+  if (!value->is_string()) refuse("bad_field", field + ": expected a string");
+  return value->get<std::string>();
+}
+
+// Returns the row without its content, and with the mapped metadata under the names that with_metadata and
+// append_record read. The content goes because its field may have such a name, for example "user".
+Json renamed_metadata(const Json& row, const FieldMap& map) {
+  Json renamed = Json::object();
+  for (const auto& [key, value] : row.items())
+    if (!map.holds_content(key)) renamed[key] = value;
+  const std::pair<const char*, const std::string&> fields[] = {
+      {"model", map.model},   {"domain", map.domain},          {"time", map.time}, {"conversation", map.conversation},
+      {"tenant", map.tenant}, {"temperature", map.temperature}};
+  for (const auto& [name, field] : fields)
+    if (const Json* value = find_mapped(row, field)) renamed[name] = *value;
+  return renamed;
+}
+
+// Reads the prompt and the answer into a chat, or into prompt and response if the record has no messages yet and the
+// target has no chat template.
+void read_mapped_exchange(const Json& row, const RowOptions& options, TrafficRecord& record) {
+  std::string prompt = mapped_text(row, options.map.prompt), answer = mapped_text(row, options.map.answer);
+  if (is_blank(prompt)) refuse("empty", options.map.prompt);
+  if (options.instructions_as_chat || !record.messages.empty()) {
+    record.messages.push_back({"user", std::move(prompt)});
+    record.messages.push_back({"assistant", std::move(answer)});
+  } else {
+    record.prompt = std::move(prompt);
+    record.response = std::move(answer);
+  }
+}
+
+void read_mapped_messages(const Json& row, const std::string& field, std::vector<ChatMessage>& messages) {
+  const Json* list = find_mapped(row, field);
+  if (!list) refuse("bad_field", field + ": missing");
+  append_messages(list->is_string() ? unpacked(*list) : *list, field, messages);
+}
+
+// Reads a row whose fields --map names.
+void parse_mapped(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
+  const FieldMap& map = options.map;
+  const Json metadata = renamed_metadata(row, map);
+  ParsedRecord parsed = with_metadata(metadata);
+  TrafficRecord& record = parsed.record;
+  if (find_mapped(row, map.system))
+    if (std::string system = mapped_text(row, map.system); !system.empty())
+      record.messages.push_back({"system", std::move(system)});
+  if (map.messages.empty()) {
+    read_mapped_exchange(row, options, record);
+  } else {
+    read_mapped_messages(row, map.messages, record.messages);
+    record.tools = read_tools(metadata);
+  }
+  finish_exchange(record);
+  append_record(std::move(parsed), metadata, nullptr, options, out);
+}
+
 void parse_text(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   if (!find(row, "text")) refuse("bad_field", "text: missing");
   ParsedRecord parsed = with_metadata(row);
@@ -128,6 +194,9 @@ constexpr TrafficFormat kFormats[] = {
     {"text", "text", is_text, parse_text},
 };
 
+constexpr TrafficFormat kMapped = {"mapped", "the fields that --map names", [](const Json&) { return false; },
+                                   parse_mapped};
+
 const TrafficFormat* recognise(const Json& row) {
   for (const TrafficFormat& f : kFormats)
     if (f.matches(row)) return &f;
@@ -150,6 +219,8 @@ Rejected not_json(std::string_view text, const Error& e) {
 }  // namespace
 
 std::span<const TrafficFormat> traffic_formats() { return kFormats; }
+
+const TrafficFormat& mapped_format() { return kMapped; }
 
 std::string format_names() {
   std::string names = "auto";
@@ -194,7 +265,7 @@ ParsedLine parse_line(std::string_view text, const RowOptions& options) {
   try {
     if (!row.is_object()) refuse("not_an_object", "");
     line.format = options.format ? options.format : recognise(row);
-    if (!line.format) refuse("unknown_format", "the keys are those of no format (specdec data ingest --help)");
+    if (!line.format) refuse("unknown_format", describe_unknown_row(row));
     if (is_true(find(row, "opt_out"))) refuse("opted_out", "opt_out is true");
     line.format->parse(row, options, line.rows);
   } catch (const Refusal& refusal) {

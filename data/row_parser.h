@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/schema/traffic_record.h"
+#include "data/field_map.h"
 #include "data/row_fields.h"
 
 namespace specdec::data {
@@ -39,12 +40,16 @@ std::span<const TrafficFormat> traffic_formats();
 // Returns the format of that name, null for "auto". For an unknown name, throws Error(kUsage) that lists the names.
 const TrafficFormat* parse_format_name(const std::string& name);
 std::string format_names();  // "auto | traffic | …"
+// Returns the format of rows that are read by RowOptions::map. It is none of traffic_formats() and recognises no row.
+const TrafficFormat& mapped_format();
 
 struct RowOptions {
   const TrafficFormat* format = nullptr;  // null = recognise the format of each row
   std::string domain_field;               // "" = "domain"; "a.b" = the field b inside the field a
   std::string tenant_field;               // "" = the format's own field
-  bool instructions_as_chat = false;      // instruction/input/output rows become a user and an assistant message
+  // Rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
+  bool instructions_as_chat = false;
+  FieldMap map;  // for mapped_format() only
 };
 
 struct ParsedLine {
@@ -54,9 +59,9 @@ struct ParsedLine {
 
 // Parses one JSON object. The format is recognised for each row, so a file may mix formats. In every format, a row with
 // opt_out: true is refused. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons
-// for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format, bad_field, empty, no_answer,
-// unsupported_content, unsupported_tool_calls, opted_out, failed_request (the log says so), other_event (the row is not
-// a model's answer).
+// for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format (with describe_unknown_row as its detail),
+// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, opted_out, failed_request (the log says
+// so), other_event (the row is not a model's answer).
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
 // Parses the request row and the response row of one custom_id, after parse_line has returned a BatchHalf for each.

@@ -19,6 +19,20 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
+// The values of the first byte, modulo 32, at which the row is read by a map.
+constexpr size_t kMappedChat = 30, kMappedExchange = 31;
+constexpr const char* kExchangeMap =
+    "prompt=question,answer=log.reply,system=rules,model=by,domain=log.team,time=log.at,conversation=user,"
+    "tenant=by,temperature=log.heat";
+
+void check_map(const std::string& text) {
+  try {
+    require(parse_field_map(text).empty() == text.empty());
+  } catch (const Error& e) {
+    require(e.kind() == ErrorKind::kUsage);
+  }
+}
+
 void check(const ParsedRow& row) {
   if (const auto* why = std::get_if<Rejected>(&row)) {
     require(!why->reason.empty());
@@ -52,6 +66,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   RowOptions options;
   const size_t format = bytes[0] % 32;  // 0, or beyond the table: the format is found from the row; seeds begin with 0
   options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
+  if (format == kMappedChat || format == kMappedExchange) {
+    options.format = &mapped_format();
+    options.map = parse_field_map(format == kMappedChat ? "messages=log.turns" : kExchangeMap);
+  }
   options.instructions_as_chat = bytes[0] & 32;
   options.domain_field = bytes[0] & 64 ? "metadata.team" : "";
   const ParsedLine line = parse_line(text, options);
@@ -65,5 +83,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     check(parse_document(text));
   }
   parse_time(text);
+  check_map(std::string(text));
   return 0;
 }

@@ -1,0 +1,34 @@
+// The map from the fields of a log of no known format to those of a record, which `--map` gives, and the suggestion of
+// one from the keys of a row. Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace specdec::data {
+
+// Says in which field of a row each part of the record is. A field is a key of the row, or a.b for the key b inside a;
+// "" = the row has no such field. The content is either prompt and answer, or messages; all others are optional.
+struct FieldMap {
+  std::string prompt, answer;
+  std::string messages;  // a chat as the format chat has it, with the answer in it
+  std::string system;    // the system message before the prompt or before the messages
+  std::string model, domain, time, conversation, tenant, temperature;
+
+  bool empty() const { return prompt.empty() && messages.empty(); }
+  // Returns whether `key` is the field of the prompt, the answer, the messages or the system message.
+  bool holds_content(std::string_view key) const;
+};
+
+// Parses "prompt=question,answer=reply,time=meta.ts"; "" gives an empty map. Throws Error(kUsage) for anything else
+// than a complete map in which every key occurs once and no other part has a field of the content.
+FieldMap parse_field_map(const std::string& text);
+
+// Returns what to tell the user about a row that no format recognises: the names of its keys (at most 16, no values,
+// and no keys that look like text) and the --map that would read it. FIELD stands for the prompt or the answer if no
+// string of the row has a key that looks like it.
+std::string describe_unknown_row(const Json& row);
+
+}  // namespace specdec::data
