@@ -194,12 +194,12 @@ Json to_json(const Memory& m) {
 namespace {
 
 std::string as_text(const Json& value, const std::string& where) {
-  if (!value.is_string()) throw Error(ErrorKind::kData, where + ": expected a string, found " + value.dump());
+  if (!value.is_string()) throw Error(ErrorKind::kData, where + ": expected a string, found " + value.type_name());
   return value.get<std::string>();
 }
 
 double as_number(const Json& value, const std::string& where) {
-  if (!value.is_number()) throw Error(ErrorKind::kData, where + ": expected a number, found " + value.dump());
+  if (!value.is_number()) throw Error(ErrorKind::kData, where + ": expected a number, found " + value.type_name());
   return value.get<double>();
 }
 

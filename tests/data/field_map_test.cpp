@@ -224,15 +224,6 @@ class MapIngestTest : public testing::Test {
   IngestOptions options(const std::string& name, const std::string& content) {
     return ingest_options(scratch_.write(name, content), target_, scratch_ / "out");
   }
-  static std::string error_of(const IngestOptions& o, ErrorKind kind) {
-    try {
-      ingest(o, {});
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "accepted";
-  }
   Scratch scratch_;
   fs::path target_ = make_toy_target(scratch_ / "target");
 };

@@ -29,15 +29,6 @@ class IngestTest : public testing::Test {
     return found;
   }
   std::string learnt(size_t i) { return learnt_text(tokenizer_, rows()[i]); }
-  static std::string error_of(const IngestOptions& o, ErrorKind kind = ErrorKind::kData) {
-    try {
-      ingest(o, {});
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "accepted";
-  }
 
   Scratch scratch_;
   fs::path target_ = make_toy_target(scratch_ / "target");

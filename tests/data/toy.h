@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/schema/shard_index.h"
@@ -111,6 +112,17 @@ inline IngestOptions ingest_options(const fs::path& source, const fs::path& targ
   options.out = out.string();
   options.holdout = 0;
   return options;
+}
+
+// Returns the message of the error of this kind that ends `data ingest`, or "accepted" if none does.
+inline std::string error_of(const IngestOptions& options, ErrorKind kind = ErrorKind::kData) {
+  try {
+    ingest(options, {});
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << e.what();
+    return e.what();
+  }
+  return "accepted";
 }
 
 inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1} << 30); }
