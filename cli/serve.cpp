@@ -81,6 +81,18 @@ void add_record_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->group("Records");
 }
 
+void add_chat_flags(CLI::App& app, deploy::ServeOptions& options) {
+  app.add_option("--tool-call-parser", options.tool_call_parser,
+                 "How the model writes function calls; auto recognises it from the chat template")
+      ->check(CLI::IsMember({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "none"}))
+      ->capture_default_str()
+      ->group("Chat");
+  app.add_flag("!--no-reasoning-split", options.split_reasoning,
+               "Leave the thoughts of a model that thinks in the content, instead of returning them as "
+               "reasoning_content")
+      ->group("Chat");
+}
+
 }  // namespace
 
 void add_serve(Cli& cli) {
@@ -95,6 +107,7 @@ void add_serve(Cli& cli) {
   target->excludes(package);
   add_network_flags(*sub, *options);
   add_capacity_flags(*sub, *options);
+  add_chat_flags(*sub, *options);
   add_record_flags(*sub, *options);
   sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
   add_speculation_flags(*sub, options->speculation);

@@ -70,6 +70,7 @@ void collapse_content(const TrafficRecord& record, std::string& out) {
   for (const ChatMessage& m : record.messages) {
     append_part('m', m.role, m.content, out);
     if (!m.tool_calls.empty()) append_part('c', "", m.tool_calls, out);
+    if (!m.reasoning_content.empty()) append_part('n', "", m.reasoning_content, out);
   }
   if (!record.tools.empty()) append_part('o', "", record.tools, out);
   if (!record.prompt.empty() || !record.response.empty()) {

@@ -68,8 +68,9 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
     out += i ? ",{\"content\":" : "{\"content\":";
     append_string(messages[i].content, out);
     for (const auto& [key, text] :
-         {std::pair("name", &messages[i].name), std::pair("role", &messages[i].role),
-          std::pair("tool_call_id", &messages[i].tool_call_id), std::pair("tool_calls", &messages[i].tool_calls)})
+         {std::pair("name", &messages[i].name), std::pair("reasoning_content", &messages[i].reasoning_content),
+          std::pair("role", &messages[i].role), std::pair("tool_call_id", &messages[i].tool_call_id),
+          std::pair("tool_calls", &messages[i].tool_calls)})
       if (!text->empty()) append_field(key, *text, out);
     out += '}';
   }

@@ -224,6 +224,7 @@ std::string redact(std::string_view text, RedactionCounts& counts) { return reda
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts) {
   for (ChatMessage& m : record.messages) {
     m.content = redact(m.content, counts);
+    m.reasoning_content = redact(m.reasoning_content, counts);
     m.name = redact(m.name, counts);
     redact_name(m.tool_call_id, key);
     redact_json(m.tool_calls, "tool_calls", key, counts);

@@ -54,12 +54,8 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
       refuse(kToolCalls, where + ": expected function.name in each");
     auto& function = item["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    try {
-      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData,
-                                          {kMaxOrderedBytes, kMaxRowDepth / 2});
-      if (arguments.is_object()) function["arguments"] = std::move(arguments);
-    } catch (const Error&) {  // the model did not write valid JSON: the arguments stay text
-    }
+    function["arguments"] =
+        tool_arguments(function["arguments"].get<std::string>(), {kMaxOrderedBytes, kMaxRowDepth / 2});
   }
   return list.empty() ? "" : list.dump();
 }

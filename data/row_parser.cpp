@@ -299,7 +299,8 @@ ParsedRow parse_document(std::string_view text) {
 
 int64_t content_characters(const TrafficRecord& record) {
   int64_t n = count_characters(record.prompt) + count_characters(record.response) + count_characters(record.text);
-  for (const ChatMessage& m : record.messages) n += count_characters(m.content) + count_characters(m.tool_calls);
+  for (const ChatMessage& m : record.messages)
+    n += count_characters(m.content) + count_characters(m.tool_calls) + count_characters(m.reasoning_content);
   return n;
 }
 

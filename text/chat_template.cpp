@@ -25,10 +25,16 @@ size_t local_strftime(const char* format, char* out, size_t capacity) {
   return size == 0 && *format != '\0' ? capacity + 1 : size;
 }
 
-// Returns the template's source and the file that holds it, or nothing if the directory has no template.
-std::optional<std::pair<std::string, std::string>> find_source(const fs::path& directory) {
-  const fs::path jinja = directory / "chat_template.jinja";
-  if (fs::exists(jinja)) return std::pair{read_file(jinja, kMaxSourceBytes, ErrorKind::kModel), jinja.string()};
+struct Source {
+  std::string text, where;
+};
+
+// Returns the template of this name ("default" or "tool_use"), or nothing if the directory has none.
+std::optional<Source> find_source(const fs::path& directory, const std::string& wanted) {
+  const bool is_default = wanted == "default";
+  const fs::path jinja =
+      directory / (is_default ? "chat_template.jinja" : "additional_chat_templates/" + wanted + ".jinja");
+  if (fs::exists(jinja)) return Source{read_file(jinja, kMaxSourceBytes, ErrorKind::kModel), jinja.string()};
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     const fs::path file = directory / name;
     if (!fs::exists(file)) continue;
@@ -36,12 +42,13 @@ std::optional<std::pair<std::string, std::string>> find_source(const fs::path& d
     if (!config.is_object() || !config.contains("chat_template") || config["chat_template"].is_null()) continue;
     const Json& value = config["chat_template"];
     const std::string where = file.string() + ": chat_template";
-    if (value.is_string()) return std::pair{value.get<std::string>(), where};
+    if (value.is_string() && is_default) return Source{value.get<std::string>(), where};
+    if (value.is_string()) continue;
     if (!value.is_array()) throw Error(ErrorKind::kModel, where + ": expected a string or a list of {name, template}");
     for (const Json& entry : value)
-      if (entry.is_object() && json_string(entry, "name", "", where, ErrorKind::kModel) == "default")
-        return std::pair{json_string(entry, "template", where, ErrorKind::kModel), where};
-    throw Error(ErrorKind::kModel, where + ": the list has no template named \"default\"");
+      if (entry.is_object() && json_string(entry, "name", "", where, ErrorKind::kModel) == wanted)
+        return Source{json_string(entry, "template", where, ErrorKind::kModel), where};
+    if (is_default) throw Error(ErrorKind::kModel, where + ": the list has no template named \"default\"");
   }
   return std::nullopt;
 }
@@ -88,6 +95,8 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
 
 struct ChatTemplate::Impl {
   sd_template* handle = nullptr;
+  std::string source;
+  std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template does
   SpecialTokens tokens;
   std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
   ~Impl() { sd_template_free(handle); }
@@ -101,24 +110,25 @@ struct ChatTemplate::Impl {
     return take(out);
   }
   std::string work(std::string_view job) const;
-  std::string render_confined(const std::string& context, uint64_t most) const;
+  std::string render_confined(const std::string& context, uint64_t most, bool tools) const;
 };
 
-// Does a job of the ConfinedService. A job is the maximum output size in decimal digits, a space and the context. The
-// answer is 'k' and the text, or 'e' and the error.
+// Does a job of the ConfinedService. A job is the maximum output size in decimal digits, a space or, for the template
+// for tools, a colon, and the context. The answer is 'k' and the text, or 'e' and the error.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
-  const size_t space = job.find(' ');
-  std::from_chars(job.data(), job.data() + space, most);
+  const size_t end = job.find_first_of(" :");
+  std::from_chars(job.data(), job.data() + end, most);
+  const Impl& chosen = job[end] == ':' ? *for_tools : *this;
   try {
-    return "k" + render_here(job.substr(space + 1), most);
+    return "k" + chosen.render_here(job.substr(end + 1), most);
   } catch (const Error& e) {
     return "e" + std::string(e.what());
   }
 }
 
-std::string ChatTemplate::Impl::render_confined(const std::string& context, uint64_t most) const {
-  const std::optional<std::string> answer = service->ask(std::to_string(most) + " " + context);
+std::string ChatTemplate::Impl::render_confined(const std::string& context, uint64_t most, bool tools) const {
+  const std::optional<std::string> answer = service->ask(std::to_string(most) + (tools ? ":" : " ") + context);
   if (!answer || answer->empty())
     throw Error(ErrorKind::kData, std::string(kWhat) + ": rendering this conversation was ended: it takes more than " +
                                       std::to_string(service->limits().memory_bytes >> 20) + " MiB or " +
@@ -133,6 +143,7 @@ ChatTemplate::ChatTemplate(const std::string& source, const SpecialTokens& token
                         &message),
         message, kWhat, ErrorKind::kModel);
   impl_->tokens = tokens;
+  impl_->source = source;
 }
 
 ChatTemplate::ChatTemplate(std::string source, std::string bos_token, std::string eos_token)
@@ -147,12 +158,16 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) {
-  const auto found = find_source(model_directory);
+  const auto found = find_source(model_directory, "default");
   if (!found) return std::nullopt;
-  const auto& [source, where] = *found;
   const SpecialTokens tokens = read_special_tokens(model_directory);
-  vet_template(source, tokens, where);
-  ChatTemplate loaded = with_context(where, [&] { return ChatTemplate(source, tokens); });
+  const auto compile = [&](const Source& source) {
+    vet_template(source.text, tokens, source.where);
+    return with_context(source.where, [&] { return ChatTemplate(source.text, tokens); });
+  };
+  ChatTemplate loaded = compile(*found);
+  if (const auto for_tools = find_source(model_directory, "tool_use"))
+    loaded.impl_->for_tools = std::move(compile(*for_tools).impl_);
   loaded.confine();
   return loaded;
 }
@@ -161,6 +176,10 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) 
 void ChatTemplate::confine(const ChildLimits& limits) {
   impl_->service = std::make_unique<ConfinedService>(
       limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
+}
+
+const std::string& ChatTemplate::tool_source() const {
+  return impl_->for_tools ? impl_->for_tools->source : impl_->source;
 }
 
 bool ChatTemplate::works() const { return !impl_->service || impl_->service->works(); }
@@ -175,7 +194,9 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
     if (!message.tool_calls.empty()) list.back()["tool_calls"] = parse_ordered_json(message.tool_calls, "tool_calls");
     if (!message.tool_call_id.empty()) list.back()["tool_call_id"] = message.tool_call_id;
     if (!message.name.empty()) list.back()["name"] = message.name;
-    bytes += message.role.size() + message.content.size() + message.tool_calls.size();
+    if (!message.reasoning_content.empty()) list.back()["reasoning_content"] = message.reasoning_content;
+    bytes +=
+        message.role.size() + message.content.size() + message.tool_calls.size() + message.reasoning_content.size();
   }
   context["messages"] = std::move(list);
   context["add_generation_prompt"] = add_generation_prompt;
@@ -194,7 +215,9 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
     throw Error(ErrorKind::kData, "messages: invalid UTF-8");
   }
   const uint64_t most = kMaxOutputBytes + 8 * (bytes + tools.size());
-  return impl_->service ? impl_->render_confined(json, most) : impl_->render_here(json, most);
+  const bool for_tools = impl_->for_tools && !tools.empty();
+  if (impl_->service) return impl_->render_confined(json, most, for_tools);
+  return (for_tools ? *impl_->for_tools : *impl_).render_here(json, most);
 }
 
 }  // namespace specdec::text

@@ -20,9 +20,10 @@ namespace specdec::text {
 class ChatTemplate {
  public:
   // Reads chat_template.jinja, chat_template.json or tokenizer_config.json's chat_template (a string, or a list with
-  // "default"). Returns nothing if the directory has none. The result is confined (see confine()). Throws Error(kModel)
-  // if the template does not compile or vet_template() rejects it. Forks (a few milliseconds), so call it while
-  // loading, before a server's threads start.
+  // "default"). A template named "tool_use", in the list or as additional_chat_templates/tool_use.jinja, renders the
+  // conversations with tools, as in transformers. Returns nothing if the directory has none. The result is confined
+  // (see confine()). Throws Error(kModel) if the template does not compile or vet_template() rejects it. Forks (a few
+  // milliseconds), so call it while loading, before a server's threads start.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model_directory);
   // Compiles `source` without vetting and renders in this process; for trusted sources. Throws Error(kModel).
   ChatTemplate(std::string source, std::string bos_token, std::string eos_token);
@@ -39,11 +40,15 @@ class ChatTemplate {
   // confined always works.
   bool works() const;
 
-  // Renders the messages. The template's variables are messages (role, content; tool_calls, tool_call_id and name if a
-  // message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents (none), every special
-  // token by name, and `extra`, which must not set any of these. Thread-safe. Throws Error(kData) with
-  // raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100) or output (1 MiB + 8
-  // × the bytes of messages and tools) is exceeded; if confined, also if the limit on memory or time is exceeded.
+  // Returns the source of the template that renders conversations with tools.
+  const std::string& tool_source() const;
+
+  // Renders the messages. The template's variables are messages (role, content; tool_calls, tool_call_id, name and
+  // reasoning_content if a message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents
+  // (none), every special token by name, and `extra`, which must not set any of these. Thread-safe. Throws Error(kData)
+  // with raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100) or output (1
+  // MiB + 8 × the bytes of messages and tools) is exceeded; if confined, also if the limit on memory or time is
+  // exceeded.
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 

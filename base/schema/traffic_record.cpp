@@ -26,6 +26,15 @@ SamplingOptions sampling_from_json(const Json& object, const std::string& where)
 
 }  // namespace
 
+nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits) {
+  try {
+    auto arguments = parse_ordered_json(text, "arguments", ErrorKind::kData, limits);
+    if (arguments.is_object()) return arguments;
+  } catch (const Error&) {
+  }
+  return text;
+}
+
 void TrafficRecord::validate(const std::string& where) const {
   const auto refuse = [&](const std::string& text) { throw Error(ErrorKind::kData, where + ": " + text); };
   static const std::set<std::string> kRoles = {"system", "developer", "user", "assistant", "tool"};
@@ -73,8 +82,9 @@ Json to_json(const TrafficRecord& record) {
     Json& list = root["messages"] = Json::array();
     for (const ChatMessage& m : record.messages) {
       list.push_back({{"role", m.role}, {"content", m.content}});
-      for (const auto& [key, text] : {std::pair("tool_calls", &m.tool_calls),
-                                      std::pair("tool_call_id", &m.tool_call_id), std::pair("name", &m.name)})
+      for (const auto& [key, text] :
+           {std::pair("tool_calls", &m.tool_calls), std::pair("tool_call_id", &m.tool_call_id),
+            std::pair("name", &m.name), std::pair("reasoning_content", &m.reasoning_content)})
         if (!text->empty()) list.back()[key] = *text;
     }
     if (!record.tools.empty()) root["tools"] = record.tools;
@@ -107,7 +117,8 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
       r.messages.push_back(
           {json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData),
            json_string(m, "tool_calls", "", at, ErrorKind::kData),
-           json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData)});
+           json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData),
+           json_string(m, "reasoning_content", "", at, ErrorKind::kData)});
     }
   }
   if (object.contains("sampling"))

@@ -18,7 +18,12 @@ struct ChatMessage {
   // "arguments"}}], "" = none.
   std::string tool_calls{};            // in an assistant's message
   std::string tool_call_id{}, name{};  // in a tool's answer; "" = none
+  std::string reasoning_content{};     // in an assistant's message: what it thought before the content; "" = none
 };
+
+// Returns the arguments of a call as the template gets them: parsed if the text is a JSON object within the limits,
+// otherwise the text itself, because a model does not always write valid JSON.
+nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits = {});
 
 struct TrafficRecord {
   static constexpr int kVersion = 1;  // schema "specdec.traffic/1"

@@ -287,6 +287,7 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   frame.return_token_ids = parsed.return_token_ids;
   frame.include_metrics = parsed.include_metrics;
   frame.logprobs = parsed.options.logprobs;
+  frame.short_call_ids = model_.tool_format == ToolFormat::kMistral;
   for (const auto& prompt : generation.prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
   return frame;
 }
@@ -310,29 +311,54 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
+// Renders the conversation and the beginning of a forced call. Sets out.format and out.answer_prefix.
+std::optional<ApiError> Api::render_chat(const ChatFields& chat, GenerationRequest& out, std::string& rendered) const {
+  if (!model_.chat_template)
+    return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+  if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
+    return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
+  try {
+    rendered = model_.chat_template->render(chat.messages, true, chat.template_variables, chat.tools.text);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
+    // The error's text is not logged, because it may quote the conversation.
+    log(LogLevel::kWarn, out.id + ": the chat template rejected the conversation");
+    return invalid_parameter("messages", "a conversation that the model's chat template accepts");
+  }
+  auto format = std::make_shared<AnswerFormat>();
+  if (chat.tools.choice != ToolChoice::kNone) format->tools = model_.tool_format;
+  format->reasoning = model_.reasoning;
+  format->begins_reasoning = ends_with_marker(rendered, model_.reasoning.begin);
+  format->offered = chat.tools;
+  if (chat.tools.forced()) {
+    format->begins_in_call = true;
+    out.answer_prefix = forced_prefix(model_.tool_format);
+    rendered += out.answer_prefix;
+  }
+  for (const std::string& marker : marker_tokens(format->tools, format->reasoning)) {
+    const int32_t id = model_.tokenizer->token_to_id(marker);
+    if (std::binary_search(token_bytes_->special.begin(), token_bytes_->special.end(), id))
+      out.shown_tokens.push_back(id);
+  }
+  if (format->any()) out.format = std::move(format);
+  return std::nullopt;
+}
+
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
   const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
   const ApiError over =
       invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
   if (parsed.endpoint == Endpoint::kChat) {
-    if (!model_.chat_template)
-      return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
     size_t bytes = 0;
-    for (const ChatMessage& message : parsed.messages) bytes += message.content.size();
+    for (const ChatMessage& message : parsed.chat.messages) bytes += message.content.size();
     if (bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context)) return over;
     std::string rendered;
-    try {
-      rendered = model_.chat_template->render(parsed.messages, true);
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
-      // The error's text is not logged, because it may quote the conversation.
-      log(LogLevel::kWarn, out.id + ": the chat template rejected the conversation");
-      return invalid_parameter("messages", "a conversation that the model's chat template accepts");
-    }
+    if (const auto error = render_chat(parsed.chat, out, rendered)) return error;
     auto tokens = encode(rendered, false);
     if (!tokens) return over;
     out.prompts.push_back(std::move(*tokens));
-    out.messages = parsed.messages;
+    out.messages = parsed.chat.messages;
+    out.tools = parsed.chat.tools.text;
   }
   for (const std::string& prompt : parsed.prompts) {
     auto tokens = encode(prompt, true);
@@ -369,10 +395,13 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   for (const auto& word : rules.bad_words)
     if (std::any_of(word.begin(), word.end(), [this](int32_t id) { return id >= model_.vocab_size; }))
       return invalid_parameter("bad_words", "words whose tokens the model has");
-  if (parsed.grammar) {
+  std::optional<RequestedGrammar> grammar = parsed.grammar;
+  if (parsed.chat.tools.forced())
+    grammar = {text::GrammarKind::kJsonSchema, forced_schema(model_.tool_format, parsed.chat.tools), "tools"};
+  if (grammar) {
     if (model_.eos_ids.empty())
-      return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
-    if (const auto error = set_grammar(*parsed.grammar, out, rules)) return error;
+      return invalid_parameter(grammar->param, "no grammar: this model has no token that ends a text");
+    if (const auto error = set_grammar(*grammar, out, rules)) return error;
   }
   if (rules.any()) out.options.rules = std::make_shared<const decode::LogitsProcessors>(std::move(rules));
   return std::nullopt;
@@ -423,7 +452,9 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
   const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
   size_t request = 0, echoed = answers * kReplyBytesPerAnswer;
   for (const auto& prompt : out.prompts) request += prompt.size() * sizeof(int32_t);
-  for (const ChatMessage& message : out.messages) request += message.content.size();
+  for (const ChatMessage& message : out.messages)
+    request += message.content.size() + message.tool_calls.size() + message.reasoning_content.size();
+  request += 2 * out.tools.size();  // as text, and parsed
   for (size_t i = 0; i < out.texts.size(); ++i) {
     request += out.texts[i].size();
     if (out.echo) echoed += n * (out.texts[i].size() + (frame.logprobs >= 0 ? out.prompts[i].size() * per_token : 0));

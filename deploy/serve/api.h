@@ -16,6 +16,7 @@
 #include "deploy/serve/allowed_hosts.h"
 #include "deploy/serve/api_keys.h"
 #include "deploy/serve/byte_budget.h"
+#include "deploy/serve/chat/answer_parser.h"
 #include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/live_gate.h"
@@ -36,7 +37,9 @@ struct ServedModel {
   const text::ChatTemplate* chat_template = nullptr;  // null: chat requests are refused
   const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled without a check
   std::vector<int32_t> eos_ids;
-  int64_t vocab_size = 0, max_context = 0;  // max_context: in tokens, prompt and answer together
+  int64_t vocab_size = 0, max_context = 0;     // max_context: in tokens, prompt and answer together
+  ToolFormat tool_format = ToolFormat::kNone;  // how the model writes calls
+  ReasoningMarkers reasoning;                  // around the model's thoughts
 };
 
 class Api final : public HttpHandler {
@@ -79,6 +82,7 @@ class Api final : public HttpHandler {
   std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
+  std::optional<ApiError> render_chat(const ChatFields& chat, GenerationRequest& out, std::string& rendered) const;
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
   std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                       decode::LogitsProcessors& rules);

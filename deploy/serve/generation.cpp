@@ -17,7 +17,11 @@ class Generation final : public Exchange {
         stream_(reply_.stream),
         answers_(reply_.request->choices()),
         begun_(answers_.size(), false),
-        channel_(reply_.request->channel) {}
+        calls_(answers_.size(), false),
+        channel_(reply_.request->channel) {
+    if (const auto& format = reply_.request->format)
+      for (size_t i = 0; i < answers_.size(); ++i) parsers_.emplace_back(format);
+  }
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
@@ -76,18 +80,27 @@ class Generation final : public Exchange {
     Answer& answer = answers_[event.choice];
     if (stream_) {
       for (const TokenEntry& entry : answer.logprobs) answer.logprobs_offset += entry.characters;
-      answer.text.clear();
+      answer.text = {};
       answer.token_ids.clear();
       answer.logprobs.clear();
     }
-    answer.text += event.text;
+    const AnswerPiece piece = split(event);
+    calls_[event.choice] = calls_[event.choice] || !piece.calls.empty();
+    answer.text.append(piece);
     answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
     for (const decode::PositionLogprobs& position : event.logprobs) {
       answer.logprobs.push_back(entry_of(position));
       if (!stream_) write(answer);
     }
     answer.result = event.result;
-    if (!stream_) bytes_ += event.text.size() + event.token_ids.size() * sizeof(int32_t);
+    if (!stream_) bytes_ += piece.bytes() + event.token_ids.size() * sizeof(int32_t);
+  }
+
+  AnswerPiece split(const ChoiceEvent& event) {
+    if (parsers_.empty()) return {event.text, {}, {}};
+    AnswerPiece piece = parsers_[event.choice].push(event.text);
+    if (event.result) piece.append(parsers_[event.choice].finish());
+    return piece;
   }
 
   // Converts the log-probabilities of a reply that is not streamed to the text in which the reply will contain them.
@@ -134,7 +147,7 @@ class Generation final : public Exchange {
     if (!begun_[event.choice]) data += first_event(frame_, event.choice);
     begun_[event.choice] = true;
     data += delta_event(frame_, event.choice, answers_[event.choice]);
-    if (event.result) data += finish_event(frame_, event.choice, event.result->reason);
+    if (event.result) data += finish_event(frame_, event.choice, event.result->reason, calls_[event.choice]);
     return data;
   }
 
@@ -155,6 +168,8 @@ class Generation final : public Exchange {
   const bool stream_;
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
+  std::vector<bool> calls_;            // by answer: it has called a function
+  std::vector<AnswerParser> parsers_;  // by answer; empty: all text is content
   std::shared_ptr<Channel> channel_;
   size_t bytes_ = 0;  // of a reply that is not streamed, so far
   bool sent_ = false, ended_ = false;

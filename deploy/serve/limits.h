@@ -28,10 +28,13 @@ struct ServeLimits {
   size_t stop_strings = 16, stop_bytes = 256;
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
-  size_t grammar_bytes = 64 << 10;  // a JSON schema or regular expression, or all choices together
-  size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
-  size_t conversation_bytes = 128;  // metadata.conversation_id
-  size_t domains = 64;              // distinct ones; later ones are counted as "other"
+  size_t grammar_bytes = 64 << 10;   // a JSON schema or regular expression, or all choices together
+  size_t tools = 128;                // offered functions, and calls in one message
+  size_t tool_bytes = 256 << 10;     // all offered functions together
+  size_t template_bytes = 16 << 10;  // chat_template_kwargs
+  size_t domain_bytes = 32;          // metadata.domain, the segment of acceptance records
+  size_t conversation_bytes = 128;   // metadata.conversation_id
+  size_t domains = 64;               // distinct ones; later ones are counted as "other"
   // Bytes that the bodies, prompts and replies of all unanswered requests may hold, else 429. With several tenants each
   // may hold half of it.
   size_t held_bytes = 1 << 30;

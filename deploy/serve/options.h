@@ -16,11 +16,13 @@ struct ServeOptions {
   std::string api_key_file;
   std::vector<std::string> allowed_hosts;  // more names under which a server without keys answers
   std::string admin_socket;
-  std::string record_dir;        // traffic records (with text) for `data`, plus acceptance records
-  double record_rejects = 0;     // share of the conversations whose rejected drafts are recorded too
-  int64_t record_quota_mib = 0;  // for all files under record_dir; 0 = no quota
-  std::string acceptance_log;    // acceptance records only (no text)
-  std::string model_name;        // name in /v1/models; default: directory name of the target
+  std::string record_dir;                 // traffic records (with text) for `data`, plus acceptance records
+  double record_rejects = 0;              // share of the conversations whose rejected drafts are recorded too
+  int64_t record_quota_mib = 0;           // for all files under record_dir; 0 = no quota
+  std::string acceptance_log;             // acceptance records only (no text)
+  std::string model_name;                 // name in /v1/models; default: directory name of the target
+  std::string tool_call_parser = "auto";  // a ToolFormat; auto: the one that the chat template shows
+  bool split_reasoning = true;            // thoughts are returned apart from the content
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
   int64_t cache_mib = 0;     // for both models' KV caches; 0 = max_batch answers of max_context tokens
   int64_t tenant_queue = 0;  // queue places for one API key; 0: half of queue_limit with several keys, else all

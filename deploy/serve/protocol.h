@@ -10,26 +10,19 @@
 #include <vector>
 
 #include "base/run_options.h"
-#include "base/schema/traffic_record.h"
 #include "deploy/serve/api_error.h"
+#include "deploy/serve/chat/chat_request.h"
+#include "deploy/serve/grammar_fields.h"
 #include "deploy/serve/limits.h"
 #include "deploy/serve/request_numbers.h"
 #include "engine/decode/request.h"
-#include "text/grammar.h"
 
 namespace specdec::deploy {
-
-// The grammar that the answer as a whole must match.
-struct RequestedGrammar {
-  text::GrammarKind kind = text::GrammarKind::kJsonSchema;
-  std::string source;
-  std::string param;  // the field that asked for it
-};
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;                             // "" = the served model
-  std::vector<ChatMessage> messages;             // chat
+  ChatFields chat;                               // chat: the messages, and what else only chat has
   std::vector<std::string> prompts;              // completions: texts, or
   std::vector<std::vector<int32_t>> prompt_ids;  // … token ids (each >= 0; the vocabulary is checked later)
   std::optional<int64_t> max_tokens;

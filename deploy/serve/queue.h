@@ -23,6 +23,8 @@
 
 namespace specdec::deploy {
 
+struct AnswerFormat;
+
 enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom };
 // Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained" or "no_token_left".
 const char* to_string(FinishReason reason);
@@ -89,7 +91,11 @@ struct GenerationRequest {
   int64_t time = 0;                   // unix seconds
   double queued_at = 0;               // Clock::seconds()
   std::vector<ChatMessage> messages;  // recorded for chat
-  std::vector<std::string> texts;     // recorded for completions: one prompt text per prompt
+  std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
+  std::string answer_prefix;          // text at the end of the prompt with which the answer begins in the record
+  std::shared_ptr<const AnswerFormat> format;  // how the answer is split; null: all of it is content
+  std::vector<int32_t> shown_tokens;           // special tokens whose text belongs to the answer
+  std::vector<std::string> texts;              // recorded for completions: one prompt text per prompt
   std::shared_ptr<Channel> channel;
   std::shared_ptr<ByteBudget::Hold> held;  // counts the bytes of this request and its reply; null: they are not counted
 

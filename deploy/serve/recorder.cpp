@@ -79,7 +79,8 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
     record.prompt = request.texts[answer.choice / static_cast<size_t>(request.n)];
     record.response = answer.text;
   } else {
-    record.messages.push_back({"assistant", answer.text});
+    record.messages.push_back({"assistant", request.answer_prefix + answer.text});
+    record.tools = request.tools;
   }
   record.sampling = request.options.sampling;
   record.writer = writer;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/json.h"
+#include "base/sha256.h"
 
 namespace specdec::deploy {
 
@@ -121,6 +122,49 @@ std::string chunk(const ReplyFrame& frame, Json choice, const std::string& logpr
   return text;
 }
 
+// Names a call by the request, the answer and its place in the answer, so that no two calls of a conversation share a
+// name.
+std::string call_id(const ReplyFrame& frame, size_t choice, size_t index) {
+  const std::string name = frame.id + "-" + std::to_string(choice) + "-" + std::to_string(index);
+  if (!frame.short_call_ids) return "call_" + name.substr(name.find('-') + 1);
+  return sha256_hex(name).substr(0, 9);
+}
+
+// Returns a call as a member of a message's tool_calls or, if it has no name, of a stream's delta.
+Json call_json(const ReplyFrame& frame, size_t choice, const CallPiece& call) {
+  Json out = {{"function", {{"arguments", call.arguments}}}};
+  if (call.name.empty()) return out;
+  out["id"] = call_id(frame, choice, call.index);
+  out["type"] = "function";
+  out["function"]["name"] = call.name;
+  return out;
+}
+
+const char* finish_reason(FinishReason reason, bool calls) {
+  return calls && reason == FinishReason::kStop ? "tool_calls" : to_string(reason);
+}
+
+Json message_json(const ReplyFrame& frame, size_t choice, const AnswerPiece& text) {
+  Json message = {{"role", "assistant"}, {"content", text.content}, {"refusal", nullptr}};
+  if (!text.reasoning.empty()) message["reasoning_content"] = text.reasoning;
+  if (text.calls.empty()) return message;
+  if (text.content.empty()) message["content"] = nullptr;
+  for (const CallPiece& call : text.calls) message["tool_calls"].push_back(call_json(frame, choice, call));
+  return message;
+}
+
+Json delta_json(const ReplyFrame& frame, size_t choice, const AnswerPiece& text) {
+  Json delta = Json::object();
+  if (!text.content.empty() || (text.reasoning.empty() && text.calls.empty())) delta["content"] = text.content;
+  if (!text.reasoning.empty()) delta["reasoning_content"] = text.reasoning;
+  for (const CallPiece& call : text.calls) {
+    Json item = call_json(frame, choice, call);
+    item["index"] = call.index;
+    delta["tool_calls"].push_back(std::move(item));
+  }
+  return delta;
+}
+
 Json chunk_choice(const ReplyFrame& frame, size_t choice) {
   Json out = {{"index", choice}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
   if (frame.endpoint == Endpoint::kChat)
@@ -182,17 +226,19 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
   const std::string around = dump(body);
   const size_t place = around.find("\"choices\":[]") + 11;
   size_t bytes = around.size();
-  for (const Answer& answer : answers) bytes += answer.written.bytes() + answer.text.size() + kReplyBytesPerAnswer;
+  for (const Answer& answer : answers) bytes += answer.written.bytes() + answer.text.bytes() + kReplyBytesPerAnswer;
   std::string reply;
   reply.reserve(bytes + bytes / 8);
   reply.append(around, 0, place);
   for (size_t i = 0; i < answers.size(); ++i) {
     Answer answer = std::move(answers[i]);  // freed once it is written
-    Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
+    Json choice = {{"index", i},
+                   {"logprobs", nullptr},
+                   {"finish_reason", finish_reason(answer.result->reason, !answer.text.calls.empty())}};
     if (frame.endpoint == Endpoint::kChat)
-      choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
+      choice["message"] = message_json(frame, i, answer.text);
     else
-      choice["text"] = answer.text;
+      choice["text"] = answer.text.content;
     if (frame.return_token_ids) choice["token_ids"] = answer.token_ids;
     std::string text = dump(choice);
     answer.written.add(frame, answer.logprobs, answer.logprobs_offset);
@@ -218,20 +264,21 @@ std::string first_event(const ReplyFrame& frame, size_t choice) {
 }
 
 std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& piece) {
-  if (piece.text.empty() && piece.logprobs.empty() && !(frame.return_token_ids && !piece.token_ids.empty())) return {};
+  if (piece.text.bytes() == 0 && piece.logprobs.empty() && !(frame.return_token_ids && !piece.token_ids.empty()))
+    return {};
   Json out = chunk_choice(frame, choice);
   if (frame.endpoint == Endpoint::kChat)
-    out["delta"] = {{"content", piece.text}};
+    out["delta"] = delta_json(frame, choice, piece.text);
   else
-    out["text"] = piece.text;
+    out["text"] = piece.text.content;
   if (frame.return_token_ids) out["token_ids"] = piece.token_ids;
   return chunk(frame, std::move(out),
                piece.logprobs.empty() || frame.logprobs < 0 ? "null" : logprobs_text(frame, piece));
 }
 
-std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason) {
+std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason, bool calls) {
   Json out = chunk_choice(frame, choice);
-  out["finish_reason"] = to_string(reason);
+  out["finish_reason"] = finish_reason(reason, calls);
   return chunk(frame, std::move(out));
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "deploy/serve/chat/answer_parser.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/queue.h"
 
@@ -20,8 +21,9 @@ struct ReplyFrame {
   std::string model, system_fingerprint;
   int64_t created = 0;
   bool include_usage = false, return_token_ids = false, include_metrics = false;
-  int logprobs = -1;          // >= 0: log-probabilities of every token, with this many likeliest ones; -1: none
-  int64_t prompt_tokens = 0;  // of all prompts together
+  int logprobs = -1;            // >= 0: log-probabilities of every token, with this many likeliest ones; -1: none
+  int64_t prompt_tokens = 0;    // of all prompts together
+  bool short_call_ids = false;  // calls are named by nine letters and digits, as Mistral's templates demand
 };
 
 // A token in a list of log-probabilities.
@@ -47,7 +49,7 @@ class LogprobsText {
 
 // An answer as collected so far, or its next piece.
 struct Answer {
-  std::string text;
+  AnswerPiece text;
   std::vector<int32_t> token_ids;
   LogprobsText written;
   std::vector<TokenEntry> logprobs;  // the entries after `written`; only if requested
@@ -67,7 +69,8 @@ size_t characters(const std::string& bytes);  // code points that begin in these
 // Events of a stream, each "data: {…}\n\n". The first event of a chat choice carries the role.
 std::string first_event(const ReplyFrame& frame, size_t choice);
 std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& piece);
-std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason);
+// `calls`: the answer has called a function.
+std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason, bool calls);
 std::string usage_event(const ReplyFrame& frame,
                         const std::vector<Answer>& answers);  // "" unless usage or metrics were asked for
 std::string error_event(const ApiError& error, const std::string& request_id);

@@ -341,7 +341,7 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     if (at < result.logprobs.size()) event.logprobs.push_back(result.logprobs[at]);
     ++at;
     ++so_far.completion_tokens;
-    if (!is_eos) event.text += sequence.stop.push(sequence.decoder.push(token));
+    if (!is_eos) event.text += sequence.stop.push(text_of(sequence, token));
     return !sequence.stop.matched();
   });
   std::optional<FinishReason> reason;
@@ -355,6 +355,16 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   sequence.text += event.text;
   request.channel->push(std::move(event));
   if (reason) end(sequence, *reason);
+}
+
+// Returns the text that the token adds to the answer. Special tokens have none, except for those that the request
+// shows.
+std::string Scheduler::text_of(Active& sequence, int32_t token) {
+  const std::vector<int32_t>& shown = sequence.request->shown_tokens;
+  if (std::find(shown.begin(), shown.end(), token) == shown.end()) return sequence.decoder.push(token);
+  std::string text = sequence.decoder.finish() + tokenizer_.id_to_token(token);
+  sequence.decoder = text::IncrementalDecoder(tokenizer_);
+  return text;
 }
 
 void Scheduler::end(Active& sequence, FinishReason reason) {

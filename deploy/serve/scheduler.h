@@ -78,6 +78,7 @@ class Scheduler {
   void step();
   bool step_running();
   void deliver(Active& sequence, const StepResult& result);
+  std::string text_of(Active& sequence, int32_t token);
   void end(Active& sequence, FinishReason reason);
   void drain();
 

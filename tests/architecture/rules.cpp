@@ -84,7 +84,10 @@ const std::vector<Room>& rooms() {
       {{"deploy/package/"}, {"deploy/package/", "base/"}},
       {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
       {{"deploy/serve/engine/"}, {"deploy/serve/", "deploy/models/", "deploy/package/", "engine/decode/", "base/"}},
-      {{"deploy/serve/"}, {"deploy/serve/*", "engine/decode/", "text/", "base/"}},
+      {{"deploy/serve/chat/"},
+       {"deploy/serve/chat/", "deploy/serve/request_fields.h", "deploy/serve/limits.h", "deploy/serve/stop.h",
+        "base/"}},
+      {{"deploy/serve/"}, {"deploy/serve/*", "deploy/serve/chat/", "engine/decode/", "text/", "base/"}},
       {{"deploy/generate/"},
        {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
 

@@ -66,6 +66,8 @@ class Server:
                 "1",
                 "--max-batch",
                 "4",
+                "--tool-call-parser",
+                "hermes",
                 *flags,
             ],
             stderr=subprocess.PIPE,
@@ -109,6 +111,22 @@ def fail(text, *more):
     )
 
 
+def settle_tools(body):
+    names = set()
+    for i, tool in enumerate(body.get("tools") or []):
+        if tool["function"]["name"] in names:
+            tool["function"]["name"] = f"f{i}"
+        names.add(tool["function"]["name"])
+    choice = body.get("tool_choice")
+    if not names and (choice == "required" or isinstance(choice, dict)):
+        body["tool_choice"] = "auto"
+    elif isinstance(choice, dict):
+        choice["function"]["name"] = min(names)
+    if names and body.get("tool_choice") != "none":
+        for key in GRAMMARS:
+            body.pop(key, None)
+
+
 def settle(rng, body):
     """Makes a body obey the rules that relate two fields, which no schema expresses."""
     if body.get("stream_options") is not None:
@@ -117,6 +135,7 @@ def settle(rng, body):
         body["logprobs"] = True
     if "messages" in body and "max_tokens" not in body:
         body["max_tokens"] = rng.randint(1, 10)  # the default is the whole context
+    settle_tools(body)
     named = [key for key in GRAMMARS if body.get(key)]
     for key in named[1:]:
         del body[key]

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "deploy/serve/api_keys.h"
+#include "deploy/serve/chat/tool_format.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/stop.h"
 
@@ -37,11 +38,11 @@ void try_body(std::string_view body) {
     const auto& request = std::get<ApiRequest>(result);
     const size_t prompts = request.prompts.size() + request.prompt_ids.size();
     if (request.n < 1 || request.n > limits.n || prompts > limits.prompts ||
-        request.messages.size() > limits.messages || request.stop.size() > limits.stop_strings ||
+        request.chat.messages.size() > limits.messages || request.stop.size() > limits.stop_strings ||
         !within(endpoint, "temperature", request.options.sampling.temperature) ||
         !within(endpoint, "top_p", request.options.sampling.top_p) ||
         !within(endpoint, "min_p", request.options.sampling.min_p) ||
-        (endpoint == Endpoint::kChat) != !request.messages.empty())
+        (endpoint == Endpoint::kChat) != !request.chat.messages.empty())
       std::abort();
     const specdec::decode::LogitsProcessors& rules = request.rules;
     if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words ||
@@ -53,6 +54,12 @@ void try_body(std::string_view body) {
       std::abort();
     for (const auto& [id, value] : rules.bias)
       if (id < 0 || !within(endpoint, "logit_bias{}", value)) std::abort();
+    if (request.chat.tools.list.size() > limits.tools || request.chat.tools.text.size() > limits.tool_bytes ||
+        request.chat.tools.list.empty() != request.chat.tools.text.empty())
+      std::abort();
+    if (request.chat.tools.forced() &&
+        !Json::parse(forced_schema(ToolFormat::kHermes, request.chat.tools), nullptr, false).is_object())
+      std::abort();
     StopMatcher matcher(request.stop);
     matcher.push(body);
     matcher.finish();

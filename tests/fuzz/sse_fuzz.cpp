@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   frame.id = "cmpl-1";
   frame.model = text.substr(0, text.size() / 2);
   Answer answer;
-  answer.text = text;
+  answer.text.content = text;
   answer.token_ids = {1, 2};
   if (frame.logprobs >= 0)
     answer.logprobs = {{text.substr(0, 3), 1, -0.5f, {{text.substr(0, 2), -0.5f}}}, {text, 1, std::nullopt, {}}};
@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string first = first_event(frame, 0);  // only a chat has one
   require(first.empty() == (frame.endpoint == Endpoint::kCompletions));
   if (!first.empty()) only_event(first);
-  only_event(finish_event(frame, 0, FinishReason::kLength));
+  only_event(finish_event(frame, 0, FinishReason::kLength, false));
   const std::string usage = usage_event(frame, {answer});
   if (!usage.empty()) only_event(usage);
   require(events_of(done_event()) == std::vector<std::string>{"[DONE]"});

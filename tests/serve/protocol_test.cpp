@@ -59,9 +59,36 @@ std::vector<Bad> bad_chats() {
       {C, R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":["x"]}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":"a\u0000b"}]})", "messages[0].content"},
-      {C, R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]})", "messages[0].tool_calls"},
+      {C, R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]})",
+       "messages[0].tool_calls[0].function.name"},
       {C, R"({"messages":[{"role":"assistant","content":"x","function_call":{}}]})", "messages[0].function_call"},
-      {C, chat(R"("tools":[{"type":"function"}])"), "tools"},
+      {C, R"({"messages":[{"role":"user","content":"x","tool_calls":[]}]})", "messages[0].tool_calls"},
+      {C, R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {C, R"({"messages":[{"role":"assistant","tool_calls":[{"type":"custom","function":{"name":"f"}}]}]})",
+       "messages[0].tool_calls[0].type"},
+      {C, R"({"messages":[{"role":"assistant","tool_calls":[]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"assistant","content":"x","reasoning_content":7}]})",
+       "messages[0].reasoning_content"},
+      {C, chat(R"("tools":{})"), "tools"},
+      {C, chat(R"("tools":[7])"), "tools[0].type"},
+      {C, chat(R"("tools":[{"type":"web_search"}])"), "tools[0].type"},
+      {C, chat(R"("tools":[{"type":"function"}])"), "tools[0].function"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"a b"}}])"), "tools[0].function.name"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])"),
+       "tools[0].function.parameters"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])"),
+       "tools[1].function.name"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"any")"), "tool_choice"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function"})"),
+       "tool_choice"},
+      {C,
+       chat(R"("tools":[{"type":"function","function":{"name":"f"}}],)"
+            R"("tool_choice":{"type":"function","function":{"name":"g"}})"),
+       "tool_choice.function.name"},
+      {C, chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"response_format":{"type":"json_object"})"),
+       "response_format"},
+      {C, chat(R"("parallel_tool_calls":1)"), "parallel_tool_calls"},
       {C, chat(R"("tool_choice":"required")"), "tool_choice"},
       {C, chat(R"("functions":[{}])"), "functions"},
       {C, chat(R"("logprobs":1)"), "logprobs"},
@@ -79,7 +106,8 @@ std::vector<Bad> bad_bodies() {
       {C, chat(R"("modalities":["text","audio"])"), "modalities"},
       {C, chat(R"("audio":{})"), "audio"},
       {C, chat(R"("chat_template":"{{ 7*7 }}")"), "chat_template"},
-      {C, chat(R"("chat_template_kwargs":{"tokenize":true})"), "chat_template_kwargs"},
+      {C, chat(R"("chat_template_kwargs":[])"), "chat_template_kwargs"},
+      {C, chat(R"("chat_template_kwargs":{"messages":[]})"), "chat_template_kwargs"},
       {T, R"({})", "prompt"},
       {T, R"({"prompt":7})", "prompt"},
       {T, R"({"prompt":{}})", "prompt"},
@@ -215,6 +243,13 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     EXPECT_EQ(status(T, completion("\"stop\":\"" + std::string(n(kLimits.stop_bytes), 's') + "\"")), want);
     EXPECT_EQ(status(T, completion("\"bad_words\":[" + repeat("\"s\"", n(kLimits.bad_words)) + "]")), want);
     EXPECT_EQ(status(T, completion("\"bad_words\":[\"" + std::string(n(kLimits.bad_word_bytes), 's') + "\"]")), want);
+    EXPECT_EQ(
+        status(C, chat("\"chat_template_kwargs\":{\"x\":\"" + std::string(n(kLimits.template_bytes) - 8, 's') + "\"}")),
+        want);
+    std::string tools;
+    for (size_t i = 0; i < n(kLimits.tools); ++i)
+      tools += (i ? "," : "") + (R"({"type":"function","function":{"name":"f)" + std::to_string(i)) + "\"}}";
+    EXPECT_EQ(status(C, chat("\"tools\":[" + tools + "]")), want);
     EXPECT_EQ(status(T, completion("\"guided_regex\":\"" + std::string(n(kLimits.grammar_bytes), 's') + "\"")), want);
     std::string biases;
     for (size_t i = 0; i < n(kLimits.logit_biases); ++i) biases += (i ? ",\"" : "\"") + std::to_string(i) + "\":1";
@@ -240,9 +275,9 @@ TEST(Protocol, ReadsAFullChatRequest) {
     "user":"u","unknown":{"a":[1,2]},"tools":[],"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,
     "logprobs":false,"response_format":{"type":"text"},"service_tier":"auto"})");
   EXPECT_EQ(r.model, "m");
-  ASSERT_EQ(r.messages.size(), 2u);
-  EXPECT_EQ(r.messages[1].role, "user");
-  EXPECT_EQ(r.messages[1].content, "ab");
+  ASSERT_EQ(r.chat.messages.size(), 2u);
+  EXPECT_EQ(r.chat.messages[1].role, "user");
+  EXPECT_EQ(r.chat.messages[1].content, "ab");
   EXPECT_EQ(r.options.sampling.temperature, 0.5);
   EXPECT_EQ(r.options.sampling.top_p, 0.9);
   EXPECT_EQ(r.options.sampling.top_k, 40);
@@ -255,6 +290,48 @@ TEST(Protocol, ReadsAFullChatRequest) {
   EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.include_metrics && r.ignore_eos);
   EXPECT_EQ(r.domain, "code");
   EXPECT_EQ(r.conversation, "c-1");
+}
+
+TEST(Protocol, ReadsToolsInTheOrderSentAndCallsAsTheTemplateTakesThem) {
+  const ApiRequest r = accept(Endpoint::kChat, R"({"messages":[{"role":"user","content":"x"},
+    {"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function",
+      "function":{"name":"f","arguments":"{\"z\": 1, \"a\": [2.50, null]}"}},
+      {"id":"c2","type":"function","function":{"name":"f","arguments":"{oops"}}]},
+    {"role":"tool","tool_call_id":"c1","name":"f","content":"r"}],
+    "\u0074ools":[{"type":"function","function":{"name":"f","description":"d","parameters":
+      {"type":"object","properties":{"z":{"type":"integer"},"a":{}}}}},{"type":"function","function":{"name":"g"}}],
+    "tool_choice":{"type":"function","function":{"name":"g"}},"parallel_tool_calls":false,
+    "chat_template_kwargs":{"enable_thinking":false}})");
+  EXPECT_EQ(r.chat.messages[1].tool_calls,
+            R"([{"id":"c1","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2.5,null]}}},)"
+            R"({"id":"c2","type":"function","function":{"name":"f","arguments":"{oops"}}])");
+  EXPECT_EQ(r.chat.messages[1].content, "");
+  EXPECT_EQ(r.chat.messages[1].reasoning_content, "hm");
+  EXPECT_EQ(r.chat.messages[2].tool_call_id + r.chat.messages[2].name, "c1f");
+  EXPECT_EQ(
+      r.chat.tools.text,
+      R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":)"
+      R"({"z":{"type":"integer"},"a":{}}}}},{"type":"function","function":{"name":"g"}}])");
+  ASSERT_EQ(r.chat.tools.list.size(), 2u);
+  EXPECT_EQ(r.chat.tools.list[1].parameters["additionalProperties"], false) << "no parameters are an empty list";
+  EXPECT_EQ(r.chat.tools.choice, ToolChoice::kNamed);
+  EXPECT_EQ(r.chat.tools.named, "g");
+  EXPECT_FALSE(r.chat.tools.parallel);
+  EXPECT_EQ(r.chat.template_variables, (Json{{"enable_thinking", false}}));
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("tools":[{"type":"function","function":{"name":"f"}}])")).chat.tools.choice,
+            ToolChoice::kAuto);
+}
+
+// A schema with many keys must not take quadratic time: keys are kept in the order sent, which makes each look-up
+// linear.
+TEST(Protocol, ObjectsOfManyKeysAreRefusedWhereTheirOrderCounts) {
+  std::string many;
+  for (int i = 0; i < 60000; ++i) many += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  EXPECT_EQ(refuse(Endpoint::kCompletions, completion("\"guided_json\":{" + many + "}")).param, "guided_json");
+  EXPECT_EQ(refuse(Endpoint::kChat,
+                   chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{)" + many + "}}}]"))
+                .param,
+            "tools");
 }
 
 TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {

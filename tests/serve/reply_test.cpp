@@ -22,7 +22,7 @@ ReplyFrame frame(Endpoint endpoint) {
 
 Answer answer(const std::string& text, FinishReason reason = FinishReason::kStop) {
   Answer a;
-  a.text = text;
+  a.text.content = text;
   a.token_ids = {1, 2};
   a.result = ChoiceResult{reason, 2, {}, {}};
   a.result->counts.add_step(3, 1, {0.5, 0.5});
@@ -33,7 +33,7 @@ Answer answer(const std::string& text, FinishReason reason = FinishReason::kStop
 
 Answer piece(const std::string& text, std::vector<int32_t> ids) {
   Answer a;
-  a.text = text;
+  a.text.content = text;
   a.token_ids = std::move(ids);
   return a;
 }
@@ -81,7 +81,7 @@ TEST(Reply, StreamEvents) {
             Json::parse(R"({"index":1,"logprobs":null,"finish_reason":null,"delta":{"content":"hi"}})"));
   EXPECT_FALSE(delta.contains("usage"));
   EXPECT_EQ(delta_event(f, 0, piece("", {7})), "");
-  EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop))["choices"][0],
+  EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop, false))["choices"][0],
             Json::parse(R"({"index":0,"logprobs":null,"finish_reason":"stop","delta":{}})"));
   EXPECT_EQ(usage_event(f, {answer("x")}), "");
   f.include_usage = true;

@@ -80,10 +80,14 @@ void compare(const Json& golden, bool written, const char* cases = "cases",
   EXPECT_GT(compared, std::string(cases) == "cases" ? 100 : 20);
 }
 
-TEST(ToolGolden, CallsAnswersAndToolsAreRenderedAsTransformersDoes) {
-  compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), false,
-          "tool_cases", "tool_conversations");
+class ToolGolden : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ToolGolden, CallsAnswersAndToolsAreRenderedAsTransformersDoes) {
+  const Json golden = read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json");
+  compare(golden, GetParam(), "tool_cases", "tool_conversations");
 }
+INSTANTIATE_TEST_SUITE_P(Templates, ToolGolden, ::testing::Values(true, false),
+                         [](const auto& info) { return std::string(info.param ? "WrittenHere" : "OfTheHub"); });
 
 TEST_P(Golden, RendersWhatTransformersRenders) {
   compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), GetParam());

@@ -43,7 +43,10 @@ WEATHER = {
         "description": 'Says "how" it is',
         "parameters": {
             "type": "object",
-            "properties": {"zone": {"type": "string"}, "at": {"type": "integer"}},
+            "properties": {
+                "zone": {"type": "string", "description": "Where"},
+                "at": {"type": "integer", "description": "When"},
+            },
             "required": ["zone", "at"],
         },
     },
@@ -110,6 +113,15 @@ WRITTEN = {
 }
 
 
+# Templates in the ways in which four families call functions, written for these tests with what their own templates use.
+CALLING = {
+    "calls_in_tags": "{% if tools %}{{- '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{% endif %}{{- '<tools>' }}{% for tool in tools %}{{- '\n' ~ tool | tojson }}{% endfor %}{{- '\n</tools>\nAnswer with <tool_call>\n{\"name\": …, \"arguments\": …}\n</tool_call><|im_end|>\n' }}{% endif %}{% set ns = namespace(last=messages | length - 1) %}{% for message in messages[::-1] %}{% set at = messages | length - 1 - loop.index0 %}{% if message.role == 'user' and ns.last == messages | length - 1 %}{% set ns.last = at %}{% endif %}{% endfor %}{% for message in messages %}{% if message.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{% endif %}{{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\n' }}{% endif %}{% elif not (loop.first and message.role == 'system' and tools) %}{{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}{% if message.tool_calls %}{% for call in message.tool_calls %}{% if call.function %}{% set call = call.function %}{% endif %}{{- '\n<tool_call>\n{\"name\": \"' + call.name + '\", \"arguments\": ' }}{% if call.arguments is string %}{{- call.arguments }}{% else %}{{- call.arguments | tojson }}{% endif %}{{- '}\n</tool_call>' }}{% endfor %}{% endif %}{{- '<|im_end|>\n' }}{% endif %}{% endfor %}{{ ns.last }}{% if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}",
+    "calls_as_elements": "{% macro more(fields, known) %}{% if fields is mapping %}{% for key in fields if key not in known %}{% set value = fields[key] | tojson if fields[key] is mapping or (fields[key] is sequence and fields[key] is not string) else fields[key] | string %}{{- '\n<' ~ key ~ '>' ~ value ~ '</' ~ key ~ '>' }}{% endfor %}{% endif %}{% endmacro %}{% for tool in tools or [] %}{% set tool = tool.function %}{{- '<function>\n<name>' ~ tool.name ~ '</name>\n<description>' ~ (tool.description | trim) ~ '</description>' }}{% for name, fields in tool.parameters.properties | items %}{{- '\n<parameter>\n<name>' ~ name ~ '</name>' }}{{- more(fields, ['name', 'description']) }}{{- '\n</parameter>' }}{% endfor %}{{- more(tool.parameters, ['type', 'properties']) }}{{- '\n</function>\n' }}{% endfor %}{% for message in messages %}{{- '[' ~ message.role ~ ']' }}{% if message.role == 'assistant' and message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}{% if message.content is string and message.content | trim | length > 0 %}{{- '\n' + message.content | trim + '\n' }}{% endif %}{% for call in message.tool_calls %}{{- '\n<tool_call>\n<function=' + call.function.name + '>\n' }}{% for name, value in call.function.arguments | items %}{{- '<parameter=' + name + '>\n' }}{% set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}{{- value }}{{- '\n</parameter>\n' }}{% endfor %}{{- '</function>\n</tool_call>' }}{% endfor %}{% elif message.role == 'tool' %}{% if loop.previtem and loop.previtem.role != 'tool' %}{{- '{' }}{% endif %}{{- message.content }}{% if not loop.last and loop.nextitem.role != 'tool' %}{{- '}' }}{% elif loop.last %}{{- '}.' }}{% endif %}{% else %}{{- message.content }}{% endif %}{{- '\n' }}{% endfor %}",
+    "calls_as_json": "{{- bos_token }}{% if not tools is defined %}{% set tools = none %}{% endif %}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] | trim %}{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{{- '<|start_header_id|>system<|end_header_id|>\n\nToday Date: ' + strftime_now('%Y-%m-%d') + '\n\n' + system + '<|eot_id|>' }}{% if tools is not none %}{% set first = messages[0]['content'] | trim %}{% set messages = messages[1:] %}{{- '<|start_header_id|>user<|end_header_id|>\n\nRespond in the format {\"name\": function name, \"parameters\": its arguments}.\n\n' }}{% for t in tools %}{{- t | tojson(indent=4) }}{{- '\n\n' }}{% endfor %}{{- first + '<|eot_id|>' }}{% endif %}{% for message in messages %}{% if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% elif 'tool_calls' in message %}{% if message.tool_calls | length != 1 %}{{- raise_exception('This model only supports single tool-calls at once!') }}{% endif %}{% set call = message.tool_calls[0].function %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"' + call.name | trim + '\", \"parameters\": ' }}{{- call.arguments | tojson }}{{- '}<|eot_id|>' }}{% else %}{{- '<|start_header_id|>ipython<|end_header_id|>\n\n' }}{{- {'output': message.content} | tojson }}{{- '<|eot_id|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+    "calls_in_a_list": "{{- bos_token }}{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% for message in messages %}{% if message['role'] == 'user' %}{% if tools is not none and message == users[-1] %}{{- '[AVAILABLE_TOOLS] [' }}{% for tool in tools %}{{- '{\"type\": \"function\", \"function\": {' }}{% for key, val in tool.function.items() if key != 'return' %}{% if val is string %}{{- '\"' + key + '\": \"' + val + '\"' }}{% else %}{{- '\"' + key + '\": ' + val | tojson }}{% endif %}{% if not loop.last %}{{- ', ' }}{% endif %}{% endfor %}{{- '}}' }}{{- ', ' if not loop.last else ']' }}{% endfor %}{{- '[/AVAILABLE_TOOLS]' }}{% endif %}{{- '[INST]' + message['content'] + '[/INST]' }}{% elif message.tool_calls is defined %}{{- '[TOOL_CALLS] [' }}{% for call in message.tool_calls %}{% set out = call.function | tojson %}{{- out[:-1] }}{% if not call.id is defined or call.id | length < 2 %}{{- raise_exception('ids of two letters') }}{% endif %}{{- ', \"id\": \"' + call.id[-9:] + '\"}' }}{{- ', ' if not loop.last else ']' + eos_token }}{% endfor %}{% elif message['role'] == 'assistant' %}{{- message['content'] + eos_token }}{% elif message['role'] == 'tool' %}{{- '[TOOL_RESULTS] {\"content\": ' + message.content | string + ', ' }}{{- '\"call_id\": \"' + message.tool_call_id[-9:] + '\"}[/TOOL_RESULTS]' }}{% else %}{{- '[SYSTEM_PROMPT]' + message.content + '[/SYSTEM_PROMPT]' }}{% endif %}{% endfor %}",
+}
+
+
 def sources():
     """Yields (name, template, special tokens, whether the template was written for these tests)."""
     for folder in sorted((shared / "data/tokenizers").rglob("*")):
@@ -134,7 +146,7 @@ def sources():
                 if key.endswith("_token"):
                     tokens.setdefault(key, value if isinstance(value, str) else value["content"])
         yield str(folder.relative_to(shared / "data/tokenizers")), template, tokens, False
-    for name, template in WRITTEN.items():
+    for name, template in (WRITTEN | CALLING).items():
         yield name, template, {"bos_token": "<s>", "eos_token": "</s>"}, True
 
 
@@ -154,8 +166,8 @@ def main():
                     case["error"] = str(error)
                 cases.append(case)
     tool_cases = []
-    for name, template, tokens, written in sources():
-        if written or "tool_calls" not in template:
+    for name, template, tokens, _ in sources():
+        if name in WRITTEN or "tool_calls" not in template:
             continue
         for conversation, (chat, tools) in TOOL_CONVERSATIONS.items():
             for prompt in (False, True):
@@ -171,7 +183,7 @@ def main():
     out = {
         "transformers": transformers.__version__,
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
-        "written": WRITTEN,
+        "written": WRITTEN | CALLING,
         "cases": cases,
         # JSON as text, because the order of keys matters.
         "tool_conversations": {

@@ -165,6 +165,12 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.tokenizer = pair.tokenizer.get();
   model.chat_template = chat.chat_template ? &*chat.chat_template : nullptr;
   model.grammars = &grammars;
+  if (model.chat_template) {
+    const std::string& source = model.chat_template->tool_source();
+    model.tool_format =
+        options.tool_call_parser == "auto" ? tool_format_of(source) : parse_tool_format(options.tool_call_parser);
+    if (options.split_reasoning) model.reasoning = reasoning_markers_of(source);
+  }
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;

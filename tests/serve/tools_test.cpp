@@ -1,0 +1,108 @@
+// Tests of calls and thoughts through the server: what is asked, rendered, split and refused.
+#include <gtest/gtest.h>
+
+#include "tests/serve/running_server.h"
+
+namespace specdec::deploy {
+namespace {
+
+constexpr char kCall[] = R"(<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>)";
+constexpr char kTools[] = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+
+std::string chat(const std::string& content, const std::string& more = "") {
+  return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":)" + Json(content).dump() + "}]" +
+                                          (more.empty() ? "" : "," + more) + "}");
+}
+
+Json message(const Response& reply) {
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  return Json::parse(reply.body)["choices"][0]["message"];
+}
+
+TEST(Tools, CallsAreReturnedOnlyIfToolsAreOffered) {
+  Running s;
+  s.model.tool_format = ToolFormat::kHermes;
+  s.start();
+  const std::string said = std::string("say:Well. ") + kCall;
+  const Response with = s.ask(chat(said, kTools));
+  EXPECT_EQ(message(with)["content"], "Well.");
+  ASSERT_EQ(message(with)["tool_calls"].size(), 1u);
+  EXPECT_EQ(message(with)["tool_calls"][0]["function"], (Json{{"name", "f"}, {"arguments", R"({"a":1})"}}));
+  EXPECT_EQ(Json::parse(with.body)["choices"][0]["finish_reason"], "tool_calls");
+  for (const std::string& more : {std::string(), std::string(kTools) + R"(,"tool_choice":"none")"}) {
+    const Response without = s.ask(chat(said, more));
+    EXPECT_EQ(message(without)["content"], said.substr(4));
+    EXPECT_FALSE(message(without).contains("tool_calls"));
+    EXPECT_EQ(Json::parse(without.body)["choices"][0]["finish_reason"], "stop");
+  }
+  // An answer that is cut off says so, even after a call.
+  const Response cut = s.ask(chat(said, std::string(kTools) + R"(,"max_tokens":45)"));
+  EXPECT_EQ(Json::parse(cut.body)["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(message(cut)["tool_calls"].size(), 1u);
+}
+
+TEST(Tools, AreRefusedWhereTheModelKnowsNone) {
+  Running s;
+  s.start();
+  const Response refused = s.ask(chat("say:x", kTools));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "tools");
+  EXPECT_EQ(s.ask(chat("say:x", std::string(kTools) + R"(,"tool_choice":"none")")).status, 200);
+}
+
+TEST(Tools, ThoughtsAreApartFromTheContent) {
+  Running s;
+  s.model.reasoning = {"<think>", "</think>"};
+  s.start();
+  const Json said = message(s.ask(chat("say:<think>\nHm.\n</think>\n\nYes.")));
+  EXPECT_EQ(said["content"], "Yes.");
+  EXPECT_EQ(said["reasoning_content"], "Hm.");
+  EXPECT_FALSE(message(s.ask(chat("say:Yes."))).contains("reasoning_content"));
+}
+
+// Special tokens are left out of an answer's text. Those that mark calls must not be.
+TEST(Tools, MarkersThatAreSpecialTokensAreSeen) {
+  const Scratch dir;
+  testing::write_byte_tokenizer(dir.root());
+  Json file = Json::parse(testing::get(dir / "tokenizer.json"));
+  Json token = file["added_tokens"][0];
+  token["id"] = kVocab;
+  token["content"] = "[TOOL_CALLS]";
+  file["added_tokens"].push_back(token);
+  testing::put(dir / "tokenizer.json", file.dump());
+  const text::Tokenizer tokenizer(dir.root());
+  Running s;
+  s.model.tokenizer = &tokenizer;
+  s.model.vocab_size = kVocab + 1;
+  s.model.tool_format = ToolFormat::kMistral;
+  s.start();
+  const std::string said = R"(say:[TOOL_CALLS][{"name":"f","arguments":{"a":1}}])";
+  const Json call = message(s.ask(chat(said, kTools)))["tool_calls"];
+  ASSERT_EQ(call.size(), 1u);
+  EXPECT_EQ(call[0]["function"]["arguments"], R"({"a":1})");
+  EXPECT_EQ(call[0]["id"].get<std::string>().size(), 9u) << "as Mistral's templates demand";
+  EXPECT_EQ(message(s.ask(chat(said)))["content"], R"([{"name":"f","arguments":{"a":1}}])");
+}
+
+TEST(Tools, ASchemaThatNothingSatisfiesIsRefusedBeforeItRuns) {
+  const text::GrammarChecker grammars;
+  Running s;
+  s.model.tool_format = ToolFormat::kHermes;
+  s.model.grammars = &grammars;
+  s.start();
+  const auto forced = [&](const std::string& parameters) {
+    return s.ask(chat("say:x", R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + parameters +
+                                   R"(}}],"tool_choice":"required","max_tokens":3)"));
+  };
+  EXPECT_EQ(
+      forced(R"({"type":"object","properties":{"a":{"$ref":"#/$defs/A"}},"$defs":{"A":{"type":"integer"}}})").status,
+      200);
+  for (const char* bad : {R"({"type":7})", R"({"$ref":"#/$defs/none"})", R"({"$ref":"http://127.0.0.1:1/x"})"}) {
+    const Response refused = forced(bad);
+    EXPECT_EQ(refused.status, 400) << bad;
+    EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "tools") << bad;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::deploy
