@@ -1404,6 +1404,24 @@ def observe_serve(o):
                 "bad_words": ["B"],
             },
         ),
+        "ends": (
+            text,
+            {
+                "prompt": "red",
+                "seed": 4,
+                "max_tokens": 24,
+                "min_tokens": 6,
+                "stop_token_ids": [101, 110],
+                "stop": ["a"],
+                "include_stop_str_in_output": True,
+                "allowed_token_ids": list(range(97, 123)),
+                "truncate_prompt_tokens": 3,
+                "return_token_ids": True,
+            },
+        ),
+        "tokenize": ("/tokenize", {"prompt": "red", "return_token_strs": True}),
+        "tokenize-chat": ("/tokenize", {"messages": message}),
+        "detokenize": ("/detokenize", {"tokens": [82, 101, 100]}),
         "metrics": (
             text,
             {
@@ -1453,6 +1471,8 @@ def observe_serve(o):
         "two-grammars": {"prompt": "x", "guided_regex": "a", "guided_choice": ["b"]},
         "top-p": {"prompt": "x", "top_p": 0},
         "stop": {"prompt": "x", "stop": [""] * 17},
+        "not-offered": {"prompt": "x", "use_beam_search": True},
+        "min-tokens": {"prompt": "x", "min_tokens": 17},
     }
     for name, body in bad.items():
         server.ask(f"bad-{name}", "POST", text, body)

@@ -59,8 +59,6 @@ uint64_t random_seed() {
 }
 
 constexpr char kModelPrefix[] = "/v1/models/";
-// Bytes per token assumed when the beginning of a very long text is probed; most texts have fewer.
-constexpr size_t kProbedBytesPerToken = 8;
 
 }  // namespace
 
@@ -81,6 +79,8 @@ const Api::Route* Api::find_route(const std::string& path) {
       {"/v1/models", false, false, {}},
       {"/v1/chat/completions", true, false, Endpoint::kChat},
       {"/v1/completions", true, false, Endpoint::kCompletions},
+      {"/tokenize", true, false, {}},
+      {"/detokenize", true, false, {}},
       {kModelPrefix, false, false, {}},
   };
   for (const Route& route : kRoutes)
@@ -218,6 +218,8 @@ void Api::replied(const HttpRequest& request, int status) {
 
 std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
   try {
+    if (request.path == "/tokenize") return std::make_shared<Finished>(tokenize(request));
+    if (request.path == "/detokenize") return std::make_shared<Finished>(detokenize(request));
     return generate(find_route(request.path)->endpoint, request);
   } catch (const std::exception& e) {
     // The exception's text goes to the log, never to the client.
@@ -254,10 +256,14 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
   generation->options = parsed.options;
   if (!parsed.ignore_eos) generation->options.eos_ids = model_.eos_ids;
+  auto& ends = generation->options.eos_ids;
+  ends.insert(ends.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
   generation->n = parsed.n;
   generation->echo = parsed.echo;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
   generation->stop = parsed.stop;
+  generation->min_tokens = parsed.rules.min_tokens;
+  generation->include_stop = parsed.include_stop_str_in_output;
   generation->conversation = parsed.conversation;
   generation->conversation_key = salt_ + "\n" + generation->tenant + "\n" + generation->conversation_id();
   generation->time = clock_.unix_seconds();
@@ -292,48 +298,37 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Returns the tokens of a text, or none if they are too many for the context. A text that is far too long is not
-// encoded whole: it is refused if a piece from its beginning already has more than twice as many tokens as the context,
-// with a margin of longest_token_bytes_. The margin is needed because the piece may end inside a token, and then each
-// of the token's bytes may become a token of its own.
-std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
-  const auto most = static_cast<size_t>(model_.max_context);
-  if (text.size() / longest_token_bytes_ > most) return std::nullopt;
-  const size_t piece = kProbedBytesPerToken * (most + longest_token_bytes_);
-  if (text.size() > 2 * piece) {
-    size_t end = piece;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // ends between two characters
-    if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_)
-      return std::nullopt;
-  }
-  std::vector<int32_t> tokens = model_.tokenizer->encode(text, add_special);
-  if (tokens.size() >= most) return std::nullopt;
-  return tokens;
-}
-
-// Renders the conversation and the beginning of a forced call. Sets out.format and out.answer_prefix.
-std::optional<ApiError> Api::render_chat(const ChatFields& chat, GenerationRequest& out, std::string& rendered) const {
+// Renders a conversation, or returns the refusal. `id` is the request's.
+std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
+                                                const std::string& id) const {
   if (!model_.chat_template)
     return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
   if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
     return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
   try {
-    rendered = model_.chat_template->render(chat.messages, true, chat.template_variables, chat.tools.text);
+    return model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
     // The error's text is not logged, because it may quote the conversation.
-    log(LogLevel::kWarn, out.id + ": the chat template rejected the conversation");
+    log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
     return invalid_parameter("messages", "a conversation that the model's chat template accepts");
   }
+}
+
+// Renders a conversation that is to be answered, with the beginning of a forced call. Sets how `out` is to be split.
+std::variant<std::string, ApiError> Api::render_answered(const ChatFields& chat, GenerationRequest& out) const {
+  auto rendered = render(chat, true, out.id);
+  auto* const prompt = std::get_if<std::string>(&rendered);
+  if (!prompt) return rendered;
   auto format = std::make_shared<AnswerFormat>();
   if (chat.tools.choice != ToolChoice::kNone) format->tools = model_.tool_format;
   format->reasoning = model_.reasoning;
-  format->begins_reasoning = ends_with_marker(rendered, model_.reasoning.begin);
+  format->begins_reasoning = ends_with_marker(*prompt, model_.reasoning.begin);
   format->offered = chat.tools;
   if (chat.tools.forced()) {
     format->begins_in_call = true;
     out.answer_prefix = forced_prefix(model_.tool_format);
-    rendered += out.answer_prefix;
+    *prompt += out.answer_prefix;
   }
   for (const std::string& marker : marker_tokens(format->tools, format->reasoning)) {
     const int32_t id = model_.tokenizer->token_to_id(marker);
@@ -341,69 +336,60 @@ std::optional<ApiError> Api::render_chat(const ChatFields& chat, GenerationReque
       out.shown_tokens.push_back(id);
   }
   if (format->any()) out.format = std::move(format);
-  return std::nullopt;
+  return rendered;
 }
 
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
   const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
-  const ApiError over =
-      invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
-  if (parsed.endpoint == Endpoint::kChat) {
-    size_t bytes = 0;
-    for (const ChatMessage& message : parsed.chat.messages) bytes += message.content.size();
-    if (bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context)) return over;
-    std::string rendered;
-    if (const auto error = render_chat(parsed.chat, out, rendered)) return error;
-    auto tokens = encode(rendered, false);
-    if (!tokens) return over;
+  size_t kept = 0;  // 0: all tokens
+  if (const auto error = kept_tokens(parsed, kept)) return error;
+  const ApiError over = invalid_parameter(
+      param, kept > 0 ? "at most " + std::to_string(longest_text()) + " bytes of text"
+                      : "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
+  // Adds a prompt and returns whether it was cut; none: it is too long.
+  const auto add = [&](const std::string& text, bool special) -> std::optional<bool> {
+    auto tokens = kept > 0 ? encode_long(text, special) : encode(text, special);
+    if (!tokens) return std::nullopt;
     out.prompts.push_back(std::move(*tokens));
-    out.messages = parsed.chat.messages;
-    out.tools = parsed.chat.tools.text;
+    return kept > 0 && keep_last(out.prompts.back(), kept, special);
+  };
+  if (parsed.endpoint == Endpoint::kChat) {
+    const size_t bytes = content_bytes(parsed.chat.messages);
+    if (kept > 0 ? bytes > longest_text() : bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context))
+      return over;
+    auto rendered = render_answered(parsed.chat, out);
+    if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+    const auto cut = add(std::get<std::string>(rendered), false);
+    if (!cut) return over;
+    // A conversation that was cut is recorded as the text that the model has read.
+    if (*cut) {
+      out.texts.push_back(model_.tokenizer->decode(out.prompts.back(), false));
+    } else {
+      out.messages = parsed.chat.messages;
+      out.tools = parsed.chat.tools.text;
+    }
   }
   for (const std::string& prompt : parsed.prompts) {
-    auto tokens = encode(prompt, true);
-    if (!tokens) return over;
-    out.prompts.push_back(std::move(*tokens));
+    const auto cut = add(prompt, true);
+    if (!cut) return over;
     // An empty text becomes BOS alone, if the tokenizer has one.
     if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0)
       out.prompts.back().push_back(model_.tokenizer->bos_id());
-    out.texts.push_back(prompt);
+    out.texts.push_back(*cut ? model_.tokenizer->decode(out.prompts.back(), true) : prompt);
   }
   for (const auto& ids : parsed.prompt_ids)
-    if (static_cast<int64_t>(ids.size()) >= model_.max_context) return over;
+    if (kept == 0 && static_cast<int64_t>(ids.size()) >= model_.max_context) return over;
   for (const auto& ids : parsed.prompt_ids) {
     out.prompts.push_back(ids);
-    out.texts.push_back(model_.tokenizer->decode(ids, true));
+    if (kept > 0) keep_last(out.prompts.back(), kept, false);
+    out.texts.push_back(model_.tokenizer->decode(out.prompts.back(), true));
   }
   for (const auto& prompt : out.prompts) {
     if (prompt.empty()) return invalid_parameter(param, "at least one token");
     // The tokenizer may have tokens that the model does not have.
-    if (std::any_of(prompt.begin(), prompt.end(), [&](int32_t id) { return id >= model_.vocab_size; }))
+    if (!knows(prompt))
       return invalid_parameter(param, "text or ids of tokens below " + std::to_string(model_.vocab_size));
   }
-  return std::nullopt;
-}
-
-std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {
-  decode::LogitsProcessors rules = parsed.rules;
-  for (const auto& [id, value] : rules.bias)
-    if (id >= model_.vocab_size)
-      return invalid_parameter("logit_bias", "token ids below " + std::to_string(model_.vocab_size));
-  for (const std::string& word : parsed.bad_words)
-    for (std::vector<int32_t>& spelling : bad_word_tokens(*model_.tokenizer, word))
-      rules.bad_words.push_back(std::move(spelling));
-  for (const auto& word : rules.bad_words)
-    if (std::any_of(word.begin(), word.end(), [this](int32_t id) { return id >= model_.vocab_size; }))
-      return invalid_parameter("bad_words", "words whose tokens the model has");
-  std::optional<RequestedGrammar> grammar = parsed.grammar;
-  if (parsed.chat.tools.forced())
-    grammar = {text::GrammarKind::kJsonSchema, forced_schema(model_.tool_format, parsed.chat.tools), "tools"};
-  if (grammar) {
-    if (model_.eos_ids.empty())
-      return invalid_parameter(grammar->param, "no grammar: this model has no token that ends a text");
-    if (const auto error = set_grammar(*grammar, out, rules)) return error;
-  }
-  if (rules.any()) out.options.rules = std::make_shared<const decode::LogitsProcessors>(std::move(rules));
   return std::nullopt;
 }
 
@@ -450,11 +436,9 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
                                          GenerationRequest& out) const {
   const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
   const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
-  size_t request = 0, echoed = answers * kReplyBytesPerAnswer;
+  size_t request = parsed.rules.allowed_ids.size() * sizeof(int32_t), echoed = answers * kReplyBytesPerAnswer;
   for (const auto& prompt : out.prompts) request += prompt.size() * sizeof(int32_t);
-  for (const ChatMessage& message : out.messages)
-    request += message.content.size() + message.tool_calls.size() + message.reasoning_content.size();
-  request += 2 * out.tools.size();  // as text, and parsed
+  request += content_bytes(out.messages) + 2 * out.tools.size();  // the tools as text, and parsed
   for (size_t i = 0; i < out.texts.size(); ++i) {
     request += out.texts[i].size();
     if (out.echo) echoed += n * (out.texts[i].size() + (frame.logprobs >= 0 ? out.prompts[i].size() * per_token : 0));

@@ -9,7 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -82,13 +84,25 @@ class Api final : public HttpHandler {
   std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
-  std::optional<ApiError> render_chat(const ChatFields& chat, GenerationRequest& out, std::string& rendered) const;
+  std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
+                                             const std::string& id) const;
+  std::variant<std::string, ApiError> render_answered(const ChatFields& chat, GenerationRequest& out) const;
+  // api_tokens.cpp
+  static size_t content_bytes(const std::vector<ChatMessage>& messages);
+  std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
+  size_t longest_text() const;
+  std::optional<std::vector<int32_t>> encode_long(std::string_view text, bool add_special) const;
+  std::optional<ApiError> kept_tokens(const ApiRequest& parsed, size_t& kept) const;
+  bool keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_special) const;
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
+  bool knows(std::span<const int32_t> ids) const;
+  HttpReply tokenize(const HttpRequest& request) const;
+  HttpReply detokenize(const HttpRequest& request) const;
+  // api.cpp
   std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                       decode::LogitsProcessors& rules);
   std::optional<ApiError> hold(const GenerationRequest& request, size_t bytes) const;
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
-  std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
   std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;
   std::optional<ApiError> fit(const ApiRequest& parsed, GenerationRequest& out) const;
   std::string domain_of(const std::string& asked, const std::string& tenant);

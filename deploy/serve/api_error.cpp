@@ -40,7 +40,8 @@ ApiError draft_refused(const std::string& what) { return make(409, kInvalid, "dr
 
 ApiError no_token_left() {
   return make(400, kInvalid, "no_token_left",
-              "The request's grammar, bad_words or logit_bias leave no token that may come next: relax them.");
+              "The request's grammar, bad_words, allowed_token_ids, min_tokens or logit_bias leave no token that may "
+              "come next: relax them.");
 }
 
 ApiError invalid_body() {
@@ -58,10 +59,10 @@ ApiError foreign_host() {
               "or start it with --allowed-host NAME or --api-key-file FILE.");
 }
 ApiError unknown_route() {
-  return make(404, kInvalid, "unknown_url",
-              "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, "
-              "/metrics, /gate, "
-              "/dashboard.");
+  return make(
+      404, kInvalid, "unknown_url",
+      "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
+      "/health, /ready, /metrics, /gate, /dashboard.");
 }
 ApiError unknown_model() {
   ApiError error =

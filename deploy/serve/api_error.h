@@ -18,7 +18,7 @@ struct ApiError {
 
 ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
 ApiError unsupported_parameter(const std::string& param);                           // 400: not supported by this server
-ApiError no_token_left();                              // 400: grammar, bad words or bias forbid every token
+ApiError no_token_left();                              // 400: the request's rules forbid every token
 ApiError invalid_body();                               // 400: the body is not one JSON object
 ApiError malformed_request();                          // 400: not HTTP
 ApiError invalid_api_key();                            // 401

@@ -26,6 +26,7 @@ struct ServeLimits {
   size_t choices = 128;      // prompts × n
   int64_t n = kMostAnswers;  // answers to one prompt
   size_t stop_strings = 16, stop_bytes = 256;
+  size_t stop_tokens = 256;
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
   size_t grammar_bytes = 64 << 10;   // a JSON schema or regular expression, or all choices together
@@ -38,6 +39,8 @@ struct ServeLimits {
   // Bytes that the bodies, prompts and replies of all unanswered requests may hold, else 429. With several tenants each
   // may hold half of it.
   size_t held_bytes = 1 << 30;
+  // a text that may be longer than the context: for /tokenize, or with truncate_prompt_tokens
+  size_t long_text_bytes = 1 << 20;
   size_t reply_bytes = 64 << 20;  // of one request: 400 naming the parameter that makes it so long
   // text of one stream that the client has not fetched yet; over the limit the request is cancelled
   size_t pending_bytes = 1 << 20;

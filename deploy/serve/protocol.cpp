@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "deploy/serve/request_fields.h"
+#include "deploy/serve/unsupported_fields.h"
 
 namespace specdec::deploy {
 
@@ -59,19 +60,13 @@ bool too_many_items(std::string_view body, size_t limit, int depth) {
   return false;
 }
 
-void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
-  require_default(body, "best_of", {n});
-  if (endpoint == Endpoint::kChat) {
-    require_default(body, "functions", {Json::array()});
-    require_default(body, "function_call", {"none", "auto"});
-    require_default(body, "modalities", {Json::array({"text"})});
-    require_default(body, "audio", {});
-    require_default(body, "prediction", {});
-  } else {
-    require_default(body, "suffix", {""});
-    require_default(body, "chat_template_kwargs", {Json::object()});
-  }
-  for (const char* key : {"guided_grammar", "chat_template"}) require_default(body, key, {Json::object()});
+// Reads the token ids of the field NAME, whose range is that of the row "NAME[]" in request_numbers.cpp.
+std::vector<int32_t> read_ids(const Json& list, const RequestNumber& row, const char* name) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& id : list)
+    ids.push_back(static_cast<int32_t>(read_integer(id, std::get<IntegerRange>(row.range), name)));
+  return ids;
 }
 
 void parse_sampling(const Numbers& numbers, ApiRequest& out) {
@@ -104,7 +99,14 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   out.rules.presence_penalty = numbers.number("presence_penalty");
   out.rules.frequency_penalty = numbers.number("frequency_penalty");
   out.rules.repetition_penalty = numbers.number("repetition_penalty");
+  out.rules.min_tokens = *numbers.integer("min_tokens");
   parse_bias(body, limits, out);
+  if (const Json* allowed = find_field(body, "allowed_token_ids")) {
+    if (!allowed->is_array() || allowed->empty())
+      reject("allowed_token_ids", "1 to " + std::to_string(limits.array_items) + " token ids");
+    out.rules.allowed_ids =
+        read_ids(*allowed, request_number(out.endpoint, "allowed_token_ids[]"), "allowed_token_ids");
+  }
   if (const Json* words = find_field(body, "bad_words")) {
     const std::string expected = "at most " + std::to_string(limits.bad_words) + " strings of 1 to " +
                                  std::to_string(limits.bad_word_bytes) + " bytes";
@@ -128,20 +130,27 @@ void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
-// Reads the answer's length. The default in request_numbers.cpp is applied later, because it depends on the space left
-// in the context.
+// Reads the answer's length. max_completion_tokens supersedes max_tokens, its deprecated name. The default in
+// request_numbers.cpp is applied later, because it depends on the space left in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find_field(body, key)) continue;
     const int64_t tokens = *numbers.integer(key);
     if (tokens == 0 && !out.echo) reject(key, "at least 1 without echo");
-    if (out.max_tokens && *out.max_tokens != tokens) reject(key, "the same value as max_tokens");
     out.max_tokens = tokens;
     out.max_tokens_param = key;
   }
+  out.truncate_prompt_tokens = numbers.integer("truncate_prompt_tokens");
+  if (out.truncate_prompt_tokens == 0) reject("truncate_prompt_tokens", "-1, or at least 1");
 }
 
 void parse_stop(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  out.include_stop_str_in_output = read_boolean(body, "include_stop_str_in_output", "include_stop_str_in_output");
+  if (const Json* ids = find_field(body, "stop_token_ids")) {
+    if (!ids->is_array() || ids->size() > limits.stop_tokens)
+      reject("stop_token_ids", "at most " + std::to_string(limits.stop_tokens) + " token ids");
+    out.stop_token_ids = read_ids(*ids, request_number(out.endpoint, "stop_token_ids[]"), "stop_token_ids");
+  }
   const Json* value = find_field(body, "stop");
   if (!value) return;
   const std::string expected = "a string or at most " + std::to_string(limits.stop_strings) + " strings of 1 to " +
@@ -174,13 +183,9 @@ std::string label(const Json* metadata, const char* key, size_t max_bytes) {
   return s.size() <= max_bytes && s.find_first_not_of(kNameBytes) == std::string::npos ? s : std::string();
 }
 
-std::vector<int32_t> token_ids(const Json& list) {
-  const auto& range = std::get<IntegerRange>(request_number(Endpoint::kCompletions, "prompt[]").range);
-  std::vector<int32_t> ids;
-  ids.reserve(list.size());
-  for (const Json& id : list) ids.push_back(static_cast<int32_t>(read_integer(id, range, "prompt")));
-  if (ids.empty()) reject("prompt", "at least one token id");
-  return ids;
+std::vector<int32_t> prompt_ids(const Json& list) {
+  if (list.empty()) reject("prompt", "at least one token id");
+  return read_ids(list, request_number(Endpoint::kCompletions, "prompt[]"), "prompt");
 }
 
 void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) {
@@ -194,7 +199,7 @@ void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) 
   }
   if (!prompt->is_array() || prompt->empty()) reject("prompt", expected);
   if (prompt->front().is_number()) {
-    out.prompt_ids.push_back(token_ids(*prompt));
+    out.prompt_ids.push_back(prompt_ids(*prompt));
     return;
   }
   if (prompt->size() > limits.prompts) reject("prompt", expected);
@@ -204,15 +209,20 @@ void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) 
     if (strings)
       out.prompts.push_back(read_text(item, "prompt"));
     else
-      out.prompt_ids.push_back(token_ids(item));
+      out.prompt_ids.push_back(prompt_ids(item));
   }
+}
+
+std::string served_model(const Json& body) {
+  const Json* model = find_field(body, "model");
+  return model ? read_text(*model, "model") : "";
 }
 
 ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, const ServeLimits& limits) {
   const Numbers numbers(body, endpoint);
   ApiRequest out;
   out.endpoint = endpoint;
-  if (const Json* model = find_field(body, "model")) out.model = read_text(*model, "model");
+  out.model = served_model(body);
   if (endpoint == Endpoint::kChat)
     out.chat = read_chat_fields(text, body, limits);
   else
@@ -229,7 +239,8 @@ ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, con
     reject("n", "at most " + std::to_string(limits.choices) + " answers per request, over all prompts");
   parse_stop(body, limits, out);
   parse_stream(body, out);
-  parse_unsupported(body, endpoint, out.n);
+  if (endpoint == Endpoint::kCompletions) require_default(body, "chat_template_kwargs", {Json::object()});
+  refuse_unsupported(body, endpoint, out.n);
   out.grammar = read_grammar(text, body, limits);
   if (out.grammar && out.chat.tools.choice != ToolChoice::kNone)
     reject(out.grammar->param, "no tools with it, or tool_choice none");
@@ -244,20 +255,56 @@ ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, con
   return out;
 }
 
-}  // namespace
-
-std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body, const ServeLimits& limits) {
+// Parses a body as one JSON object and reads it with `read`, which may throw Rejected.
+template <class Request, class Read>
+std::variant<Request, ApiError> parse_body(std::string_view body, const ServeLimits& limits, const Read& read) {
   if (body.size() > limits.body_bytes) return body_too_large();
   if (too_many_items(body, limits.array_items, limits.json_depth)) return invalid_body();
   try {
     const Json value = parse_json(body, "body", ErrorKind::kUsage, {limits.body_bytes, limits.json_depth});
     if (!value.is_object()) return invalid_body();
-    return parse(endpoint, body, value, limits);
+    return read(value);
   } catch (const Rejected& rejected) {
     return rejected.error;
   } catch (const Error&) {
     return invalid_body();
   }
+}
+
+}  // namespace
+
+std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body, const ServeLimits& limits) {
+  return parse_body<ApiRequest>(body, limits, [&](const Json& value) { return parse(endpoint, body, value, limits); });
+}
+
+std::variant<TokenizeRequest, ApiError> parse_tokenize(std::string_view body, const ServeLimits& limits) {
+  return parse_body<TokenizeRequest>(body, limits, [&](const Json& value) {
+    TokenizeRequest out;
+    out.model = served_model(value);
+    const Json* const prompt = find_field(value, "prompt");
+    const bool chat = !prompt && find_field(value, "messages");
+    if (chat) {
+      out.chat = read_chat_fields(body, value, limits);
+      refuse_unsupported_in_prompt(value, Endpoint::kChat);
+    } else {
+      if (!prompt) reject("prompt", "a string; or give messages");
+      out.prompt = read_text(*prompt, "prompt");
+      refuse_unsupported_in_prompt(value, Endpoint::kCompletions);
+    }
+    out.add_generation_prompt = read_boolean(value, "add_generation_prompt", "add_generation_prompt", true);
+    out.add_special_tokens = read_boolean(value, "add_special_tokens", "add_special_tokens", !chat);
+    out.return_token_strs = read_boolean(value, "return_token_strs", "return_token_strs");
+    return out;
+  });
+}
+
+std::variant<DetokenizeRequest, ApiError> parse_detokenize(std::string_view body, const ServeLimits& limits) {
+  return parse_body<DetokenizeRequest>(body, limits, [&](const Json& value) {
+    const Json* const tokens = find_field(value, "tokens");
+    if (!tokens || !tokens->is_array()) reject("tokens", "a list of token ids");
+    const RequestNumber& row = request_number(Endpoint::kCompletions, "prompt[]");
+    return DetokenizeRequest{served_model(value), read_ids(*tokens, row, "tokens")};
+  });
 }
 
 }  // namespace specdec::deploy

@@ -84,7 +84,9 @@ struct GenerationRequest {
   bool echo = false;  // the answers begin with the prompt
   uint64_t seed = 0;  // seed of answer 0 of every prompt; see choice_seed
   std::vector<std::string> stop;
-  std::string tenant;  // name of the API key; the queue takes turns between tenants
+  int64_t min_tokens = 0;     // a stop string counts only if a later token than these completes it
+  bool include_stop = false;  // the text that ends the answer, a stop string or a token, is shown
+  std::string tenant;         // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
   // Identifies a conversation among all tenants; "" = conversation_id() does.
   std::string conversation_key;

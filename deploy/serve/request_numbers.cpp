@@ -30,9 +30,14 @@ const RequestNumber kNumbers[] = {
     {"max_tokens", kCompletions, IntegerRange{0, kMost32}, 16},  // 0 only with echo
     {"max_completion_tokens", kChat, IntegerRange{1, kMost32}},
     {"max_completion_tokens", kCompletions, IntegerRange{0, kMost32}},
+    {"min_tokens", {}, IntegerRange{0, kMost32}, 0},
+    {"truncate_prompt_tokens", {}, IntegerRange{-1, kMost32}},  // -1: as many as fit; 0 is refused
     {"top_logprobs", kChat, IntegerRange{0, 20}},
     {"logprobs", kCompletions, IntegerRange{0, 20}},
-    {"prompt[]", kCompletions, IntegerRange{0, kMost32}},  // the vocabulary is checked later
+    // The vocabulary is checked later.
+    {"stop_token_ids[]", {}, IntegerRange{0, kMost32}},
+    {"allowed_token_ids[]", {}, IntegerRange{0, kMost32}},
+    {"prompt[]", kCompletions, IntegerRange{0, kMost32}},
 };
 
 }  // namespace

@@ -29,7 +29,11 @@ enum class Phase { kPrefill, kDecode, kPreempted };  // a preempted answer holds
 
 struct Scheduler::Active {
   Active(std::shared_ptr<const GenerationRequest> r, size_t c, const text::Tokenizer& tokenizer)
-      : request(std::move(r)), choice(c), decoder(tokenizer), stop(request->stop), cut(request->options) {}
+      : request(std::move(r)),
+        choice(c),
+        decoder(tokenizer),
+        stop(request->stop, request->include_stop),
+        cut(request->options) {}
 
   std::shared_ptr<const GenerationRequest> request;
   size_t choice;
@@ -306,8 +310,8 @@ bool Scheduler::step_running() {
   return true;
 }
 
-// Turns the emitted tokens into text and sends it, up to EOS, a stop string or max_tokens. The tokens after that are
-// dropped.
+// Turns the emitted tokens into text and sends it, up to EOS, a stop token or string, or max_tokens. The tokens after
+// that are dropped.
 void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
@@ -341,14 +345,15 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     if (at < result.logprobs.size()) event.logprobs.push_back(result.logprobs[at]);
     ++at;
     ++so_far.completion_tokens;
-    if (!is_eos) event.text += sequence.stop.push(text_of(sequence, token));
+    if (!is_eos || request.include_stop)
+      event.text += sequence.stop.push(text_of(sequence, token), so_far.completion_tokens > request.min_tokens);
     return !sequence.stop.matched();
   });
   std::optional<FinishReason> reason;
   if (cut != decode::AnswerEnd::kNone)
     reason = cut == decode::AnswerEnd::kStop ? FinishReason::kStop : FinishReason::kLength;
   if (reason && !sequence.stop.matched()) {
-    event.text += sequence.stop.push(sequence.decoder.finish());
+    event.text += sequence.stop.push(sequence.decoder.finish(), so_far.completion_tokens > request.min_tokens);
     if (sequence.stop.matched()) reason = FinishReason::kStop;
     event.text += sequence.stop.finish();
   }

@@ -5,7 +5,8 @@
 
 namespace specdec::deploy {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)), state_(stops_.size(), 0) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include)
+    : stops_(std::move(stops)), include_(include), state_(stops_.size(), 0) {
   for (const std::string& s : stops_) {
     std::vector<size_t> fail(s.size() + 1, 0);
     for (size_t i = 1, k = 0; i < s.size(); ++i) {
@@ -17,7 +18,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
   }
 }
 
-std::string StopMatcher::push(std::string_view text) {
+std::string StopMatcher::push(std::string_view text, bool may_match) {
   if (matched_) return {};
   if (stops_.empty()) return std::string(text);
   for (const char c : text) {
@@ -28,15 +29,19 @@ std::string StopMatcher::push(std::string_view text) {
       size_t& k = state_[j];
       while (k > 0 && c != s[k]) k = fail_[j][k];
       if (c == s[k]) ++k;
-      if (k == s.size()) complete = std::max(complete, k);
+      if (k < s.size()) continue;
+      if (may_match)
+        complete = std::max(complete, k);
+      else
+        k = fail_[j][k];
     }
     if (complete > 0) {
       matched_ = true;
-      held_.resize(held_.size() - complete);
+      if (!include_) held_.resize(held_.size() - complete);
       return std::exchange(held_, {});
     }
   }
-  const size_t keep = *std::max_element(state_.begin(), state_.end());
+  const size_t keep = include_ ? 0 : *std::max_element(state_.begin(), state_.end());
   std::string safe = held_.substr(0, held_.size() - keep);
   held_.erase(0, held_.size() - keep);
   return safe;

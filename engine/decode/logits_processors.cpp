@@ -38,6 +38,11 @@ void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
   }
 }
 
+bool has(std::span<const uint32_t> bits, int32_t id) {
+  const auto at = static_cast<size_t>(id);
+  return (bits[at / 32] >> (at % 32) & 1) != 0;
+}
+
 void require(bool holds, const std::string& what, const std::string& expected) {
   if (!holds) throw Error(ErrorKind::kUsage, what + ": expected " + expected);
 }
@@ -46,7 +51,7 @@ void require(bool holds, const std::string& what, const std::string& expected) {
 
 bool LogitsProcessors::any() const {
   return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() ||
-         !bad_words.empty() || constraint;
+         !bad_words.empty() || !allowed_ids.empty() || (min_tokens > 0 && !stop_ids.empty()) || constraint;
 }
 
 void validate(const LogitsProcessors& rules, int64_t vocab) {
@@ -62,6 +67,9 @@ void validate(const LogitsProcessors& rules, int64_t vocab) {
     require(!word.empty(), "bad_words", "at least one token a word");
     for (const int32_t id : word) require(id >= 0 && id < vocab, "bad_words", ids);
   }
+  for (const int32_t id : rules.allowed_ids) require(id >= 0 && id < vocab, "allowed_token_ids", ids);
+  require(rules.min_tokens >= 0, "min_tokens", "at least 0");
+  for (const int32_t id : rules.stop_ids) require(id >= 0 && id < vocab, "stop_token_ids", ids);
 }
 
 LogitsProcessorState::LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt)
@@ -74,6 +82,7 @@ LogitsProcessorState::LogitsProcessorState(const LogitsProcessors& rules, std::s
 }
 
 void LogitsProcessorState::take(int32_t token) {
+  ++length_;
   if (penalties_) {
     const auto [at, fresh] = index_.emplace(token, seen_.size());
     if (fresh) seen_.push_back({token, false, 0});
@@ -86,6 +95,7 @@ void LogitsProcessorState::take(int32_t token) {
 // Undoes take() except for the constraint, which pops several tokens at once. Tokens leave in reverse order, so an
 // entry that is no longer needed is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
+  --length_;
   if (penalties_) {
     Seen& seen = seen_[index_.at(token)];
     if (--seen.count == 0 && !seen.in_prompt) {
@@ -97,9 +107,10 @@ void LogitsProcessorState::undo(int32_t token) {
 }
 
 bool LogitsProcessorState::allows(int32_t token, int64_t vocab) {
-  if (!constraint_) return true;
-  const auto id = static_cast<size_t>(token);
-  return (mask(static_cast<size_t>(vocab))[id / 32] >> (id % 32) & 1) != 0;
+  const auto& stops = rules_.stop_ids;
+  if (too_short() && std::find(stops.begin(), stops.end(), token) != stops.end()) return false;
+  if (!rules_.allowed_ids.empty() && !has(allowed(static_cast<size_t>(vocab)), token)) return false;
+  return !constraint_ || has(mask(static_cast<size_t>(vocab)), token);
 }
 
 void LogitsProcessorState::push(int32_t token) {
@@ -144,10 +155,26 @@ std::span<const uint32_t> LogitsProcessorState::mask(size_t vocab) {
   return bits;
 }
 
+std::span<const uint32_t> LogitsProcessorState::allowed(size_t vocab) {
+  if (allowed_.empty()) {
+    allowed_.resize((vocab + 31) / 32);
+    for (const int32_t id : rules_.allowed_ids) allowed_[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  }
+  return allowed_;
+}
+
 bool LogitsProcessorState::apply(std::span<float> logits) {
   bool masked = false;
   if (constraint_) {
     forbid(mask(logits.size()), logits);
+    masked = true;
+  }
+  if (!rules_.allowed_ids.empty()) {
+    forbid(allowed(logits.size()), logits);
+    masked = true;
+  }
+  if (too_short() && !rules_.stop_ids.empty()) {
+    for (const int32_t id : rules_.stop_ids) logits[static_cast<size_t>(id)] = kForbidden;
     masked = true;
   }
   for (const auto& word : rules_.bad_words)

@@ -11,7 +11,9 @@ namespace specdec::decode {
 namespace {
 
 Error no_token_left() {
-  return Error(ErrorKind::kUsage, "the request's grammar, bad_words or logit_bias leave no token: loosen them");
+  return Error(ErrorKind::kUsage,
+               "the request's grammar, bad_words, allowed_token_ids, min_tokens or logit_bias leave no token: "
+               "loosen them");
 }
 
 }  // namespace

@@ -24,6 +24,9 @@ LogitsProcessors busy_rules() {
   rules.frequency_penalty = 0.25;
   rules.bias = {{3, 2.f}, {5, -100.f}};
   rules.bad_words = {{2}, {4, 6}, {1, 1, 7}};
+  rules.allowed_ids = {11, 0, 1, 2, 3, 4, 5, 6, 7, 9, 3};
+  rules.min_tokens = 12;
+  rules.stop_ids = {9, 0};
   rules.constraint = [] { return std::make_unique<toy::Automaton>(); };
   return rules;
 }
@@ -122,6 +125,46 @@ TEST(LogitsProcessors, BadWordsNeedTheirWholePrefixInTheAnswer) {
   EXPECT_FALSE(forbidden());
 }
 
+TEST(LogitsProcessors, OnlyAllowedTokensStay) {
+  LogitsProcessors rules;
+  rules.allowed_ids = {69, 3, 40};
+  EXPECT_TRUE(rules.any());
+  LogitsProcessorState state(rules, toy::Tokens{0});
+  std::vector<float> logits(70, 1.f);  // not a multiple of 32
+  EXPECT_TRUE(state.apply(logits));
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const bool stays = id == 3 || id == 40 || id == 69;
+    EXPECT_EQ(logits[id], stays ? 1.f : -kInfinite) << id;
+    EXPECT_EQ(state.allows(static_cast<int32_t>(id), 70), stays) << id;
+  }
+}
+
+TEST(LogitsProcessors, WhatEndsAnAnswerWaitsForItsMinimum) {
+  LogitsProcessors rules;
+  rules.min_tokens = 2;
+  EXPECT_FALSE(rules.any()) << "nothing could end the answer";
+  rules.stop_ids = {1, 3};
+  EXPECT_TRUE(rules.any());
+  LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // the prompt does not count
+  const auto waits = [&state] {
+    std::vector<float> logits(5, 0.f);
+    EXPECT_TRUE(state.apply(logits));
+    EXPECT_EQ(logits[0], 0.f);
+    EXPECT_EQ(logits[1], logits[3]);
+    EXPECT_EQ(state.allows(3, 5), logits[3] == 0.f);
+    return logits[1] == -kInfinite;
+  };
+  EXPECT_TRUE(waits());
+  state.commit(toy::Tokens{2});
+  EXPECT_TRUE(waits());
+  state.push(2);
+  EXPECT_FALSE(waits()) << "a drafted token counts";
+  state.rewind();
+  EXPECT_TRUE(waits());
+  state.commit(toy::Tokens{4, 4});
+  EXPECT_FALSE(waits());
+}
+
 TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   LogitsProcessors rules;
   rules.bad_words = {{0}, {1}};
@@ -129,6 +172,13 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   std::vector<float> two(2, 1.f), three(3, 1.f);
   EXPECT_FALSE(state.apply(two));
   EXPECT_TRUE(state.apply(three));
+  LogitsProcessors ends;  // every token that is allowed would end the answer too early
+  ends.allowed_ids = ends.stop_ids = {1, 2};
+  ends.min_tokens = 1;
+  LogitsProcessorState too_early(ends, toy::Tokens{0});
+  EXPECT_FALSE(too_early.apply(two));
+  std::vector<float> four(4, 1.f);
+  EXPECT_FALSE(too_early.apply(four));
   std::vector<float> broken = {0, 0, std::numeric_limits<float>::quiet_NaN()};
   EXPECT_TRUE(state.apply(broken)) << "NaN is the sampler's to report";
 }
@@ -178,7 +228,7 @@ TEST(LogitsProcessors, RangesAreChecked) {
     expect_error(ErrorKind::kUsage, {name}, [&] { validate(rules, 10); });
   };
   validate(LogitsProcessors{}, 10);
-  validate(busy_rules(), 10);
+  validate(busy_rules(), 12);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double bad : {0.0, -1.0, 1e-60, 1e-38, 0.0099, 2.1, nan})
     refused("repetition_penalty", [bad](LogitsProcessors& r) { r.repetition_penalty = bad; });
@@ -190,6 +240,11 @@ TEST(LogitsProcessors, RangesAreChecked) {
     refused("logit_bias", [&](LogitsProcessors& r) { r.bias = {bad}; });
   for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}})
     refused("bad_words", [&](LogitsProcessors& r) { r.bad_words = {bad}; });
+  for (const int32_t bad : {10, -1}) {
+    refused("allowed_token_ids", [bad](LogitsProcessors& r) { r.allowed_ids = {1, bad}; });
+    refused("stop_token_ids", [bad](LogitsProcessors& r) { r.stop_ids = {bad}; });
+  }
+  refused("min_tokens", [](LogitsProcessors& r) { r.min_tokens = -1; });
 }
 
 // Finite logits stay finite and forbidden ones forbidden, at the ends of every range and beyond the repetition

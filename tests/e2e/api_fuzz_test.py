@@ -34,10 +34,11 @@ narrow = {
     "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10},
     "max_completion_tokens": {"enum": [None]},
     "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 3},
+    "truncate_prompt_tokens": {"enum": [-1, 1, 3, None]},
     "draft": {"enum": [str(work / "other"), str(work / "target"), str(work / "absent"), "no such", "store:canary"]},
 }
 schemas = Schemas(document, narrow)
-document["components"]["schemas"]["TokenIds"]["items"]["maximum"] = VOCAB - 1
+document["components"]["schemas"]["TokenId"]["maximum"] = VOCAB - 1
 GRAMMARS = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
 
 
@@ -137,6 +138,12 @@ def settle(rng, body):
         body["max_tokens"] = rng.randint(1, 10)  # the default is the whole context
     settle_tools(body)
     named = [key for key in GRAMMARS if body.get(key)]
+    if body.get("min_tokens"):
+        body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 10)
+    # A grammar seldom has a text of so many tokens, or one of these tokens alone.
+    for key in ("min_tokens", "allowed_token_ids"):
+        if named and key in body and rng.random() < 0.95:
+            del body[key]
     for key in named[1:]:
         del body[key]
     if isinstance(body.get("structured_outputs"), dict):
@@ -439,7 +446,9 @@ def matrix():
             body = (
                 None
                 if method == "get"
-                else json.dumps({"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
+                else json.dumps(
+                    {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "tokens": [1], "max_tokens": 1}
+                )
             )
             status, _, _ = server.ask(path.replace("{model}", "target"), method, body, headers)
             wanted = (

@@ -1,5 +1,7 @@
-// Fuzzes the path of bytes from the wire: Beast's request parser under the server's limits, the body parsed as chat and
-// as completion, and a refusal worded for the client. The bytes are also tried as a body alone.
+// Fuzzes the path of bytes from the wire: Beast's request parser under the server's limits, the body parsed as chat, as
+// completion and for /tokenize and /detokenize, and a refusal worded for the client. The bytes are also tried as a body
+// alone.
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <cstddef>
@@ -24,15 +26,38 @@ bool within(Endpoint endpoint, const char* name, double x) {
   return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x);
 }
 
+// Aborts unless the refusal is the client's fault and has a body that is JSON.
+void check_refusal(const ApiError& error) {
+  if (error.status < 400 || error.status > 499 ||
+      Json::parse(error_body(error, "req-0"), nullptr, false).is_discarded())
+    std::abort();
+}
+
+bool all_ids(const std::vector<int32_t>& ids, size_t most) {
+  return ids.size() <= most && std::all_of(ids.begin(), ids.end(), [](int32_t id) { return id >= 0; });
+}
+
+void try_token_routes(std::string_view body, const ServeLimits& limits) {
+  const auto text = parse_tokenize(body, limits);
+  if (const auto* error = std::get_if<ApiError>(&text))
+    check_refusal(*error);
+  else if (std::get<TokenizeRequest>(text).prompt.has_value() == !std::get<TokenizeRequest>(text).messages.empty())
+    std::abort();
+  const auto tokens = parse_detokenize(body, limits);
+  if (const auto* error = std::get_if<ApiError>(&tokens))
+    check_refusal(*error);
+  else if (!all_ids(std::get<DetokenizeRequest>(tokens).tokens, limits.array_items))
+    std::abort();
+}
+
 // Whatever is accepted must be within the limits; whatever is refused must have a body that is JSON.
 void try_body(std::string_view body) {
   static const ServeLimits limits;
+  try_token_routes(body, limits);
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
     const auto result = parse_request(endpoint, body, limits);
     if (const auto* error = std::get_if<ApiError>(&result)) {
-      if (error->status < 400 || error->status > 499 ||
-          Json::parse(error_body(*error, "req-0"), nullptr, false).is_discarded())
-        std::abort();
+      check_refusal(*error);
       continue;
     }
     const auto& request = std::get<ApiRequest>(result);
@@ -60,8 +85,12 @@ void try_body(std::string_view body) {
     if (request.chat.tools.forced() &&
         !Json::parse(forced_schema(ToolFormat::kHermes, request.chat.tools), nullptr, false).is_object())
       std::abort();
-    StopMatcher matcher(request.stop);
-    matcher.push(body);
+    if (!all_ids(request.stop_token_ids, limits.stop_tokens) || !all_ids(rules.allowed_ids, limits.array_items) ||
+        rules.min_tokens < 0 || request.truncate_prompt_tokens.value_or(1) < -1 || request.truncate_prompt_tokens == 0)
+      std::abort();
+    StopMatcher matcher(request.stop, request.include_stop_str_in_output);
+    matcher.push(body.substr(0, body.size() / 2), false);
+    matcher.push(body.substr(body.size() / 2));
     matcher.finish();
   }
 }

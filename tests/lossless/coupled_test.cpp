@@ -92,6 +92,9 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   LogitsProcessors rules;
   rules.presence_penalty = 0.7;
   rules.bad_words = {{3, 4}};
+  rules.allowed_ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  rules.min_tokens = 5;
+  rules.stop_ids = {2, 6};
   const RequestOptions asked{
       .max_tokens = 24, .sampling = setting.sampling, .rules = std::make_shared<const LogitsProcessors>(rules)};
   std::deque<Sequence> sequences;

@@ -53,7 +53,10 @@ inline void apply_reference(const LogitsProcessors& rules, std::span<const int32
       l = l > 0 ? l / rules.repetition_penalty : l * rules.repetition_penalty;
     const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
     l -= rules.frequency_penalty * count + (count > 0 ? rules.presence_penalty : 0);
+    const auto lists = [id](const Tokens& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
     bool forbidden = rules.constraint && !Automaton::allows(answer, id);
+    forbidden |= !rules.allowed_ids.empty() && !lists(rules.allowed_ids);
+    forbidden |= static_cast<int64_t>(answer.size()) < rules.min_tokens && lists(rules.stop_ids);
     for (const Tokens& word : rules.bad_words) {
       Tokens tail = answer;
       tail.push_back(id);

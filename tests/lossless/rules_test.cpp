@@ -1,6 +1,6 @@
-// Tests penalties, bias, bad words and grammars under speculation: the joint distribution of the emitted tokens equals
-// that of plain decoding with the same processors, for every verification rule, and differs if verification ignores
-// them.
+// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation: the joint distribution of the
+// emitted tokens equals that of plain decoding with the same processors, for every verification rule, and differs if
+// verification ignores them.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -30,6 +30,18 @@ std::vector<NamedRules> each_and_together() {
       make("bias", [](LogitsProcessors& r) { r.bias = {{0, 1.5f}, {1, -2.f}}; }),
       make("bad words", [](LogitsProcessors& r) { r.bad_words = {{1, 0}, {0, 1, 1}}; }),
       make("grammar", [](LogitsProcessors& r) { r.constraint = automaton; }),
+      make("allowed", [](LogitsProcessors& r) { r.allowed_ids = {2, 0}; }),
+      make("min tokens",
+           [](LogitsProcessors& r) {
+             r.min_tokens = 2;
+             r.stop_ids = {2};
+           }),
+      make("min tokens of those allowed",
+           [](LogitsProcessors& r) {
+             r.allowed_ids = {1, 2};
+             r.min_tokens = 1;
+             r.stop_ids = {2, 0};
+           }),
       make("all",
            [](LogitsProcessors& r) {
              r.presence_penalty = -0.4;
@@ -37,6 +49,9 @@ std::vector<NamedRules> each_and_together() {
              r.repetition_penalty = 0.7;
              r.bias = {{1, 0.9f}, {0, -0.6f}};
              r.bad_words = {{1, 0}};
+             r.allowed_ids = {0, 1, 2};
+             r.min_tokens = 1;
+             r.stop_ids = {2};
              r.constraint = automaton;
            }),
   };

@@ -97,6 +97,21 @@ TEST(SuffixDraft, GreedyCutsAndRules) {
   EXPECT_LE(enumerate(c).error, 1e-6);
 }
 
+TEST(SuffixDraft, TokensThatMayNotComeOrNotYet) {
+  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget}) {
+    Case c = repeating(rule, 2);
+    c.without_model = true;
+    c.rules.min_tokens = 2;
+    c.rules.stop_ids = {0};
+    Outcome o = enumerate(c);
+    EXPECT_LE(o.error, 1e-6) << to_string(rule);
+    EXPECT_GT(o.from_text, 0);
+    c.rules.allowed_ids = {0, 1};
+    o = enumerate(c);
+    EXPECT_LE(o.error, 1e-6) << to_string(rule);
+  }
+}
+
 // After a token that the text did not predict, the draft model prefills what it has missed and drafts; later the text
 // drafts again.
 TEST(SuffixDraft, TextAndModelTakeTurns) {

@@ -83,6 +83,21 @@ TEST(Trees, WithRulesOfTheRequest) {
   }
 }
 
+TEST(Trees, WithTokensThatMayNotComeOrNotYet) {
+  for (const VerifyRule rule : kRules)
+    for (const double temperature : {1.0, 0.0}) {
+      Case c = tree_case({2, 1}, rule);
+      c.sampling.temperature = temperature;
+      c.rules.min_tokens = 2;
+      c.rules.stop_ids = {2};
+      expect_exact(c, to_string(rule));
+      c.rules.allowed_ids = {1, 2};  // a node has one child, although the tree has two
+      expect_exact(c, to_string(rule));
+      c.rules.min_tokens = 0;
+      expect_exact(c, to_string(rule));
+    }
+}
+
 TEST(Trees, TwoSequencesOfOtherDepths) {
   for (const VerifyRule rule : kRules) {
     Case c = tree_case({2, 1}, rule);

@@ -143,7 +143,12 @@ std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
       {"top_k", {"-2", "1.0", "\"5\"", "2147483648", "true"}},
       {"seed", {"1.5", "\"1\"", "9223372036854775808", "-9223372036854775809", "true"}},
       {"max_tokens", {"0", "-1", "1.0", "\"5\"", "2147483648", "1e3", "99999999999999999999"}},
-      {"max_completion_tokens", {"0"}},
+      {"max_completion_tokens", {"0", "-1", "1.0", "\"5\""}},
+      {"min_tokens", {"-1", "1.0", "true", "2147483648"}},
+      {"truncate_prompt_tokens", {"0", "-2", "1.0", "\"5\"", "2147483648"}},
+      {"stop_token_ids", {"7", "\"x\"", "{}", "[-1]", "[1.0]", "[\"7\"]", "[null]", "[[7]]", "[2147483648]"}},
+      {"allowed_token_ids", {"7", "[]", "{}", "[-1]", "[1.0]", "[\"7\"]", "[null]", "[2147483648]"}},
+      {"include_stop_str_in_output", {"1", "\"true\""}},
       {"n", {"0", "9", "-1", "1.0", "\"2\"", "true", "18446744073709551615"}},
       {"stop", {"7", "\"\"", "[\"\"]", "[7]", "{}", "[null]", "\"\\u0000\""}},
       {"stream", {"1", "\"true\""}},
@@ -186,8 +191,6 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
     "stream_options":{"include_usage":1})"))
                 .param,
             "stream_options.include_usage");
-  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("max_tokens":5,"max_completion_tokens":6)")).param,
-            "max_completion_tokens");
   const auto param = [](const std::string& more) { return refuse(Endpoint::kChat, chat(more)).param; };
   for (const char* format : {"7", "{}", R"("text")", R"({"type":"xml"})", R"({"type":7})"})
     EXPECT_EQ(param(std::string("\"response_format\":") + format), "response_format.type");
@@ -241,6 +244,8 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("[1]", n(kLimits.prompts)) + "]}"), want);
     EXPECT_EQ(status(T, completion("\"stop\":[" + repeat("\"s\"", n(kLimits.stop_strings)) + "]")), want);
     EXPECT_EQ(status(T, completion("\"stop\":\"" + std::string(n(kLimits.stop_bytes), 's') + "\"")), want);
+    EXPECT_EQ(status(T, completion("\"stop_token_ids\":[" + repeat("7", n(kLimits.stop_tokens)) + "]")), want);
+    EXPECT_EQ(status(T, completion("\"allowed_token_ids\":[" + repeat("7", n(kLimits.array_items)) + "]")), want);
     EXPECT_EQ(status(T, completion("\"bad_words\":[" + repeat("\"s\"", n(kLimits.bad_words)) + "]")), want);
     EXPECT_EQ(status(T, completion("\"bad_words\":[\"" + std::string(n(kLimits.bad_word_bytes), 's') + "\"]")), want);
     EXPECT_EQ(
@@ -353,6 +358,75 @@ TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {
   EXPECT_EQ(accept(Endpoint::kChat, chat(R"("top_logprobs":0)")).options.logprobs, -1);
   const ApiRequest scored = accept(Endpoint::kCompletions, completion(R"("echo":true,"max_tokens":0,"logprobs":3)"));
   EXPECT_TRUE(scored.echo && scored.max_tokens == 0 && scored.options.logprobs == 3);
+}
+
+TEST(Protocol, ReadsWhereAnAnswerMayEnd) {
+  const ApiRequest r = accept(Endpoint::kCompletions,
+                              completion(R"("stop_token_ids":[7,0,7],"min_tokens":3,"allowed_token_ids":[5,2147483647],
+    "include_stop_str_in_output":true,"truncate_prompt_tokens":-1)"));
+  EXPECT_EQ(r.stop_token_ids, (std::vector<int32_t>{7, 0, 7}));
+  EXPECT_EQ(r.rules.min_tokens, 3);
+  EXPECT_EQ(r.rules.allowed_ids, (std::vector<int32_t>{5, 2147483647}));
+  EXPECT_TRUE(r.include_stop_str_in_output);
+  EXPECT_EQ(r.truncate_prompt_tokens, -1);
+  const ApiRequest none = accept(Endpoint::kChat, chat(R"("stop_token_ids":[],"min_tokens":null,
+    "allowed_token_ids":null,"include_stop_str_in_output":false,"truncate_prompt_tokens":null)"));
+  EXPECT_TRUE(none.stop_token_ids.empty() && none.rules.allowed_ids.empty() && none.rules.min_tokens == 0);
+  EXPECT_FALSE(none.include_stop_str_in_output || none.truncate_prompt_tokens);
+}
+
+// max_tokens is the deprecated name of max_completion_tokens.
+TEST(Protocol, MaxCompletionTokensSupersedesMaxTokens) {
+  for (const char* both :
+       {R"("max_tokens":5,"max_completion_tokens":6)", R"("max_completion_tokens":6,"max_tokens":5)"})
+    for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
+      const ApiRequest r = accept(endpoint, endpoint == Endpoint::kChat ? chat(both) : completion(both));
+      EXPECT_EQ(r.max_tokens, 6);
+      EXPECT_EQ(r.max_tokens_param, "max_completion_tokens");
+    }
+  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("max_tokens":"x","max_completion_tokens":6)")).param, "max_tokens");
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("max_tokens":5,"max_completion_tokens":null)")).max_tokens, 5);
+}
+
+TEST(Protocol, TokenizeTakesAPromptOrMessages) {
+  const auto asked = [](const std::string& body) { return parse_tokenize(body, kLimits); };
+  const auto text = std::get<TokenizeRequest>(asked(R"({"prompt":"a","messages":7})"));
+  EXPECT_EQ(text.prompt, "a");
+  EXPECT_TRUE(text.add_special_tokens && text.add_generation_prompt && !text.return_token_strs);
+  const auto talk = std::get<TokenizeRequest>(
+      asked(R"({"model":"m","messages":[{"role":"user","content":"hi"}],"add_generation_prompt":false,
+    "return_token_strs":true,"temperature":9,"tools":[]})"));
+  EXPECT_EQ(talk.model, "m");
+  EXPECT_EQ(talk.chat.messages.at(0).content, "hi");
+  EXPECT_FALSE(talk.prompt || talk.add_special_tokens || talk.add_generation_prompt);
+  EXPECT_TRUE(talk.return_token_strs);
+  const auto param = [&](const std::string& body) {
+    const auto result = asked(body);
+    const auto* error = std::get_if<ApiError>(&result);
+    EXPECT_TRUE(error) << body;
+    return error ? error->param : "";
+  };
+  EXPECT_EQ(param("{}"), "prompt");
+  EXPECT_EQ(param(R"({"prompt":["a"]})"), "prompt");
+  EXPECT_EQ(param(R"({"prompt":"a\u0000"})"), "prompt");
+  EXPECT_EQ(param(R"({"prompt":"a","add_special_tokens":1})"), "add_special_tokens");
+  EXPECT_EQ(param(R"({"prompt":"a","return_token_strs":"x"})"), "return_token_strs");
+  EXPECT_EQ(param(R"({"messages":[]})"), "messages");
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}],)";
+  for (const char* field : {"documents", "functions"})
+    EXPECT_EQ(param(messages + "\"" + field + R"(":[{}]})"), field);
+  EXPECT_EQ(param(messages + R"("tools":[{}]})"), "tools[0].type");
+  EXPECT_EQ(param(messages + R"("continue_final_message":true})"), "continue_final_message");
+  EXPECT_EQ(param(messages + R"("chat_template":"x"})"), "chat_template");
+}
+
+TEST(Protocol, DetokenizeTakesTokenIds) {
+  const auto asked = [](const std::string& body) { return parse_detokenize(body, kLimits); };
+  EXPECT_EQ(std::get<DetokenizeRequest>(asked(R"({"tokens":[5,0]})")).tokens, (std::vector<int32_t>{5, 0}));
+  EXPECT_TRUE(std::get<DetokenizeRequest>(asked(R"({"tokens":[]})")).tokens.empty());
+  for (const char* bad : {"{}", R"({"tokens":7})", R"({"tokens":[-1]})", R"({"tokens":[1.0]})", R"({"tokens":["a"]})"})
+    EXPECT_EQ(std::get<ApiError>(asked(bad)).param, "tokens") << bad;
+  EXPECT_EQ(std::get<ApiError>(asked("[]")).code, "invalid_json");
 }
 
 TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {

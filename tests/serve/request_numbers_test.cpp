@@ -22,8 +22,9 @@ const Endpoint kBoth[] = {Endpoint::kChat, Endpoint::kCompletions};
 
 std::string body_with(Endpoint endpoint, const std::string& name, const std::string& value) {
   if (name == "prompt[]") return "{\"prompt\":[" + value + "]}";
-  const std::string field =
-      name == "logit_bias{}" ? "\"logit_bias\":{\"7\":" + value + "}" : "\"" + name + "\":" + value;
+  const std::string field = name == "logit_bias{}" ? "\"logit_bias\":{\"7\":" + value + "}"
+                            : name.ends_with("[]") ? "\"" + name.substr(0, name.size() - 2) + "\":[" + value + "]"
+                                                   : "\"" + name + "\":" + value;
   const std::string beside = endpoint == Endpoint::kChat
                                  ? R"("messages":[{"role":"user","content":"a"}],"logprobs":true)"
                                  : R"("prompt":"a","echo":true)";

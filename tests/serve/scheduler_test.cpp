@@ -115,6 +115,49 @@ TEST(Scheduler, StopStringsAcrossTokenBorders) {
   EXPECT_EQ(b.answer(split).text, "a") << "a stop string in the middle of a character's bytes";
 }
 
+// The server gives stop tokens to the scheduler beside the model's EOS.
+TEST(Scheduler, AStopTokenEndsTheAnswerAndIsShownOnlyIfAskedFor) {
+  for (const bool include : {false, true})
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      Bench b;
+      auto r = request("say:one.two", seed);
+      r->options.eos_ids = {kEos, '.', 'z'};
+      r->include_stop = include;
+      const Collected c = b.answer(r);
+      EXPECT_EQ(c.text, include ? "one." : "one");
+      EXPECT_EQ(c.result->reason, FinishReason::kStop);
+      EXPECT_EQ(c.ids, (std::vector<int32_t>{'o', 'n', 'e', '.'}));
+      auto whole = request("say:é", seed);  // EOS has no text that could be shown
+      whole->include_stop = include;
+      EXPECT_EQ(b.answer(whole).text, "é");
+    }
+}
+
+TEST(Scheduler, StopStringsAreIncludedAndLateOnes) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Bench b;
+    auto r = request("say:one END two END three", seed);
+    r->stop = {"END"};
+    r->include_stop = true;
+    EXPECT_EQ(b.answer(r).text, "one END");
+    r = request("say:one END two END three", seed);
+    r->stop = {"END"};
+    r->min_tokens = 7;  // the first END is complete with the seventh token
+    const Collected late = b.answer(r);
+    EXPECT_EQ(late.text, "one END two ");
+    EXPECT_EQ(late.result->reason, FinishReason::kStop);
+    r->min_tokens = 6;
+    r->channel = std::make_shared<Channel>(1 << 20);
+    EXPECT_EQ(b.answer(r).text, "one ") << "it is complete only after the minimum";
+    r = request("say:one END", seed, 7);
+    r->stop = {"END"};
+    r->min_tokens = 7;
+    const Collected never = b.answer(r);
+    EXPECT_EQ(never.text, "one END");
+    EXPECT_EQ(never.result->reason, FinishReason::kLength);
+  }
+}
+
 TEST(Scheduler, AnUnfinishedCharacterIsNeverShownInHalves) {
   Bench b;
   auto r = request("say:aé", 0, 2);  // cut after the first byte of é

@@ -152,6 +152,9 @@ TEST(Server, EveryErrorClass) {
   error(post(completions, R"({"prompt":"x","logit_bias":{"258":5}})"), 400, "invalid_value", "logit_bias");
   error(post(completions, R"({"prompt":"x","guided_regex":"("})"), 400, "invalid_value", "guided_regex");
   error(post(completions, R"({"prompt":"x","suffix":"y"})"), 400, "unsupported_parameter", "suffix");
+  error(post(completions, R"({"prompt":"x","use_beam_search":true})"), 400, "unsupported_parameter", "use_beam_search");
+  error(post("/tokenize", R"({"prompt":"x","model":"other"})"), 404, "model_not_found", "model");
+  error(post("/detokenize", R"({"tokens":[258]})"), 400, "invalid_value", "tokens");
   error(post(completions, "{"), 400, "invalid_json", "");
   error(post(completions, R"({"prompt":[1,258]})"), 400, "invalid_value", "prompt");
   error(post(completions, R"({"prompt":")" + std::string(64, 'x') + "\"}"), 400, "invalid_value", "prompt");
@@ -204,16 +207,26 @@ TEST(Server, AuthMatrix) {
   setup.options.api_key_file = dir / "keys";
   Running s(setup);
   s.start();
-  const std::vector<std::pair<std::string, int>> routes = {
-      {"GET /health", 200},          {"GET /ready", 200},
-      {"GET /metrics", 200},         {"GET /gate", 200},
-      {"GET /dashboard", 200},       {"GET /v1/models", 200},
-      {"GET /v1/models/tiny", 200},  {"GET /v1/models/x", 404},
-      {"POST /v1/completions", 400}, {"POST /v1/chat/completions", 400},
-      {"GET /nowhere", 404},         {"POST /admin/drain", 404},
-      {"DELETE /v1/models", 405},    {"OPTIONS /v1/completions", 204},
-      {"HEAD /metrics", 200},        {"GET /health/", 404},
-      {"GET //health", 404}};
+  const std::vector<std::pair<std::string, int>> routes = {{"GET /health", 200},
+                                                           {"GET /ready", 200},
+                                                           {"GET /metrics", 200},
+                                                           {"GET /gate", 200},
+                                                           {"GET /dashboard", 200},
+                                                           {"GET /v1/models", 200},
+                                                           {"GET /v1/models/tiny", 200},
+                                                           {"GET /v1/models/x", 404},
+                                                           {"POST /v1/completions", 400},
+                                                           {"POST /v1/chat/completions", 400},
+                                                           {"POST /tokenize", 400},
+                                                           {"POST /detokenize", 400},
+                                                           {"GET /tokenize", 405},
+                                                           {"GET /nowhere", 404},
+                                                           {"POST /admin/drain", 404},
+                                                           {"DELETE /v1/models", 405},
+                                                           {"OPTIONS /v1/completions", 204},
+                                                           {"HEAD /metrics", 200},
+                                                           {"GET /health/", 404},
+                                                           {"GET //health", 404}};
   for (const auto& [route, with_key] : routes)
     for (const std::string auth :
          {"", "Authorization: Bearer wrong-key-1\r\n", "Authorization: Bearer right-key-1\r\n",

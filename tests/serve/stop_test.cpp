@@ -7,14 +7,16 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the text that a client may see, and whether a stop string completes. The visible text ends before the stop
-// string that completes first (the longest one if several complete at the same byte).
-std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops) {
-  for (size_t end = 1; end <= text.size(); ++end) {
+// Returns the text that a client may see, and whether a stop string completes after the first `early` bytes. The
+// visible text ends before the stop string that completes first (the longest one if several complete at the same byte),
+// or with `include` after it.
+std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops, size_t early = 0,
+                                      bool include = false) {
+  for (size_t end = early + 1; end <= text.size(); ++end) {
     size_t longest = 0;
     for (const std::string& s : stops)
       if (s.size() <= end && text.compare(end - s.size(), s.size(), s) == 0) longest = std::max(longest, s.size());
-    if (longest > 0) return {text.substr(0, end - longest), true};
+    if (longest > 0) return {text.substr(0, end - (include ? 0 : longest)), true};
   }
   return {text, false};
 }
@@ -53,6 +55,26 @@ TEST(StopMatcher, WithoutStopStringsTextPasses) {
   EXPECT_EQ(m.finish(), "");
 }
 
+TEST(StopMatcher, AnIncludedStopStringIsShownAndNothingWaits) {
+  StopMatcher m({"END"}, true);
+  EXPECT_EQ(m.push("abcE"), "abcE");
+  EXPECT_EQ(m.push("NDx"), "ND");
+  EXPECT_TRUE(m.matched());
+  EXPECT_EQ(m.push("y"), "");
+}
+
+TEST(StopMatcher, WhatCompletesTooEarlyIsNoMatch) {
+  StopMatcher m({"ab", "cd"});
+  EXPECT_EQ(m.push("abab", false), "abab");
+  EXPECT_EQ(m.push("xc", false), "x");
+  EXPECT_EQ(m.push("d"), "") << "it began early and completes now";
+  EXPECT_TRUE(m.matched());
+  StopMatcher n({"aa"});
+  EXPECT_EQ(n.push("aa", false), "a") << "the second a may begin the next one";
+  EXPECT_EQ(n.push("a"), "");
+  EXPECT_TRUE(n.matched());
+}
+
 // For any text and stop strings, and however the text is cut into pieces, the result equals expected(), and text that
 // was shown once is never withdrawn.
 TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
@@ -66,12 +88,14 @@ TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
       for (uint64_t j = 1 + random.below(5); j > 0; --j) s.push_back("ab\n"[random.below(3)]);
       stops.push_back(s);
     }
-    const auto [want, matched] = expected(text, stops);
-    StopMatcher m(stops);
+    const size_t early = random.below(2) * random.below(text.size() + 1);
+    const bool include = random.below(2) == 1;
+    const auto [want, matched] = expected(text, stops, early, include);
+    StopMatcher m(stops, include);
     std::string shown;
     for (size_t at = 0; at < text.size();) {
-      const size_t n = 1 + random.below(5);
-      shown += m.push(text.substr(at, n));
+      const size_t n = at < early ? std::min(early - at, 1 + random.below(5)) : 1 + random.below(5);
+      shown += m.push(text.substr(at, n), at >= early);
       ASSERT_TRUE(want.starts_with(shown)) << round;
       at += n;
     }

@@ -1,6 +1,7 @@
 """Starts the server for the tests that use the OpenAI Python client."""
 
 import atexit
+import json
 import re
 import signal
 import subprocess
@@ -49,6 +50,13 @@ class Server:
     def get(self, path):
         with urllib.request.urlopen(self.url + path) as reply:
             return reply.read().decode()
+
+    def post(self, path, body):
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as reply:
+            return json.loads(reply.read())
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -278,6 +278,81 @@ def check_sampling_options(server, name):
     expect(ask(temperature=1, extra_body={"guided_choice": ["yes", "no"]}).choices[0].text in ("yes", "no"), "a choice")
 
 
+def check_where_answers_end(server, name):
+    client = server.client()
+
+    def ask(speculative=True, prompt="Once upon a time", max_tokens=60, **extra):
+        extra.update(return_token_ids=True, speculative=speculative)
+        return client.completions.create(
+            model=name, prompt=prompt, temperature=0, max_tokens=max_tokens, extra_body=extra
+        )
+
+    plain = ask().choices[0]
+    ids = plain.token_ids
+    stop = next(id for i, id in enumerate(ids) if i >= 6 and id not in ids[:i])
+    end = ids.index(stop)
+    for speculative in (True, False):
+        cut = ask(speculative, stop_token_ids=[stop]).choices[0]
+        expect(
+            cut.token_ids == ids[: end + 1]
+            and cut.text == ask(max_tokens=end).choices[0].text
+            and cut.finish_reason == "stop",
+            f"stop_token_ids [{stop}]: the answer ends before token {end}",
+        )
+        shown = ask(speculative, stop_token_ids=[stop], include_stop_str_in_output=True).choices[0]
+        expect(
+            shown.token_ids == cut.token_ids and shown.text == ask(max_tokens=end + 1).choices[0].text,
+            "include_stop_str_in_output shows the token",
+        )
+        late = ask(speculative, stop_token_ids=[ids[0], stop], min_tokens=20).choices[0]
+        expect(
+            len(late.token_ids) >= 20 and not {ids[0], stop} & set(late.token_ids[:20]),
+            f"min_tokens 20: {len(late.token_ids)} tokens, and none that ends the answer among the first 20",
+        )
+        some = sorted(set(ids))[::2]
+        few = ask(speculative, allowed_token_ids=some).choices[0]
+        expect(set(few.token_ids) <= set(some), f"allowed_token_ids: {len(set(few.token_ids))} of {len(some)} used")
+    for rules in ({"stop_token_ids": [stop], "min_tokens": 20}, {"allowed_token_ids": some}):
+        expect(
+            ask(False, **rules).choices[0].token_ids == ask(True, **rules).choices[0].token_ids,
+            f"with and without the draft the same: {', '.join(rules)}",
+        )
+    chat = client.chat.completions.create(
+        model=name,
+        messages=[{"role": "user", "content": "A cat"}],
+        max_tokens=30,
+        max_completion_tokens=5,
+        store=True,
+        parallel_tool_calls=False,
+        service_tier="auto",
+        extra_body={"ignore_eos": True},
+    )
+    expect(
+        chat.usage.completion_tokens == 5, "max_completion_tokens supersedes max_tokens; harmless fields are ignored"
+    )
+
+    listed = server.post("/tokenize", {"prompt": "Once upon a time", "return_token_strs": True})
+    asked = client.completions.create(model=name, prompt="Once upon a time", max_tokens=1).usage.prompt_tokens
+    expect(
+        listed["count"] == len(listed["tokens"]) == len(listed["token_strs"]) == asked
+        and listed["max_model_len"] == 512,
+        f"/tokenize counts {asked} tokens, as the server does",
+    )
+    back = server.post("/detokenize", {"tokens": listed["tokens"]})["prompt"]
+    expect(back.endswith("Once upon a time"), f"/detokenize: {back!r}")
+    talk = [{"role": "user", "content": "A cat"}]
+    rendered = server.post("/tokenize", {"model": name, "messages": talk})
+    expect(rendered["count"] == chat.usage.prompt_tokens, "/tokenize renders a conversation as a chat request does")
+    shorter = server.post("/tokenize", {"messages": talk, "add_generation_prompt": False})
+    expect(
+        rendered["tokens"][: shorter["count"]] == shorter["tokens"] and shorter["count"] < rendered["count"],
+        "add_generation_prompt",
+    )
+    truncated = ask(prompt=" word" * 600, max_tokens=8, truncate_prompt_tokens=-1)
+    expect(truncated.usage.prompt_tokens == 504, "truncate_prompt_tokens -1: as many as fit")
+    expect(ask(max_tokens=8, truncate_prompt_tokens=3).usage.prompt_tokens == 3, "truncate_prompt_tokens 3")
+
+
 def check_errors(server, name):
     client = server.client()
     ask = lambda **more: lambda: client.completions.create(**{"model": name, "prompt": "x", "max_tokens": 2, **more})
@@ -290,6 +365,22 @@ def check_errors(server, name):
     fails(bad, ask(suffix="x"), 400, "suffix")
     fails(bad, ask(extra_body={"guided_regex": "("}), 400, "guided_regex")
     fails(bad, ask(extra_body={"bad_words": [""]}), 400, "bad_words")
+    for field, value in {
+        "use_beam_search": True,
+        "length_penalty": 1.2,
+        "prompt_logprobs": 0,
+        "skip_special_tokens": False,
+        "priority": 1,
+        "logits_processors": ["x"],
+        "lora_request": {"lora_name": "x"},
+    }.items():
+        fails(bad, ask(extra_body={field: value}), 400, field, "unsupported_parameter")
+    fails(bad, ask(extra_body={"min_tokens": 3}), 400, "min_tokens")
+    fails(bad, ask(extra_body={"stop_token_ids": [512]}), 400, "stop_token_ids")
+    fails(bad, ask(extra_body={"allowed_token_ids": []}), 400, "allowed_token_ids")
+    fails(bad, ask(extra_body={"truncate_prompt_tokens": 511}), 400, "truncate_prompt_tokens")
+    end = ask(extra_body={"allowed_token_ids": [2], "min_tokens": 1})  # the end of text alone, and not yet
+    fails(bad, end, 400, None, "no_token_left")
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
     fails(bad, ask(prompt="word " * 600), 400, "prompt")
     fails(bad, ask(max_tokens=600), 400, "max_tokens")
@@ -371,6 +462,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_answers(server, "talker")
     check_chat_and_streams(server, "talker")
     check_sampling_options(server, "talker")
+    check_where_answers_end(server, "talker")
     check_errors(server, "talker")
     metrics = server.get("/metrics")
     value = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.M).group(1))

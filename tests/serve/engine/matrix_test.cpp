@@ -23,6 +23,10 @@ std::vector<std::pair<std::string, Json>> option_sets() {
       {"bias", {{"logit_bias", {{"2", -100}, {"0", 2}}}}},
       {"bad words", {{"bad_words", {"ab", "c"}}}},
       {"stop", {{"stop", {"ba", "dd"}}}},
+      {"stop tokens", {{"stop_token_ids", {2}}}},
+      {"stop tokens, shown", {{"stop_token_ids", {1, 2}}, {"stop", {"ad"}}, {"include_stop_str_in_output", true}}},
+      {"minimum", {{"min_tokens", 5}, {"stop_token_ids", {0}}, {"stop", {"b"}}}},
+      {"allowed", {{"allowed_token_ids", {0, 3, kToyEos, 2}}}},
       {"logprobs", {{"logprobs", 3}, {"echo", true}}},
       {"short", {{"max_tokens", 1}}},
       {"shorter than K", {{"max_tokens", 3}, {"logprobs", 0}}},
@@ -34,6 +38,8 @@ std::vector<std::pair<std::string, Json>> option_sets() {
         {"repetition_penalty", 1.1},
         {"logit_bias", {{"1", 0.7}}},
         {"bad_words", {"cc"}},
+        {"allowed_token_ids", {0, 1, 2, 3, kToyEos}},
+        {"min_tokens", 1},
         {"stop", {"abab"}},
         {"logprobs", 2},
         {"echo", true},
@@ -71,6 +77,34 @@ void check_logprobs(const Json& body, const Json& choice, const Tokens& prompt, 
   EXPECT_EQ(logprobs["top_logprobs"].is_null(), body["logprobs"] == 0) << what;
 }
 
+// Checks that the answer ends where its stop texts, stop tokens and minimum say, and shows what they say.
+void check_end(const Json& body, const std::string& text, const Tokens& ids, const std::string& reason,
+               const std::string& what) {
+  const bool shown = body.value("include_stop_str_in_output", false);
+  const auto least = static_cast<size_t>(body.value("min_tokens", 0));
+  std::set<int32_t> ends = {kToyEos};
+  for (const Json& id : body.value("stop_token_ids", Json::array())) ends.insert(id.get<int32_t>());
+  EXPECT_GE(ids.size(), least) << what;
+  bool stopped = ends.contains(ids.back());
+  for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_FALSE(ends.contains(ids[i])) << what << ": token " << i;
+  EXPECT_FALSE(stopped && ids.size() <= least) << what;
+  std::string all;  // of letters, one a token
+  for (const int32_t id : ids) all += id < 4 ? std::string(1, static_cast<char>('a' + id)) : "";
+  std::string expected = stopped && ids.back() < 4 && !shown ? all.substr(0, all.size() - 1) : all;
+  for (const Json& stop : body.value("stop", Json::array())) {
+    const std::string word = stop;
+    for (size_t at = expected.find(word); at != std::string::npos; at = expected.find(word, at + 1)) {
+      if (at + word.size() <= least) continue;  // complete too early to count
+      EXPECT_EQ(at + word.size(), all.size()) << what << ": " << all << " goes on after " << word;
+      stopped = true;
+      expected = shown ? expected : expected.substr(0, at);
+      break;
+    }
+  }
+  EXPECT_EQ(text, expected) << what;
+  EXPECT_EQ(reason == "stop", stopped) << what;
+}
+
 void check_answer(const Json& body, const Json& choice, const std::string& what) {
   const Tokens prompt = {kToyBos, 0, 3};
   const bool echo = body.value("echo", false), grammar = body.contains("guided_regex");
@@ -85,8 +119,11 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
   EXPECT_GE(ids.size(), 1u);
   EXPECT_LE(static_cast<int64_t>(ids.size()), body["max_tokens"].get<int64_t>()) << what;
   EXPECT_TRUE(reason == "stop" || static_cast<int64_t>(ids.size()) == body["max_tokens"].get<int64_t>()) << what;
-  for (const Json& stop : body.value("stop", Json::array()))
-    EXPECT_EQ(text.find(stop.get<std::string>()), std::string::npos) << what;
+  check_end(body, text, ids, reason, what);
+  for (const Json& id : body.contains("allowed_token_ids") ? Json(ids) : Json::array())
+    EXPECT_NE(std::find(body["allowed_token_ids"].begin(), body["allowed_token_ids"].end(), id),
+              body["allowed_token_ids"].end())
+        << what << ": " << id;
   for (const Json& word : body.value("bad_words", Json::array()))
     EXPECT_EQ(text.find(word.get<std::string>()), std::string::npos) << what << ": " << text;
   EXPECT_TRUE(!body.contains("logit_bias") || !body["logit_bias"].contains("2") || text.find('c') == std::string::npos)

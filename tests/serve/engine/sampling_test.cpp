@@ -24,6 +24,7 @@ struct Option {
   LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
+  Tokens stop_tokens = {};  // beside the end of text
   // Returns whether the grammar can still complete the text.
   std::function<bool(const std::string&)> prefix_of_grammar;
   std::function<bool(const std::string&)> whole_of_grammar;
@@ -41,7 +42,11 @@ std::string letters(const Tokens& answer) {
 // Adds to `out` the probability of every answer that begins with `answer`, by recursion over the next token.
 void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability,
           std::map<Tokens, double>& out) {
-  const bool stopped = !o.stop.empty() && letters(answer).find(o.stop) != std::string::npos;
+  const auto& ends = o.stop_tokens;
+  const size_t stop_at = o.stop.empty() ? std::string::npos : letters(answer).rfind(o.stop);
+  const bool stopped =
+      (stop_at != std::string::npos && static_cast<int64_t>(stop_at + o.stop.size()) > o.rules.min_tokens) ||
+      (!answer.empty() && std::find(ends.begin(), ends.end(), answer.back()) != ends.end());
   if (stopped || static_cast<int64_t>(answer.size()) == o.max_tokens || (!answer.empty() && answer.back() == kToyEos)) {
     out[answer] += probability;
     return;
@@ -78,7 +83,7 @@ std::vector<Option> options() {
   std::vector<Option> all;
   all.reserve(32);  // keeps references to its elements valid
   const auto add = [&all](const std::string& name, Json fields) -> Option& {
-    all.push_back({name, std::move(fields), {}, {}, "", 3, {}, {}});
+    all.push_back({name, std::move(fields), {}, {}, "", 3, {}, {}, {}});
     return all.back();
   };
   add("temperature", {{"temperature", 1.5}}).sampling.temperature = 1.5;
@@ -90,6 +95,13 @@ std::vector<Option> options() {
   add("logit_bias", {{"logit_bias", {{"0", 1.25}, {"5", -2}}}}).rules.bias = {{0, 1.25f}, {5, -2.f}};
   add("bad_words", {{"bad_words", {"ba", "d"}}}).rules.bad_words = {{1, 0}, {3}};
   add("stop", {{"stop", {"cb"}}}).stop = "cb";
+  add("stop_token_ids", {{"stop_token_ids", {2, 0}}}).stop_tokens = {2, 0};
+  add("allowed_token_ids", {{"allowed_token_ids", {5, 1, 2}}}).rules.allowed_ids = {1, 2, 5};
+  Option& minimum = add("min_tokens", {{"min_tokens", 2}, {"stop_token_ids", {1}}, {"stop", {"c"}}});
+  minimum.rules.min_tokens = 2;
+  minimum.rules.stop_ids = {kToyEos, 1};
+  minimum.stop_tokens = {1};
+  minimum.stop = "c";
   add("max_tokens 1", {{"max_tokens", 1}}).max_tokens = 1;
   add("max_tokens 2", {{"max_tokens", 2}}).max_tokens = 2;
   add("speculative false", {{"speculative", false}});
@@ -104,6 +116,8 @@ std::vector<Option> options() {
                                           {"logit_bias", {{"1", 0.5}}},
                                           {"bad_words", {"bb"}},
                                           {"stop", {"aa"}},
+                                          {"allowed_token_ids", {0, 1, 5}},
+                                          {"min_tokens", 1},
                                           {"guided_regex", "(a|b)+c?"},
                                           {"logprobs", 1}});
   together.sampling = {.temperature = 0.8, .top_p = 0.95};
@@ -112,6 +126,9 @@ std::vector<Option> options() {
   together.rules.repetition_penalty = 1.2;
   together.rules.bias = {{1, 0.5f}};
   together.rules.bad_words = {{1, 1}};
+  together.rules.allowed_ids = {0, 1, 5};
+  together.rules.min_tokens = 1;
+  together.rules.stop_ids = {kToyEos};
   together.stop = "aa";
   together.prefix_of_grammar = regex.prefix_of_grammar;
   together.whole_of_grammar = regex.whole_of_grammar;
