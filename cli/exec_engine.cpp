@@ -92,11 +92,11 @@ void exec_engine(const Global& global) {
   argv.push_back(nullptr);
   // libgomp reads this when it is loaded: idle threads must not spin on cores that other processes use.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // Blocks the stop signals until the engine unblocks them (cli/program.cpp). The exec would lose a signal that arrived
-  // before this call, so it is checked for here.
+  // Blocks the stop signals, and SIGHUP, until the engine unblocks them (cli/program.cpp). The exec would lose a stop
+  // signal that arrived before this call, so it is checked for here.
   sigset_t stops;
   sigemptyset(&stops);
-  sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);
+  sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM), sigaddset(&stops, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &stops, nullptr);
   if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
   ::execv(engine.c_str(), argv.data());

@@ -4,12 +4,14 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <set>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/reload_request.h"
 #include "base/shell.h"
 #include "base/version.h"
 #include "cli/log.h"
@@ -28,16 +30,26 @@ void on_signal(int number) {
   std::signal(number, SIG_DFL);
 }
 
+void unblock(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : signals) sigaddset(&set, number);
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 // Installs the signal handlers. Unblocks SIGINT and SIGTERM, which exec_engine() blocks before it replaces specdec by
 // specdec-engine.
 void take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  sigset_t stops;
-  sigemptyset(&stops);
-  sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);
-  sigprocmask(SIG_UNBLOCK, &stops, nullptr);
+  unblock({SIGINT, SIGTERM});
+}
+
+// SIGHUP makes a server read its files again, and ends every other command. Unblocks it, as above.
+void take_hangups(bool serves) {
+  if (serves) std::signal(SIGHUP, [](int) { request_reload(); });
+  unblock({SIGHUP});
 }
 
 const char kFooter[] =
@@ -131,6 +143,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
     if (goes_on(chosen_command(app))) set_stop_resumes();
+    take_hangups(chosen_command(app) == "serve");
     install_log(global);
     install_hub(global);
     return cli.selected ? cli.selected() : 2;

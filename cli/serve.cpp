@@ -17,8 +17,15 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->capture_default_str()
       ->group("Network");
   app.add_option("--api-key-file", options.api_key_file,
-                 "File with one key per line, optionally followed by a name; with it every route but /health and "
-                 "/ready needs a key")
+                 "File with one key per line, optionally followed by a name; with it every route but /health, /ready "
+                 "and /ping needs a key. SIGHUP makes the server read it again")
+      ->group("Network");
+  app.add_option(
+         "--tls-cert", options.tls_cert,
+         "PEM file with the certificate and those that lead to its root: the server speaks HTTPS, by TLS 1.2 or "
+         "newer. SIGHUP makes the server read it again")
+      ->group("Network");
+  app.add_option("--tls-key", options.tls_key, "PEM file with the certificate's private key, not encrypted")
       ->group("Network");
   app.add_option("--allowed-host", options.allowed_hosts,
                  "Without keys: a host name by which clients may call this server, besides localhost, 127.0.0.1 and "
@@ -26,11 +33,23 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Network");
+  app.add_option(
+         "--allow-origin", options.allowed_origins,
+         "ORIGIN[,ORIGIN...]: web pages of these origins, such as https://app.example, may call the server from "
+         "a browser (CORS); may be repeated")
+      ->expected(1)
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Network");
   app.add_option("--admin-socket", options.admin_socket,
                  "Unix socket (mode 0600) that accepts POST /admin/drain and /admin/draft (docs/serve.md)")
       ->group("Network");
-  app.add_option("--model-name", options.model_name,
-                 "Name in /v1/models and in requests; default: the target's directory name")
+  app.add_option("--served-model-name", options.model_names,
+                 "NAME[,NAME...] in /v1/models and in requests; replies carry the first; default: the target's "
+                 "directory name")
+      ->expected(1)
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Network");
 }
 
@@ -119,11 +138,13 @@ void add_serve(Cli& cli) {
       "  specdec serve store:production --record traffic --acceptance-log acceptance.jsonl\n"
       "  specdec serve --target T --draft run/draft --k 5 --port 0\n"
       "  specdec serve store:production --host 0.0.0.0 --api-key-file keys.txt --admin-socket /run/specdec.sock\n"
+      "  specdec serve store:production --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem\n"
       "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
       "A package brings its validated K schedule: the first K for each batch size, until costs are measured, with the "
       "largest as --max-k,\n"
       "and its verification rule. --k, --max-k and --verify override these.\n"
-      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard\n"
+      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /ping, /version, /metrics, /gate, "
+      "/dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
       "in use, 75 another server records to the same directory.");
   sub->callback([&cli, options, sub] {

@@ -35,10 +35,13 @@ target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Thread
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
 # SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. With a second, static copy, libssl would
-# take half of its symbols from the static one.
+# take half of its symbols from the static one. The server's TLS takes the same libssl.
 find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})
+find_library(SPECDEC_SSL libssl.so REQUIRED)
+add_library(specdec_ssl INTERFACE)
+target_link_libraries(specdec_ssl INTERFACE ${SPECDEC_SSL} specdec_crypto)
 
 # Torch's own config file uses the legacy FindCUDA and links the whole of libtorch into every process. Most of this
 # project needs only its headers and the two libraries of the CPU half; CUDA code adds its own libraries

@@ -1343,7 +1343,7 @@ def observe_serve(o):
         "acceptance.jsonl",
         "--admin-socket",
         "admin.sock",
-        "--model-name",
+        "--served-model-name",
         "tiny",
     )
     chat, text = "/v1/chat/completions", "/v1/completions"

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/reload_request.h"
 #include "base/verdict.h"
 #include "cli/engine/runners.h"
 #include "cli/stop_deadline.h"
@@ -24,6 +25,7 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
     if (listening) set_stop_seconds(0);  // from now on a stop request drains the server, limited by --drain-seconds
   };
   hooks.stop_asked = stop_requested;
+  hooks.reload_asked = take_reload_request;
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);
   if (outcome.stale) {
     std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",

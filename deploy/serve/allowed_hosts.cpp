@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace specdec::deploy {
 
 namespace {
@@ -32,11 +34,32 @@ bool is_loopback(const std::string& name) {
   return ::inet_pton(AF_INET6, name.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+// Returns whether a browser sends this text as an Origin: in lower case, without the scheme's own port, path or slash.
+bool is_origin(std::string_view text) {
+  const size_t scheme = text.find("://");
+  if (scheme == std::string_view::npos || scheme == 0) return false;
+  const std::string_view authority = text.substr(scheme + 3), name = text.substr(0, scheme);
+  constexpr std::string_view kScheme = "abcdefghijklmnopqrstuvwxyz0123456789+-.", kHost = "_:[]";
+  const auto allowed = [&](char c) { return kScheme.find(c) != std::string_view::npos; };
+  const bool own_port =
+      (name == "http" && authority.ends_with(":80")) || (name == "https" && authority.ends_with(":443"));
+  return std::all_of(name.begin(), name.end(), allowed) && !host_name(authority).empty() && !own_port &&
+         std::all_of(authority.begin(), authority.end(),
+                     [&](char c) { return allowed(c) || kHost.find(c) != std::string_view::npos; });
+}
+
 }  // namespace
 
-AllowedHosts::AllowedHosts(const std::vector<std::string>& names) {
+AllowedHosts::AllowedHosts(const std::vector<std::string>& names, const std::vector<std::string>& origins)
+    : origins_(origins.begin(), origins.end()) {
   for (const std::string& name : names)
     if (!host_name(name).empty()) names_.insert(host_name(name));
+  for (const std::string& origin : origins)
+    if (!is_origin(origin))
+      throw Error(ErrorKind::kUsage,
+                  "--allow-origin: expected an origin as browsers send it, such as "
+                  "https://app.example or http://localhost:3000 (no *, path or final slash), found '" +
+                      origin + "'");
 }
 
 bool AllowedHosts::takes_host(std::string_view authority) const {
@@ -45,8 +68,25 @@ bool AllowedHosts::takes_host(std::string_view authority) const {
 }
 
 bool AllowedHosts::takes_origin(std::string_view origin) const {
+  if (shares_with(origin)) return true;
   const size_t scheme = origin.find("://");
   return scheme != std::string_view::npos && takes_host(origin.substr(scheme + 3));
+}
+
+AllowedHosts::Headers AllowedHosts::reply_headers(std::string_view origin) const {
+  if (origins_.empty()) return {};
+  Headers headers = {{"Vary", "Origin"}};  // a cache must not give one origin's reply to another
+  if (!shares_with(origin)) return headers;
+  headers.emplace_back("Access-Control-Allow-Origin", origin);
+  headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  return headers;
+}
+
+AllowedHosts::Headers AllowedHosts::preflight_headers(std::string_view methods) {
+  // The star stands for every header but Authorization (Fetch standard, 3.3.4).
+  return {{"Access-Control-Allow-Methods", std::string(methods)},
+          {"Access-Control-Allow-Headers", "*, Authorization"},
+          {"Access-Control-Max-Age", "7200"}};
 }
 
 }  // namespace specdec::deploy

@@ -1,11 +1,13 @@
-// Decides which host names a server without API keys accepts. A page of another site can make its own name resolve to
-// 127.0.0.1 (DNS rebinding). Its requests then come from the user's own browser, and only the Host and Origin headers
-// distinguish them from the user's own requests.
+// Decides which host names a server without API keys accepts, and which web pages of other origins may call the server.
+// A page of another site can make its own name resolve to 127.0.0.1 (DNS rebinding). Its requests then come from the
+// user's own browser, and only the Host and Origin headers distinguish them from the user's own requests.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace specdec::deploy {
@@ -14,15 +16,27 @@ class AllowedHosts {
  public:
   AllowedHosts() = default;
   // Allows these names in addition to localhost, 127.0.0.0/8 and [::1].
-  explicit AllowedHosts(const std::vector<std::string>& names);
+  // Pages of `origins` may call the server and read its replies (CORS). Throws Error(kUsage) for an origin that no
+  // browser sends.
+  explicit AllowedHosts(const std::vector<std::string>& names, const std::vector<std::string>& origins = {});
 
   // Returns whether it accepts a Host header or the authority of a request target: NAME, NAME:PORT or [ADDRESS]:PORT.
   bool takes_host(std::string_view authority) const;
-  // Returns whether it accepts an Origin header: SCHEME://HOST.
+  // Returns whether a server without keys accepts an Origin header, SCHEME://HOST[:PORT]: one of `origins`, or an
+  // origin whose host it accepts.
   bool takes_origin(std::string_view origin) const;
+
+  using Headers = std::vector<std::pair<std::string, std::string>>;
+  // Returns whether a page of this origin may read replies: only one of `origins`, compared exactly.
+  bool shares_with(std::string_view origin) const { return origins_.contains(origin); }
+  // Returns the headers by which a browser lets a page of this origin read the reply, or keeps it from doing so.
+  Headers reply_headers(std::string_view origin) const;
+  // Returns the further headers of the reply to a preflight, which asks whether a page may send its request at all.
+  static Headers preflight_headers(std::string_view methods);
 
  private:
   std::set<std::string> names_;  // in lower case
+  std::set<std::string, std::less<>> origins_;
 };
 
 }  // namespace specdec::deploy

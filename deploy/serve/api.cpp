@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "deploy/serve/generation.h"
-#include "deploy/serve/token_rules.h"
 
 namespace specdec::deploy {
 
@@ -67,12 +67,15 @@ struct Api::Route {
   bool post;
   bool open;  // requires no key
   Endpoint endpoint;
+  bool probe = false;  // a GET route that answers POST, too, whatever the body
 };
 
 const Api::Route* Api::find_route(const std::string& path) {
   static constexpr Route kRoutes[] = {
       {"/health", false, true, {}},
       {"/ready", false, true, {}},
+      {"/ping", false, true, {}, true},
+      {"/version", false, false, {}},
       {"/metrics", false, false, {}},
       {"/gate", false, false, {}},
       {"/dashboard", false, false, {}},
@@ -113,14 +116,17 @@ void Api::set_ready(ServedModel model) {
 
 void Api::set_draining() { state_.store(State::kDraining); }
 
+void Api::set_keys(std::shared_ptr<const ApiKeys> keys) { keys_.set(std::move(keys)); }
+
 // Identifies the tenant and sets request.party, or returns the refusal.
 std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) const {
-  if (!keys_.required()) {
+  const std::shared_ptr<const ApiKeys> keys = keys_.get();
+  if (!keys->required()) {
     const bool names_us = (request.version < 11 && request.host.empty()) || hosts_.takes_host(request.host);
     if (names_us && (request.origin.empty() || hosts_.takes_origin(request.origin))) return std::nullopt;
     return error_reply(foreign_host(), request.id);
   }
-  if (const std::string* const tenant = keys_.tenant(request.authorization)) {
+  if (const std::string* const tenant = keys->tenant(request.authorization)) {
     request.party = *tenant;
     return std::nullopt;
   }
@@ -135,11 +141,21 @@ std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) co
 
 std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   const Route* route = find_route(request.path);
-  if (auto refused = stranger(request, route && route->open)) return refused;
+  request.reply_headers = hosts_.reply_headers(request.origin);
+  // A browser asks without the key whether it may send the page's request.
+  const bool preflight =
+      request.method == "OPTIONS" && !request.preflight_method.empty() && hosts_.shares_with(request.origin);
+  if (auto refused = stranger(request, route && (route->open || preflight))) return refused;
   if (!route) return error_reply(unknown_route(), request.id);
-  const char* allow = route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
-  if (request.method == "OPTIONS") return HttpReply{204, "text/plain", "", {{"Allow", allow}}};
-  if (route->post ? request.method != "POST" : request.method != "GET" && request.method != "HEAD") {
+  const char* allow = route->post ? "POST, OPTIONS" : route->probe ? "GET, HEAD, POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  const bool reads = request.method == "GET" || request.method == "HEAD", posts = request.method == "POST";
+  if (request.method == "OPTIONS") {
+    HttpReply reply{204, "text/plain", "",
+                    preflight ? AllowedHosts::preflight_headers(allow) : AllowedHosts::Headers()};
+    reply.headers.emplace_back("Allow", allow);
+    return reply;
+  }
+  if (!(route->post ? posts : reads || (posts && route->probe))) {
     HttpReply reply = error_reply(wrong_method(), request.id);
     reply.headers.emplace_back("Allow", allow);
     return reply;
@@ -170,7 +186,7 @@ ModelCard Api::card() const {
 
 HttpReply Api::get(const Route& route, const HttpRequest& request) {
   const std::string path = route.path;
-  if (path == "/health") {
+  if (path == "/health" || path == "/ping") {
     const bool broken = (gauges_.broken && gauges_.broken()) || (state() == State::kReady && !prepares());
     return text_reply(broken ? 503 : 200, "application/json", broken ? R"({"status":"broken"})" : R"({"status":"ok"})");
   }
@@ -183,9 +199,10 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     if (now != State::kReady) reply.headers.emplace_back("Retry-After", "5");
     return reply;
   }
+  if (path == "/version") return text_reply(200, "application/json", Json{{"version", kToolVersion}}.dump());
   if (path == "/metrics") {
     // Domain names are visible only to their tenant and to the operator.
-    const bool all = keys_.tenants() <= 1 || request.party == ApiKeys::kOperator;
+    const bool all = keys_.get()->tenants() <= 1 || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
@@ -207,8 +224,9 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
                           .dump());
   }
   if (path == "/v1/models") return text_reply(200, "application/json", model_list(card()));
-  if (request.path.substr(sizeof kModelPrefix - 1) != model_.card.name) return error_reply(unknown_model(), request.id);
-  return text_reply(200, "application/json", model_object(card()));
+  const std::string model = request.path.substr(sizeof kModelPrefix - 1);
+  if (!model_.card.has(model)) return error_reply(unknown_model(), request.id);
+  return text_reply(200, "application/json", model_object(card(), model));
 }
 
 void Api::replied(const HttpRequest& request, int status) {
@@ -246,7 +264,7 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   auto result = parse_request(endpoint, request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return finished(*error, request.id);
   const ApiRequest& parsed = std::get<ApiRequest>(result);
-  if (!parsed.model.empty() && parsed.model != model_.card.name) return finished(unknown_model(), request.id);
+  if (!parsed.model.empty() && !model_.card.has(parsed.model)) return finished(unknown_model(), request.id);
   const auto generation = std::make_shared<GenerationRequest>();
   generation->id = request.id;
   generation->tenant = request.party;
@@ -286,7 +304,7 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   frame.endpoint = parsed.endpoint;
   frame.id =
       (parsed.endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + generation.id.substr(generation.id.find('-') + 1);
-  frame.model = model_.card.name;
+  frame.model = model_.card.names.front();
   frame.system_fingerprint = model_.card.target.empty() ? "" : "fp_" + model_.card.target.substr(0, 12);
   frame.created = generation.time;
   frame.include_usage = parsed.include_usage;
@@ -393,27 +411,6 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
   return std::nullopt;
 }
 
-// Adds the requested grammar to `rules`, or returns the refusal. Runs on the worker thread, so the engine never waits
-// for a grammar. The grammar is compiled here only after a child process has compiled it without a fault and its bytes
-// fit the budget.
-std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
-                                         decode::LogitsProcessors& rules) {
-  try {
-    const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
-    if (const auto error = hold(out, out.held ? out.held->bytes() + bytes : 0)) return error;
-    std::call_once(vocabulary_made_, [this] {
-      vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
-    });
-    rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
-    return std::nullopt;
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame
-    // The error's text is not logged, because it would quote the grammar.
-    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
-    return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
-  }
-}
-
 // Sets max_tokens, or returns the refusal if it exceeds the context. By default a chat answer may fill the context, and
 // a completion has OpenAI's 16 tokens.
 std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
@@ -474,7 +471,7 @@ std::string Api::domain_of(const std::string& asked, const std::string& tenant) 
   if (domains_.contains(asked)) return asked;
   const auto brought = static_cast<size_t>(
       std::count_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d.second == tenant; }));
-  const size_t most = keys_.tenants() > 1 ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
+  const size_t most = keys_.get()->tenants() > 1 ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
   if (domains_.size() >= limits_.domains || brought >= most) return "other";
   domains_.emplace(asked, tenant);
   return asked;

@@ -25,6 +25,7 @@
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/queue.h"
+#include "deploy/serve/reloadable.h"
 #include "deploy/serve/reply.h"
 #include "text/chat_template.h"
 #include "text/grammar.h"
@@ -57,8 +58,8 @@ class Api final : public HttpHandler {
   };
 
   struct Admission {  // who is admitted, and how much they may hold
-    ApiKeys keys;
-    AllowedHosts hosts;  // checked only if no key is required
+    std::shared_ptr<const ApiKeys> keys;
+    AllowedHosts hosts;  // names and origins are refused only if no key is required
     RequestQueue& queue;
     ByteBudget& budget;
   };
@@ -68,6 +69,7 @@ class Api final : public HttpHandler {
 
   void set_ready(ServedModel model);  // called once, before any request is accepted
   void set_draining();
+  void set_keys(std::shared_ptr<const ApiKeys> keys);  // called at any time, from any thread
   State state() const { return state_.load(); }
 
   std::optional<HttpReply> answer_head(HttpRequest& request) override;
@@ -95,19 +97,19 @@ class Api final : public HttpHandler {
   std::optional<ApiError> kept_tokens(const ApiRequest& parsed, size_t& kept) const;
   bool keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_special) const;
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
+  std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
+                                      decode::LogitsProcessors& rules);
   bool knows(std::span<const int32_t> ids) const;
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
   // api.cpp
-  std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
-                                      decode::LogitsProcessors& rules);
   std::optional<ApiError> hold(const GenerationRequest& request, size_t bytes) const;
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
   std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;
   std::optional<ApiError> fit(const ApiRequest& parsed, GenerationRequest& out) const;
   std::string domain_of(const std::string& asked, const std::string& tenant);
 
-  const ApiKeys keys_;
+  Reloadable<const ApiKeys> keys_;
   const AllowedHosts hosts_;
   ServeLimits limits_;
   RequestQueue& queue_;

@@ -49,6 +49,9 @@ ApiError invalid_body() {
               "The body must be one JSON object in UTF-8: no duplicate keys, bounded depth and number of items.");
 }
 ApiError malformed_request() { return make(400, kInvalid, "malformed_request", "The HTTP request is malformed."); }
+ApiError https_expected() {
+  return make(400, kInvalid, "https_expected", "This port speaks TLS: write https:// instead of http://.");
+}
 ApiError invalid_api_key() {
   return make(401, kInvalid, "invalid_api_key", "Missing or wrong API key: send 'Authorization: Bearer KEY'.");
 }
@@ -62,7 +65,7 @@ ApiError unknown_route() {
   return make(
       404, kInvalid, "unknown_url",
       "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
-      "/health, /ready, /metrics, /gate, /dashboard.");
+      "/health, /ready, /ping, /version, /metrics, /gate, /dashboard.");
 }
 ApiError unknown_model() {
   ApiError error =

@@ -21,6 +21,7 @@ ApiError unsupported_parameter(const std::string& param);                       
 ApiError no_token_left();                              // 400: the request's rules forbid every token
 ApiError invalid_body();                               // 400: the body is not one JSON object
 ApiError malformed_request();                          // 400: not HTTP
+ApiError https_expected();                             // 400: plain HTTP where TLS is spoken
 ApiError invalid_api_key();                            // 401
 ApiError foreign_host();                               // 403: no key is required, and the request names another host
 ApiError unknown_route();                              // 404

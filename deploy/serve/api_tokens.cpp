@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "deploy/serve/api.h"
 #include "deploy/serve/token_rules.h"
 
@@ -122,13 +124,34 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
+// Adds the requested grammar to `rules`, or returns the refusal. Runs on the worker thread, so the engine never waits
+// for a grammar. The grammar is compiled here only after a child process has compiled it without a fault and its bytes
+// fit the budget.
+std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
+                                         decode::LogitsProcessors& rules) {
+  try {
+    const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
+    if (const auto error = hold(out, out.held ? out.held->bytes() + bytes : 0)) return error;
+    std::call_once(vocabulary_made_, [this] {
+      vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
+    });
+    rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
+    return std::nullopt;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame
+    // The error's text is not logged, because it would quote the grammar.
+    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
+    return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
+  }
+}
+
 // Answers POST /tokenize as vLLM does. The count may be larger than the context.
 HttpReply Api::tokenize(const HttpRequest& request) const {
   const auto refused = [&request](const ApiError& error) { return error_reply(error, request.id); };
   auto result = parse_tokenize(request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return refused(*error);
   const TokenizeRequest& asked = std::get<TokenizeRequest>(result);
-  if (!asked.model.empty() && asked.model != model_.card.name) return refused(unknown_model());
+  if (!asked.model.empty() && !model_.card.has(asked.model)) return refused(unknown_model());
   const ApiError over = invalid_parameter(asked.prompt ? "prompt" : "messages",
                                           "at most " + std::to_string(longest_text()) + " bytes of text");
   if (content_bytes(asked.chat.messages) > longest_text()) return refused(over);
@@ -154,7 +177,7 @@ HttpReply Api::detokenize(const HttpRequest& request) const {
   auto result = parse_detokenize(request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return error_reply(*error, request.id);
   const DetokenizeRequest& asked = std::get<DetokenizeRequest>(result);
-  if (!asked.model.empty() && asked.model != model_.card.name) return error_reply(unknown_model(), request.id);
+  if (!asked.model.empty() && !model_.card.has(asked.model)) return error_reply(unknown_model(), request.id);
   if (!knows(asked.tokens))
     return error_reply(invalid_parameter("tokens", "token ids below " + std::to_string(model_.vocab_size)), request.id);
   const Json body = {{"prompt", model_.tokenizer->decode(asked.tokens, false)}};

@@ -20,6 +20,11 @@ bool ByteBudget::change(const std::string& party, size_t& bytes, size_t wanted) 
   return room;
 }
 
+void ByteBudget::set_limit_of_one_party(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  of_one_party_ = bytes;
+}
+
 size_t ByteBudget::held() const {
   const std::lock_guard lock(mutex_);
   return held_;

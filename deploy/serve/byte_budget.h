@@ -35,12 +35,14 @@ class ByteBudget {
 
   std::shared_ptr<Hold> hold(const std::string& party) { return std::make_shared<Hold>(*this, party); }
   size_t held() const;
+  void set_limit_of_one_party(size_t bytes);  // what is held already stays held
 
  private:
   bool change(const std::string& party, size_t& bytes, size_t wanted);
 
-  const size_t total_, of_one_party_;
+  const size_t total_;
   mutable std::mutex mutex_;
+  size_t of_one_party_;
   size_t held_ = 0;
   std::map<std::string, size_t> by_party_;  // only parties that hold something
 };

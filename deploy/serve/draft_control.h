@@ -30,6 +30,9 @@ class DraftControl {
   virtual ~DraftControl() = default;
   virtual std::string serving() const = 0;  // fingerprint of the draft that serves; "" = none
   virtual Json status() const = 0;          // documented in docs/serve.md
+  // Says whether there are several tenants. Then at most half of the conversations that score a draft on trial may come
+  // from one of them.
+  virtual void set_several_tenants(bool several) = 0;
   // Carries out the order and then calls `done` with the error, or with none. A failed order changes nothing. Once a
   // load has begun, `done` is called later from another thread; in all other cases it is called before this returns. An
   // order that does not fit the current state is an Error(kUsage).

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -25,11 +26,12 @@ struct HttpServer::Impl {
 
   using Acceptor = net::basic_socket_acceptor<net::generic::stream_protocol>;
   struct Listener {
-    Listener(Acceptor a, HttpHandler& h, bool is_tcp, size_t places)
-        : acceptor(std::move(a)), handler(h), tcp(is_tcp), table(places) {}
+    Listener(Acceptor a, HttpHandler& h, bool is_tcp, const TlsIdentity* i, size_t places)
+        : acceptor(std::move(a)), handler(h), tcp(is_tcp), identity(i), table(places) {}
     Acceptor acceptor;
     HttpHandler& handler;
     bool tcp;
+    const TlsIdentity* identity;  // null: plain HTTP
     ConnectionTable table;
   };
 
@@ -37,7 +39,7 @@ struct HttpServer::Impl {
     net::co_spawn(listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
   }
   net::awaitable<void> accept(Listener& listener);
-  void add(Connection::Socket socket, std::string peer, Listener& listener);
+  void add(ByteStream::Socket socket, std::string peer, Listener& listener);
   template <class F>
   void for_each(F&& f);
 
@@ -56,7 +58,7 @@ struct HttpServer::Impl {
 // Returns the peer's address. For IPv6 this is the first 64 bits, because one customer has all addresses that begin
 // with them; an IPv4-mapped address becomes the IPv4 address. All processes at the other end of a Unix socket are one
 // peer.
-std::string peer_of(const Connection::Socket& socket) {
+std::string peer_of(const ByteStream::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
   const auto* address = reinterpret_cast<const sockaddr*>(remote.data());
@@ -73,7 +75,7 @@ std::string peer_of(const Connection::Socket& socket) {
 net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
   for (;;) {
     error_code ec;
-    Connection::Socket socket(net::make_strand(context));
+    ByteStream::Socket socket(net::make_strand(context));
     co_await listener.acceptor.async_accept(socket, net::redirect_error(net::use_awaitable, ec));
     if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
     if (ec) {
@@ -90,8 +92,9 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
           "1\r\nContent-Length: " +
           std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      // Fits the empty send buffer of a fresh socket, so it never waits for the client.
-      if (::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+      // Fits the empty send buffer of a fresh socket, so it never waits for the client. A handshake would wait.
+      if (!listener.identity &&
+          ::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log(LogLevel::kDebug, "a surplus connection was closed unanswered");
       listener.handler.replied({}, 503);
       continue;
@@ -101,8 +104,9 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
   }
 }
 
-void HttpServer::Impl::add(Connection::Socket socket, std::string peer, Listener& listener) {
-  const auto connection = std::make_shared<Connection>(std::move(socket), std::move(peer), listener.handler, shared);
+void HttpServer::Impl::add(ByteStream::Socket socket, std::string peer, Listener& listener) {
+  const auto connection = std::make_shared<Connection>(ByteStream(std::move(socket), listener.identity),
+                                                       std::move(peer), listener.handler, shared);
   {
     const std::lock_guard lock(mutex);
     if (stopped) return;
@@ -122,7 +126,7 @@ HttpServer::HttpServer(const ServeLimits& limits, int io_threads, int worker_thr
 
 HttpServer::~HttpServer() { stop(); }
 
-int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) {
+int HttpServer::listen(const std::string& host, int port, HttpHandler& handler, const TlsIdentity* identity) {
   error_code ec;
   net::ip::tcp::resolver resolver(impl_->context);
   const auto found = resolver.resolve(host, std::to_string(port), net::ip::tcp::resolver::passive, ec);
@@ -143,7 +147,7 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
   // sin_port and sin6_port have the same offset.
   const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());
   const int bound = ntohs(address->sin_port);
-  impl_->listeners.emplace_back(std::move(acceptor), handler, true, impl_->shared.limits.connections);
+  impl_->listeners.emplace_back(std::move(acceptor), handler, true, identity, impl_->shared.limits.connections);
   return bound;
 }
 
@@ -169,12 +173,20 @@ void HttpServer::listen_unix(const std::filesystem::path& path, HttpHandler& han
   if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
   if (ec) throw Error(ErrorKind::kIo, where + ": cannot listen: " + ec.message());
   impl_->socket_files.push_back(path);
-  impl_->listeners.emplace_back(std::move(acceptor), handler, false, impl_->shared.limits.admin_connections);
+  impl_->listeners.emplace_back(std::move(acceptor), handler, false, nullptr, impl_->shared.limits.admin_connections);
 }
 
 void HttpServer::start() {
   for (Impl::Listener& listener : impl_->listeners) impl_->accept_loop(listener);
-  for (int i = 0; i < impl_->io_threads; ++i) impl_->threads.emplace_back([this] { impl_->context.run(); });
+  for (int i = 0; i < impl_->io_threads; ++i)
+    impl_->threads.emplace_back([this] {
+      // OpenSSL writes to sockets whose client is gone without MSG_NOSIGNAL.
+      sigset_t pipe;
+      sigemptyset(&pipe);
+      sigaddset(&pipe, SIGPIPE);
+      ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+      impl_->context.run();
+    });
 }
 
 void HttpServer::stop_accepting() {

@@ -1,10 +1,9 @@
 #include "deploy/serve/http_connection.h"
 
-#include <sys/socket.h>
-
 #include <boost/beast/http.hpp>
-#include <cerrno>
+#include <cstdio>
 #include <random>
+#include <sstream>
 
 #include "base/log.h"
 
@@ -18,6 +17,7 @@ namespace {
 
 constexpr size_t kLingerBytes = 32 << 20;
 constexpr double kLingerSeconds = 5;
+constexpr auto kCancelAgain = std::chrono::milliseconds(50);
 
 std::chrono::steady_clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
@@ -38,14 +38,26 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-template <class Message>
-void set_common(Message& message, const std::string& content_type, const std::string& request_id, bool keep_alive) {
-  message.set(http::field::server, "specdec");
-  message.set(http::field::content_type, content_type);
-  message.set(http::field::cache_control, "no-store");
-  message.set("X-Content-Type-Options", "nosniff");
-  if (!request_id.empty()) message.set("X-Request-Id", request_id);
-  message.keep_alive(keep_alive);
+using Head = http::response<http::empty_body>;
+
+Head make_head(const HttpRequest& request, int status, const std::string& content_type, bool keep_alive) {
+  Head head;
+  head.version(request.version == 10 ? 10 : 11);
+  head.result(static_cast<unsigned>(status));
+  head.set(http::field::server, "specdec");
+  head.set(http::field::content_type, content_type);
+  head.set(http::field::cache_control, "no-store");
+  head.set("X-Content-Type-Options", "nosniff");
+  if (!request.id.empty()) head.set("X-Request-Id", request.id);
+  for (const auto& [name, value] : request.reply_headers) head.set(name, value);
+  head.keep_alive(keep_alive);
+  return head;
+}
+
+std::string text_of(const Head& head) {
+  std::ostringstream text;
+  text << head.base();
+  return text.str();
 }
 
 }  // namespace
@@ -59,13 +71,13 @@ HttpReply error_reply(const ApiError& error, const std::string& id) {
   return reply;
 }
 
-Connection::Connection(Socket socket, std::string peer, HttpHandler& handler, ConnectionShared& shared)
-    : socket_(std::move(socket)),
+Connection::Connection(ByteStream stream, std::string peer, HttpHandler& handler, ConnectionShared& shared)
+    : stream_(std::move(stream)),
       peer_(std::move(peer)),
       handler_(handler),
       shared_(shared),
-      deadline_(socket_.get_executor()),
-      wake_(socket_.get_executor()),
+      deadline_(stream_.executor()),
+      wake_(stream_.executor()),
       since_(steady_seconds()),
       reader_(shared.limits) {}
 
@@ -77,16 +89,15 @@ void Connection::enter(Phase phase) {
 }
 
 void Connection::give_way() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] {
-    error_code ignored;
-    if (self->phase_.load() != Phase::kAnswering) self->socket_.close(ignored);
+  net::post(stream_.executor(), [self = shared_from_this()] {
+    if (self->phase_.load() != Phase::kAnswering) self->stream_.close();
     self->leaves_ = true;  // it may be answering by now: then it closes after the reply
   });
 }
 
 void Connection::start() {
   net::co_spawn(
-      socket_.get_executor(), [self = shared_from_this()] { return self->run(); },
+      stream_.executor(), [self = shared_from_this()] { return self->run(); },
       [self = shared_from_this()](std::exception_ptr error) {
         if (!error) return;
         try {
@@ -98,17 +109,17 @@ void Connection::start() {
 }
 
 void Connection::close_if_idle() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] {
-    error_code ignored;
-    if (self->phase_.load() == Phase::kIdle) self->socket_.close(ignored);
+  net::post(stream_.executor(), [self = shared_from_this()] {
+    if (self->phase_.load() != Phase::kIdle) return;
+    self->stream_.finish_sending();
+    self->stream_.close();
   });
 }
 
 void Connection::close_now() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] {
+  net::post(stream_.executor(), [self = shared_from_this()] {
     self->closed_ = self->gone_ = true;
-    error_code ignored;
-    self->socket_.close(ignored);
+    self->stream_.close();
     self->wake_.cancel();
   });
 }
@@ -118,11 +129,17 @@ void Connection::arm(double seconds) {
   timed_out_ = false;
   const uint64_t epoch = ++deadline_epoch_;
   deadline_.expires_after(to_duration(seconds));
+  await_deadline(epoch);
+}
+
+void Connection::await_deadline(uint64_t epoch) {
   deadline_.async_wait([self = shared_from_this(), epoch](error_code ec) {
     if (ec || epoch != self->deadline_epoch_) return;
     self->timed_out_ = true;
-    error_code ignored;
-    self->socket_.cancel(ignored);
+    self->stream_.cancel();
+    // If a step of the operation ended at this very moment, the next step has just begun and must be cancelled, too.
+    self->deadline_.expires_after(kCancelAgain);
+    self->await_deadline(epoch);
   });
 }
 
@@ -134,13 +151,31 @@ void Connection::disarm() {
 net::awaitable<void> Connection::run() {
   const auto self = shared_from_this();
   After after = After::kNext;
+  if (stream_.has_tls()) {
+    const bool ready = co_await shake_hands();
+    if (!ready) after = After::kClose;
+  }
   while (after == After::kNext) {
     after = co_await one_request();
     first_ = false;
   }
   disarm();
-  error_code ignored;
-  socket_.close(ignored);
+  stream_.close();
+}
+
+// The handshake has the time limit of a header, and like a connection that has sent nothing yet it gives way to others.
+net::awaitable<bool> Connection::shake_hands() {
+  arm(shared_.limits.header_seconds);
+  const ByteStream::Handshake outcome = co_await stream_.handshake();
+  if (outcome == ByteStream::Handshake::kDone) co_return true;
+  if (outcome == ByteStream::Handshake::kPlainHttp) {
+    request_.id = request_id();
+    co_await refuse(https_expected());
+  } else if (!timed_out_) {
+    stream_.finish_sending();
+    co_await linger();
+  }
+  co_return false;
 }
 
 net::awaitable<Connection::After> Connection::one_request() {
@@ -192,7 +227,7 @@ net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));
     // Keeps the I/O threads running until the result is posted.
-    auto strand = net::make_work_guard(socket_.get_executor());
+    auto strand = net::make_work_guard(stream_.executor());
     shared_.workers->submit({request_.party, large, [this, self, exchange, request, resume, strand]() mutable {
                                *exchange = handler_.respond(std::move(*request));
                                net::post(strand.get_executor(), [resume] { std::move (*resume)(); });
@@ -205,7 +240,7 @@ net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
 net::awaitable<bool> Connection::read_some() {
   error_code ec;
   const auto room = reader_.prepare();
-  const size_t bytes = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
+  const size_t bytes = co_await stream_.read_some(room, ec);
   if (!ec) reader_.commit(bytes);
   co_return !ec;
 }
@@ -237,11 +272,10 @@ net::awaitable<bool> Connection::read_body() {
       co_await refuse(unmet_expectation());
       co_return false;
     }
-    static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     error_code ec;
     arm(shared_.limits.write_seconds);
-    const auto bytes = net::buffer(kContinue, sizeof kContinue - 1);
-    co_await net::async_write(socket_, bytes, net::redirect_error(net::use_awaitable, ec));
+    co_await stream_.write(kContinue, {}, ec);
     if (ec) co_return false;
   }
   if (!request_.has_body) co_return true;
@@ -270,11 +304,10 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   gone_ = closed_;
   exchange->on_wake([weak = weak_from_this()] {
     const auto self = weak.lock();
-    if (self) net::post(self->socket_.get_executor(), [self] { self->wake_.cancel(); });
+    if (self) net::post(self->stream_.executor(), [self] { self->wake_.cancel(); });
   });
   const uint64_t epoch = ++watch_epoch_;
-  net::co_spawn(
-      socket_.get_executor(), [self = shared_from_this(), epoch] { return self->watch(epoch); }, net::detached);
+  net::co_spawn(stream_.executor(), [self = shared_from_this(), epoch] { return self->watch(epoch); }, net::detached);
   const auto end = std::chrono::steady_clock::now() + to_duration(shared_.limits.total_seconds);
   bool streaming = false, ok = true;
   Exchange::Turn turn;
@@ -295,10 +328,9 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       break;
     }
   }
-  // Ends the watcher: the socket has no other pending operation now.
+  // Ends the watcher: the stream has no other pending operation now.
   ++watch_epoch_;
-  error_code ignored;
-  socket_.cancel(ignored);
+  stream_.cancel();
   if (turn.kind == Kind::kEnd && ok && streaming) ok = co_await write_data({}, true);
   if (turn.kind == Kind::kReply) {
     const bool close = !keep_alive();
@@ -309,75 +341,65 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Detects that the client disconnects while the engine works: the socket becomes readable with nothing to read. The
-// watch ends if bytes of a next request arrive. A client that only shuts down its sending side counts as disconnected.
+// Detects that the client disconnects while the engine works: the stream ends. The watch ends if bytes of a next
+// request arrive. A client that only shuts down its sending side counts as disconnected.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
-  error_code ec;
-  co_await socket_.async_wait(Socket::wait_read, net::redirect_error(net::use_awaitable, ec));
-  if (ec || epoch != watch_epoch_) co_return;
-  char byte = 0;
-  const ssize_t n = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) co_return;
+  ByteStream::Waiting waiting = ByteStream::Waiting::kNothing;
+  while (waiting == ByteStream::Waiting::kNothing) {
+    error_code ec;
+    co_await stream_.wait(ec);
+    if (ec || epoch != watch_epoch_) co_return;
+    waiting = stream_.waiting();
+  }
+  if (waiting == ByteStream::Waiting::kBytes) co_return;
   gone_ = true;
   wake_.cancel();
 }
 
 net::awaitable<void> Connection::write_reply(HttpReply reply, bool close) {
   error_code ec;
-  const bool head = request_.method == "HEAD";
-  http::response<http::string_body> response;
-  response.version(request_.version == 10 ? 10 : 11);
-  response.result(static_cast<unsigned>(reply.status));
-  set_common(response, reply.content_type, request_.id, !close);
-  for (const auto& [name, value] : reply.headers) response.set(name, value);
-  if (reply.status != 204) response.content_length(reply.body.size());
-  response.body() = std::move(reply.body);
+  Head head = make_head(request_, reply.status, reply.content_type, !close);
+  for (const auto& [name, value] : reply.headers) head.set(name, value);
+  if (reply.status != 204) head.content_length(reply.body.size());
   handler_.replied(request_, reply.status);
   arm(shared_.limits.write_seconds);
-  http::response_serializer<http::string_body> serializer(response);
-  if (head)
-    co_await http::async_write_header(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
-  else
-    co_await http::async_write(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
+  const std::string text = text_of(head);
+  const std::string_view body = request_.method == "HEAD" ? std::string_view() : reply.body;
+  co_await stream_.write(text, body, ec);
   disarm();
   if (ec || close) {
     keep_alive_ = false;
-    error_code ignored;
-    socket_.shutdown(Socket::shutdown_send, ignored);
+    stream_.finish_sending();
   }
 }
 
 net::awaitable<bool> Connection::write_stream_head() {
   error_code ec;
-  http::response<http::empty_body> response;
-  response.version(request_.version == 10 ? 10 : 11);
-  response.result(http::status::ok);
-  set_common(response, "text/event-stream; charset=utf-8", request_.id, keep_alive() && request_.version == 11);
-  response.set("X-Accel-Buffering", "no");
-  response.chunked(request_.version == 11);
+  Head head = make_head(request_, 200, "text/event-stream; charset=utf-8", keep_alive() && request_.version == 11);
+  head.set("X-Accel-Buffering", "no");
+  head.chunked(request_.version == 11);
   handler_.replied(request_, 200);
   arm(shared_.limits.write_seconds);
-  http::response_serializer<http::empty_body> serializer(response);
-  co_await http::async_write_header(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
+  const std::string text = text_of(head);
+  co_await stream_.write(text, {}, ec);
   disarm();
   co_return !ec;
 }
 
 net::awaitable<bool> Connection::write_data(std::string data, bool last) {
   error_code ec;
-  arm(shared_.limits.write_seconds);
-  if (request_.version == 11 && last) {
-    const auto chunk = http::make_chunk_last();
-    co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
-  } else if (request_.version == 11) {
-    const auto chunk = http::make_chunk(net::const_buffer(data.data(), data.size()));
-    co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
-  } else if (!last) {
-    const auto bytes = net::buffer(data);
-    co_await net::async_write(socket_, bytes, net::redirect_error(net::use_awaitable, ec));
+  std::string size;
+  if (request_.version == 11) {  // chunked
+    char digits[20];
+    std::snprintf(digits, sizeof digits, "%zx\r\n", data.size());
+    size = digits;
+    data += "\r\n";
   }
+  arm(shared_.limits.write_seconds);
+  co_await stream_.write(size, data, ec);
   disarm();
+  if (last && (request_.version != 11 || !keep_alive())) stream_.finish_sending();
   co_return !ec;
 }
 
@@ -397,7 +419,7 @@ net::awaitable<void> Connection::linger() {
   arm(kLingerSeconds);
   while (!ec && total < kLingerBytes) {
     const auto room = net::buffer(sink);
-    const size_t n = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
+    const size_t n = co_await stream_.discard_some(room, ec);
     total += n;
   }
   disarm();

@@ -8,14 +8,13 @@
 #include <memory>
 #include <string>
 
+#include "deploy/serve/byte_stream.h"
 #include "deploy/serve/connection_table.h"
 #include "deploy/serve/fair_workers.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/http_request_reader.h"
 
 namespace specdec::deploy {
-
-namespace net = boost::asio;
 
 // State that all connections share.
 struct ConnectionShared {
@@ -26,10 +25,7 @@ struct ConnectionShared {
 
 class Connection final : public Seated, public std::enable_shared_from_this<Connection> {
  public:
-  using Socket = net::generic::stream_protocol::socket;
-
-  // `socket` must belong to a strand.
-  Connection(Socket socket, std::string peer, HttpHandler& handler, ConnectionShared& shared);
+  Connection(ByteStream stream, std::string peer, HttpHandler& handler, ConnectionShared& shared);
 
   Seat seat() const override;
   void give_way() override;
@@ -42,6 +38,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   using Phase = Seat::Phase;
 
   net::awaitable<void> run();
+  net::awaitable<bool> shake_hands();  // false: the client does not speak TLS
   net::awaitable<After> one_request();
   net::awaitable<bool> read_some();  // false: nothing was read
   net::awaitable<bool> read_head();  // false: the request was refused or the connection is closed
@@ -57,14 +54,15 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
 
   void enter(Phase phase);
   void arm(double seconds);
+  void await_deadline(uint64_t epoch);
   void disarm();
   bool keep_alive() const { return keep_alive_ && !leaves_ && !shared_.closing.load(); }
 
-  Socket socket_;
+  ByteStream stream_;
   const std::string peer_;
   HttpHandler& handler_;
   ConnectionShared& shared_;
-  net::steady_timer deadline_;  // time limit of the running socket operation
+  net::steady_timer deadline_;  // time limit of the running operation of stream_
   net::steady_timer wake_;      // waits for the exchange, whose wake function cancels it
   uint64_t deadline_epoch_ = 0, watch_epoch_ = 0;
   bool timed_out_ = false, gone_ = false, closed_ = false, leaves_ = false, first_ = true;

@@ -148,6 +148,7 @@ void RequestReader::fill_head() {
   head_.content_type = std::string(message[http::field::content_type]);
   head_.content_encoding = std::string(message[http::field::content_encoding]);
   head_.expect = std::string(message[http::field::expect]);
+  head_.preflight_method = std::string(message[http::field::access_control_request_method]);
   head_.has_body = !parser_->is_done();
 }
 

@@ -32,6 +32,11 @@ void LiveGate::observe(const FinishedAnswer& answer) {
   track->sequence.observe(std::clamp(overlap, 0.0, 1.0));
 }
 
+void LiveGate::set_limit_of_one_tenant(size_t conversations) {
+  const std::lock_guard lock(mutex_);
+  of_one_tenant_ = conversations;
+}
+
 LiveGate::Reading LiveGate::read(const std::string& serving, const Json& trial) const {
   if (trial.is_object() && trial.value("candidate", Json()).is_object()) {
     Reading reading{"candidate", trial["candidate"].value("id", ""), {0, {0, 1}, 0}};

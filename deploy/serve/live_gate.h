@@ -28,6 +28,8 @@ class LiveGate {
   // `of_one_tenant`: how many of a draft's conversations may come from one tenant.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
 
+  void set_limit_of_one_tenant(size_t conversations);
+
   void observe(const FinishedAnswer& answer);  // called on the engine thread
 
   struct Reading {
@@ -47,8 +49,8 @@ class LiveGate {
     std::unordered_set<uint64_t> seen;
     std::map<std::string, size_t> by_tenant;
   };
-  const size_t of_one_tenant_;
   mutable std::mutex mutex_;
+  size_t of_one_tenant_;
   std::deque<Track> tracks_;
 };
 

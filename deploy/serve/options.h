@@ -14,13 +14,16 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
-  std::vector<std::string> allowed_hosts;  // more names under which a server without keys answers
+  std::string tls_cert, tls_key;             // PEM files; "" = plain HTTP
+  std::vector<std::string> allowed_hosts;    // more names under which a server without keys answers
+  std::vector<std::string> allowed_origins;  // web pages of these origins may call the server
   std::string admin_socket;
-  std::string record_dir;                 // traffic records (with text) for `data`, plus acceptance records
-  double record_rejects = 0;              // share of the conversations whose rejected drafts are recorded too
-  int64_t record_quota_mib = 0;           // for all files under record_dir; 0 = no quota
-  std::string acceptance_log;             // acceptance records only (no text)
-  std::string model_name;                 // name in /v1/models; default: directory name of the target
+  std::string record_dir;        // traffic records (with text) for `data`, plus acceptance records
+  double record_rejects = 0;     // share of the conversations whose rejected drafts are recorded too
+  int64_t record_quota_mib = 0;  // for all files under record_dir; 0 = no quota
+  std::string acceptance_log;    // acceptance records only (no text)
+  // Names in /v1/models, of which replies carry the first; default: the directory name of the target.
+  std::vector<std::string> model_names;
   std::string tool_call_parser = "auto";  // a ToolFormat; auto: the one that the chat template shows
   bool split_reasoning = true;            // thoughts are returned apart from the content
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;

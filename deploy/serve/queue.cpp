@@ -90,6 +90,11 @@ void RequestQueue::drop_cancelled() {
   }
 }
 
+void RequestQueue::set_tenant_limit(size_t requests) {
+  const std::lock_guard lock(mutex_);
+  tenant_limit_ = requests;
+}
+
 RequestQueue::Push RequestQueue::admission(size_t waiting, size_t of_tenant) const {
   return closed_                      ? Push::kClosed
          : waiting >= limit_          ? Push::kFull

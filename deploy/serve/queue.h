@@ -129,6 +129,8 @@ class RequestQueue {
   explicit RequestQueue(size_t limit) : RequestQueue(limit, limit) {}
   RequestQueue(size_t limit, size_t tenant_limit) : limit_(limit), tenant_limit_(tenant_limit) {}
 
+  void set_tenant_limit(size_t requests);
+
   enum class Push { kAccepted, kFull, kTenantFull, kClosed };
   Push push(std::shared_ptr<const GenerationRequest> request);
   Push would_push(const std::string& tenant) const;  // what push() would return now
@@ -166,8 +168,9 @@ class RequestQueue {
   Push admission(size_t waiting, size_t of_tenant) const;
   void raise_to_minimum(Tenant& tenant) const;
 
-  const size_t limit_, tenant_limit_;
+  const size_t limit_;
   mutable std::mutex mutex_;
+  size_t tenant_limit_;
   std::condition_variable ready_;
   std::map<std::string, Tenant> tenants_;  // one per API key; none is removed
   const Tenant* last_ = nullptr;           // the tenant of the answer taken last

@@ -174,12 +174,12 @@ Json chunk_choice(const ReplyFrame& frame, size_t choice) {
   return out;
 }
 
-Json model_json(const ModelCard& card) {
-  return {{"id", card.name},
+Json model_json(const ModelCard& card, const std::string& name) {
+  return {{"id", name},
           {"object", "model"},
           {"created", card.created},
           {"owned_by", "specdec"},
-          {"root", card.name},
+          {"root", card.names.front()},
           {"parent", nullptr},
           {"max_model_len", card.max_context},
           {"specdec",
@@ -297,9 +297,11 @@ std::string error_event(const ApiError& error, const std::string& request_id) {
 std::string done_event() { return "data: [DONE]\n\n"; }
 
 std::string model_list(const ModelCard& card) {
-  return dump({{"object", "list"}, {"data", Json::array({model_json(card)})}});
+  Json models = Json::array();
+  for (const std::string& name : card.names) models.push_back(model_json(card, name));
+  return dump({{"object", "list"}, {"data", models}});
 }
 
-std::string model_object(const ModelCard& card) { return dump(model_json(card)); }
+std::string model_object(const ModelCard& card, const std::string& name) { return dump(model_json(card, name)); }
 
 }  // namespace specdec::deploy

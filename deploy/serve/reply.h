@@ -2,6 +2,7 @@
 // vLLM's names for the speculation figures. Pure functions of the channel's events.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -78,10 +79,12 @@ std::string done_event();
 
 // A model as GET /v1/models and /v1/models/{id} return it.
 struct ModelCard {
-  std::string name, target, draft, package;  // fingerprints and package digest, "" = none
+  std::vector<std::string> names;      // replies carry the first one, requests may have any
+  std::string target, draft, package;  // fingerprints and package digest, "" = none
   int64_t created = 0, max_context = 0;
+  bool has(const std::string& name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
 };
 std::string model_list(const ModelCard& card);
-std::string model_object(const ModelCard& card);
+std::string model_object(const ModelCard& card, const std::string& name);
 
 }  // namespace specdec::deploy

@@ -20,6 +20,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int64_t kBrokenAfter = 32;  // sequences that failed in a row
+constexpr size_t kMostNameBytes = 256;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 
 void check(const ServeOptions& o) {
@@ -39,24 +40,33 @@ void check(const ServeOptions& o) {
   range("--record-rejects", o.record_rejects, 0, 1);
   range("--cache", static_cast<double>(o.cache_mib), 0, 1 << 30);
   range("--record-quota", static_cast<double>(o.record_quota_mib), 0, 1 << 30);
+  if (o.tls_cert.empty() != o.tls_key.empty())
+    throw Error(ErrorKind::kUsage, o.tls_key.empty() ? "--tls-cert: give its private key, too: --tls-key FILE"
+                                                     : "--tls-key: give its certificate, too: --tls-cert FILE");
+  for (const std::string& name : o.model_names) {
+    const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+    if (name.empty() || name.size() > kMostNameBytes || control)
+      throw Error(ErrorKind::kUsage, "--served-model-name: expected names of 1 to " + std::to_string(kMostNameBytes) +
+                                         " bytes without control characters, found one of " +
+                                         std::to_string(name.size()) + " bytes");
+  }
 }
 
 // By default one tenant may fill half of the queue, so that its burst leaves the other half to the others. A single
 // tenant has the whole queue.
-size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
+size_t tenant_queue(const ServeOptions& o, bool several_tenants) {
   if (o.tenant_queue > 0) return static_cast<size_t>(o.tenant_queue);
-  return static_cast<size_t>(keys.tenants() > 1 ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
-}
-
-// Returns the bytes that one tenant's requests may hold: half of all bytes if there are several tenants.
-size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) {
-  return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes;
+  return static_cast<size_t>(several_tenants ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
 }
 
 AllowedHosts allowed_hosts(const ServeOptions& o) {
   std::vector<std::string> names = o.allowed_hosts;
   names.push_back(o.host);
-  return AllowedHosts(names);
+  return AllowedHosts(names, o.allowed_origins);
+}
+
+std::shared_ptr<const ApiKeys> load_keys(const ServeOptions& o) {
+  return std::make_shared<const ApiKeys>(o.api_key_file.empty() ? ApiKeys() : ApiKeys::load(o.api_key_file));
 }
 
 // Raises the limit of open files to one per connection plus some for files.
@@ -72,19 +82,32 @@ void raise_descriptor_limit(size_t connections) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
+  Impl(const ServeOptions& o, const ServeLimits& l, const Clock& c, const std::shared_ptr<const ApiKeys>& keys)
       : options(o),
-        tenants(keys.tenants()),
+        limits(l),
         clock(c),
-        gate(keys.tenants() > 1 ? LiveGate::kConversations / 2 : LiveGate::kConversations),
-        queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)),
-        budget(limits.held_bytes, tenant_bytes(limits, keys)),
-        api({std::move(keys), allowed_hosts(o), queue, budget}, limits, metrics, clock,
+        queue(static_cast<size_t>(o.queue_limit)),
+        budget(limits.held_bytes, limits.held_bytes),
+        api({keys, allowed_hosts(o), queue, budget}, limits, metrics, clock,
             {[this] { return running_sequences(); }, [this] { return http.connections(); },
              [this] { return broken.load(); }, [this] { return serving_draft(); },
              [this](const std::string& serving) { return read_gate(serving); }}),
         admin([this] { drain_asked.store(true); }),
-        http(limits) {}
+        http(limits) {
+    if (!o.tls_cert.empty()) identity.emplace(o.tls_cert, o.tls_key);
+    share_among_tenants(*keys);
+  }
+
+  // Sets what one tenant may have of all that is bounded.
+  void share_among_tenants(const ApiKeys& keys) {
+    several_tenants = keys.tenants() > 1;
+    gate.set_limit_of_one_tenant(several_tenants ? LiveGate::kConversations / 2 : LiveGate::kConversations);
+    queue.set_tenant_limit(tenant_queue(options, several_tenants));
+    budget.set_limit_of_one_party(several_tenants ? limits.held_bytes / 2 : limits.held_bytes);
+    if (DraftControl* const d = drafts.load()) d->set_several_tenants(several_tenants);
+  }
+
+  void reload();
 
   std::optional<std::string> serving_draft() const {
     const DraftControl* d = drafts.load();
@@ -102,7 +125,8 @@ struct Server::Impl {
   }
 
   ServeOptions options;
-  const size_t tenants;
+  const ServeLimits limits;
+  bool several_tenants = false;
   const Clock& clock;
   Metrics metrics;
   LiveGate gate;
@@ -113,17 +137,19 @@ struct Server::Impl {
   std::atomic<DraftControl*> drafts{nullptr};
   Api api;
   AdminApi admin;
+  std::optional<TlsIdentity> identity;  // of the public listener; none: plain HTTP
   HttpServer http;
   int port = 0;
 };
 
 Server::Server(const ServeOptions& options, const ServeLimits& limits, const Clock& clock) {
   check(options);
-  ApiKeys keys = options.api_key_file.empty() ? ApiKeys() : ApiKeys::load(options.api_key_file);
-  check_exposure(options.host, keys);
+  const std::shared_ptr<const ApiKeys> keys = load_keys(options);
+  check_exposure(options.host, *keys);
   raise_descriptor_limit(limits.connections + limits.admin_connections);
-  impl_ = std::make_unique<Impl>(options, limits, clock, std::move(keys));
-  impl_->port = impl_->http.listen(options.host, options.port, impl_->api);
+  impl_ = std::make_unique<Impl>(options, limits, clock, keys);
+  impl_->port =
+      impl_->http.listen(options.host, options.port, impl_->api, impl_->identity ? &*impl_->identity : nullptr);
   if (!options.admin_socket.empty()) impl_->http.listen_unix(options.admin_socket, impl_->admin);
   impl_->http.start();
 }
@@ -132,16 +158,34 @@ Server::~Server() = default;
 
 int Server::port() const { return impl_->port; }
 
-size_t Server::tenants() const { return impl_->tenants; }
-
 std::string Server::address() const {
   const std::string& host = impl_->options.host;
-  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
-         std::to_string(impl_->port);
+  return (impl_->identity ? "https://" : "http://") + (host.find(':') == std::string::npos ? host : "[" + host + "]") +
+         ":" + std::to_string(impl_->port);
 }
 
-void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked,
-                 const std::function<void()>& on_ready, DraftControl* drafts) {
+// Reads the files of keys and TLS again. Each of the two is replaced as a whole or stays as it was.
+void Server::Impl::reload() {
+  if (options.api_key_file.empty() && !identity)
+    return log(LogLevel::kWarn, "reload: there is nothing to read again, without --api-key-file and --tls-cert");
+  const auto attempt = [](const std::string& what, const std::function<void()>& read) {
+    try {
+      read();
+      log(LogLevel::kInfo, "reload: " + what + ": the new content is in force");
+    } catch (const std::exception& e) {
+      log(LogLevel::kError, "reload: " + what + ": the old content stays in force: " + e.what());
+    }
+  };
+  if (!options.api_key_file.empty())
+    attempt("--api-key-file", [this] {
+      const std::shared_ptr<const ApiKeys> keys = load_keys(options);
+      api.set_keys(keys);
+      share_among_tenants(*keys);
+    });
+  if (identity) attempt("--tls-cert, --tls-key", [this] { identity->reload(); });
+}
+
+void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks, DraftControl* drafts) {
   Impl& s = *impl_;
   RecorderOptions records;
   records.record_dir = s.options.record_dir;
@@ -162,6 +206,7 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   });
   s.scheduler.store(&scheduler);
   s.drafts.store(drafts);
+  if (drafts) drafts->set_several_tenants(s.several_tenants);
   s.admin.set_drafts(drafts);
   s.api.set_ready(std::move(model));
   std::atomic<bool> engine_done{false};
@@ -169,9 +214,12 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
     scheduler.run();
     engine_done.store(true);
   });
-  if (on_ready) on_ready();
+  if (hooks.on_ready) hooks.on_ready();
   const auto failing = [&] { return scheduler.failures_in_a_row() >= kBrokenAfter; };
-  while (!stop_asked() && !s.drain_asked.load() && !failing()) std::this_thread::sleep_for(kPoll);
+  while (!hooks.stop_asked() && !s.drain_asked.load() && !failing()) {
+    if (hooks.reload_asked && hooks.reload_asked()) s.reload();
+    std::this_thread::sleep_for(kPoll);
+  }
 
   s.broken.store(failing());
   s.api.set_draining();

@@ -1,6 +1,6 @@
 // The whole server except the model: listeners, queue, engine thread, records. Its life:
-//   Server server(options, limits, clock);      // reads keys, binds ports; /health answers, /ready returns 503
-//   server.run(model, runner, stop_asked);      // ready, serves, drains; returns when done
+//   Server server(options, limits, clock);  // reads keys and certificate, binds ports; /health answers, /ready gives
+//   503 server.run(model, runner, hooks);       // ready, serves, drains; returns when done
 #pragma once
 
 #include <functional>
@@ -15,24 +15,28 @@
 
 namespace specdec::deploy {
 
+struct ServerHooks {
+  std::function<bool()> stop_asked;         // called repeatedly; must not be empty
+  std::function<void()> on_ready = {};      // called once requests are accepted
+  std::function<bool()> reload_asked = {};  // called repeatedly: have the files of keys and TLS to be read again now?
+};
+
 class Server {
  public:
   // Throws Error(kUsage) for options out of range and for a host that other machines can reach without keys, kConfig
-  // for a bad key file, kIo for a port in use.
+  // for a bad file of keys or TLS, kIo for a port in use.
   Server(const ServeOptions& options, const ServeLimits& limits, const Clock& clock);
   ~Server();
 
   int port() const;             // the one bound, also if port 0 was given
-  size_t tenants() const;       // distinct names in the key file; 0: no keys
   std::string address() const;  // "http://127.0.0.1:8000"
 
-  // Serves until stop_asked() is true or a drain is requested on the admin socket, then drains: accepts no new
-  // connections or requests, continues the accepted ones for up to drain_seconds, and publishes the records. `on_ready`
-  // is called once requests are accepted. `drafts` carries out the orders of /admin/draft; if it is null, that route
-  // returns 503. Throws Error(kDevice) if the runner failed so many times in a row that the requests cannot be the
-  // cause.
-  void run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked,
-           const std::function<void()>& on_ready = {}, DraftControl* drafts = nullptr);
+  // Serves until a stop is asked for or a drain is requested on the admin socket, then drains: accepts no new
+  // connections or requests, continues the accepted ones for up to drain_seconds, and publishes the records. When a
+  // reload is asked for, a file that cannot be used is logged, and what was read before stays in force. `drafts`
+  // carries out the orders of /admin/draft; if it is null, that route returns 503. Throws Error(kDevice) if the runner
+  // failed so many times in a row that the requests cannot be the cause.
+  void run(ServedModel model, StepRunner& runner, const ServerHooks& hooks, DraftControl* drafts = nullptr);
 
  private:
   struct Impl;

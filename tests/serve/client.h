@@ -47,7 +47,7 @@ class Client {
     connected_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     limit_waiting();
   }
-  ~Client() { close(); }
+  virtual ~Client() { close(); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -63,7 +63,7 @@ class Client {
   }
   bool send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
-      const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      const ssize_t n = put(bytes.data() + at, bytes.size() - at);
       if (n <= 0) return false;
       at += static_cast<size_t>(n);
     }
@@ -112,6 +112,12 @@ class Client {
     return r;
   }
 
+ protected:
+  int fd() const { return fd_; }
+  // Like send(2) and recv(2).
+  virtual ssize_t put(const char* bytes, size_t count) { return ::send(fd_, bytes, count, MSG_NOSIGNAL); }
+  virtual ssize_t take(char* room, size_t count) { return ::recv(fd_, room, count, 0); }
+
  private:
   // Limits each wait for data to 20 s, so that a server that never answers makes the test fail instead of hang.
   void limit_waiting() {
@@ -120,7 +126,7 @@ class Client {
   }
   bool fill() {
     char block[65536];
-    const ssize_t n = ::recv(fd_, block, sizeof block, 0);
+    const ssize_t n = take(block, sizeof block);
     EXPECT_FALSE(n < 0 && errno == EAGAIN) << "the server did not answer in 20 s";
     if (n <= 0) return false;
     buffer_.append(block, static_cast<size_t>(n));

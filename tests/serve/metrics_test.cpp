@@ -56,7 +56,7 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
 
 TEST(Metrics, CountsWhatTheContractDefines) {
   Metrics m;
-  m.set_info({"toy", "target-fp", "draft-fp", ""});
+  m.set_info({{"toy"}, "target-fp", "draft-fp", ""});
   m.step(step(3, 1, {0.5, 0.25}));  // reaches positions 0 and 1, accepts position 0
   m.step(step(2, 2, {0.75, 1.0}));  // reaches and accepts both
   m.step(step(1, 0, {0.125}));
@@ -165,7 +165,7 @@ TEST(Metrics, DraftsThatAreGoneAreForgotten) {
 // Every metric that the dashboard reads by name is exported.
 TEST(Metrics, TheDashboardAsksForWhatThereIs) {
   Metrics m;
-  m.set_info({"toy", "target-fp", "draft-fp", ""});
+  m.set_info({{"toy"}, "target-fp", "draft-fp", ""});
   StepResult r = step(2, 1, {0.5, 0.25});
   r.draft = "one";
   r.shadow = "two";

@@ -413,8 +413,7 @@ TEST(Protocol, TokenizeTakesAPromptOrMessages) {
   EXPECT_EQ(param(R"({"prompt":"a","return_token_strs":"x"})"), "return_token_strs");
   EXPECT_EQ(param(R"({"messages":[]})"), "messages");
   const std::string messages = R"({"messages":[{"role":"user","content":"a"}],)";
-  for (const char* field : {"documents", "functions"})
-    EXPECT_EQ(param(messages + "\"" + field + R"(":[{}]})"), field);
+  for (const char* field : {"documents", "functions"}) EXPECT_EQ(param(messages + "\"" + field + R"(":[{}]})"), field);
   EXPECT_EQ(param(messages + R"("tools":[{}]})"), "tools[0].type");
   EXPECT_EQ(param(messages + R"("continue_final_message":true})"), "continue_final_message");
   EXPECT_EQ(param(messages + R"("chat_template":"x"})"), "chat_template");

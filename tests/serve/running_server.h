@@ -31,7 +31,7 @@ struct Running {
     setup.options.port = 0;
     server.emplace(setup.options, setup.limits, clock);
     port = server->port();
-    model.card = {"tiny", std::string(64, 'a'), std::string(64, 'b'), "", 1700000000, setup.max_context};
+    model.card = {{"tiny"}, std::string(64, 'a'), std::string(64, 'b'), "", 1700000000, setup.max_context};
     model.tokenizer = &byte_tokenizer();
     model.chat_template = setup.chat ? &chat_template : nullptr;
     model.eos_ids = {kEos};
@@ -42,7 +42,9 @@ struct Running {
     std::atomic<bool> ready{false};
     main = std::thread([this, &ready] {
       try {
-        server->run(model, runner, [this] { return stop.load(); }, [&ready] { ready.store(true); });
+        server->run(model, runner,
+                    {[this] { return stop.load(); }, [&ready] { ready.store(true); },
+                     [this] { return reload.exchange(false); }});
       } catch (const Error& e) {
         failure.emplace(e);
       }
@@ -76,7 +78,7 @@ struct Running {
   ServedModel model;
   std::optional<Server> server;
   int port = 0;
-  std::atomic<bool> stop{false};
+  std::atomic<bool> stop{false}, reload{false};
   std::thread main;
   std::optional<Error> failure;
 };

@@ -198,8 +198,8 @@ TEST(Server, ChatNeedsATemplate) {
   EXPECT_EQ(Json::parse(r.body)["error"]["param"], "messages");
 }
 
-// Tries every route with no key, a wrong key and a right key: only /health and /ready are open, whatever the method or
-// the route.
+// Tries every route with no key, a wrong key and a right key: only /health, /ready and /ping are open, whatever the
+// method or the route.
 TEST(Server, AuthMatrix) {
   const Scratch dir;
   put(dir / "keys", "right-key-1 alice\nright-key-2\n");
@@ -211,6 +211,10 @@ TEST(Server, AuthMatrix) {
                                                            {"GET /ready", 200},
                                                            {"GET /metrics", 200},
                                                            {"GET /gate", 200},
+                                                           {"GET /ping", 200},
+                                                           {"POST /ping", 200},
+                                                           {"GET /version", 200},
+                                                           {"POST /version", 405},
                                                            {"GET /dashboard", 200},
                                                            {"GET /v1/models", 200},
                                                            {"GET /v1/models/tiny", 200},
@@ -234,7 +238,7 @@ TEST(Server, AuthMatrix) {
       Client c(s.port);
       c.send(route + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + auth +
              (route[0] == 'P' ? "Content-Length: 2\r\n\r\n{}" : "\r\n"));
-      const bool open = route == "GET /health" || route == "GET /ready",
+      const bool open = route == "GET /health" || route == "GET /ready" || route.ends_with(" /ping"),
                  right = auth.find("right") != std::string::npos || auth.find("Basic") != std::string::npos;
       const Response r = c.read(route.starts_with("HEAD"));
       EXPECT_EQ(r.status, open || right ? with_key : 401) << route << " " << auth;

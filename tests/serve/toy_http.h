@@ -130,8 +130,8 @@ inline ServeLimits small_limits() {
 }
 
 struct Http {
-  explicit Http(ServeLimits limits = small_limits()) : server(limits) {
-    port = server.listen("127.0.0.1", 0, handler);
+  explicit Http(ServeLimits limits = small_limits(), const TlsIdentity* identity = nullptr) : server(limits) {
+    port = server.listen("127.0.0.1", 0, handler, identity);
     server.start();
   }
   ToyHandler handler;

@@ -78,7 +78,7 @@ class DraftSwap final : public DraftControl {
   void set_loader(std::function<NamedDraft(const std::string& name)> load);
 
   // Limits how many of the scored conversations may come from one tenant.
-  void share_among_tenants(size_t of_one_tenant = kScored / 2);
+  void share_among_tenants(size_t of_one_tenant);
 
   // Engine thread. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as long as
   // the shares do not change.
@@ -91,6 +91,7 @@ class DraftSwap final : public DraftControl {
 
   std::string serving() const override;
   Json status() const override;
+  void set_several_tenants(bool several) override { share_among_tenants(several ? kScored / 2 : kScored); }
   void order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) override;
 
  private:

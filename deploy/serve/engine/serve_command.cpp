@@ -20,14 +20,14 @@ namespace {
 
 constexpr int kMaxK = 32;  // the maximum of --max-k; a report may contain more
 
-// Returns the name in /v1/models. A packaged model ("store/sha256-…/target") is named after the model that was
+// Returns the names in /v1/models. A packaged model ("store/sha256-…/target") is named after the model that was
 // packaged.
-std::string served_name(const ServeOptions& options, const LoadedPair& pair,
-                        const std::optional<ValidationReport>& report) {
-  if (!options.model_name.empty()) return options.model_name;
-  if (pair.package_digest.empty()) return model_name(pair.target_dir);
+std::vector<std::string> served_names(const ServeOptions& options, const LoadedPair& pair,
+                                      const std::optional<ValidationReport>& report) {
+  if (!options.model_names.empty()) return options.model_names;
+  if (pair.package_digest.empty()) return {model_name(pair.target_dir)};
   const std::string packaged = report && !report->target_path.empty() ? model_name(report->target_path) : "";
-  return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
+  return {packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged};
 }
 
 // Returns the package's gate report; none if the user gave another draft, because the report did not judge that pair.
@@ -147,14 +147,12 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
     draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id,
              decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
-  StepperRunnerOptions stepping = stepping_of(options, report);
-  stepping.several_tenants = server->tenants() > 1;
-  StepperRunner runner(*target, std::move(draft), stepping, clock);
+  StepperRunner runner(*target, std::move(draft), stepping_of(options, report), clock);
   if (options.speculation.k != 0)
     runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
 
   ServedModel model;
-  model.card.name = served_name(options, pair, report);
+  model.card.names = served_names(options, pair, report);
   model.card.target = fingerprint_model(pair.target_dir).id;
   model.card.draft = draft_id;
   model.card.package = pair.package_digest;
@@ -174,8 +172,9 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;
-  server->run(
-      std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); }, &runner.drafts());
+  server->run(std::move(model), runner,
+              {hooks.stop_asked, [&] { note("listening on " + server->address()); }, hooks.reload_asked},
+              &runner.drafts());
   return {};
 }
 

@@ -12,7 +12,8 @@ namespace specdec::deploy {
 struct ServeHooks {
   // Takes the memory plan, warnings and "listening on …", one line each. May be empty.
   std::function<void(const std::string&)> on_note;
-  std::function<bool()> stop_asked;  // called repeatedly; must not be empty
+  std::function<bool()> stop_asked;         // called repeatedly; must not be empty
+  std::function<bool()> reload_asked = {};  // as in ServerHooks
 };
 
 struct ServeOutcome {

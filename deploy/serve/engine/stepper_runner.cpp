@@ -51,9 +51,7 @@ StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, Step
       clock_(clock),
       target_(target, {clock, target_seconds_}),
       drafts_(target, std::move(draft), options_.prior_overlap, costs_, {clock, draft_seconds_}),
-      stepper_(target_, nullptr, &costs_, &clock) {
-  if (options_.several_tenants) drafts_.share_among_tenants();
-}
+      stepper_(target_, nullptr, &costs_, &clock) {}
 
 StepperRunner::~StepperRunner() = default;
 

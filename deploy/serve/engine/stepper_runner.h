@@ -23,8 +23,6 @@ struct StepperRunnerOptions {
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
   int text_max_k = 0;                             // for suffix drafts; 0: as in `speculation`
   bool coupled_seeds = true;                      // seeded sequences use the coupled rule, whatever `speculation` says
-  // If true, at most half of the conversations that score a draft on trial may come from one tenant.
-  bool several_tenants = false;
 };
 
 class StepperRunner final : public StepRunner {

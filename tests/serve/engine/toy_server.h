@@ -62,14 +62,15 @@ class ToyServer {
     limits.n = static_cast<int64_t>(limits.choices);  // allows as many answers per request as possible
     server_.emplace(serve, limits, clock_);
     ServedModel model;
-    model.card.name = "toy";
+    model.card.names = {"toy"};
     model.tokenizer = &toy_tokenizer();
     model.eos_ids = {kToyEos};
     model.vocab_size = kToyVocab;
     model.max_context = model.card.max_context = 64;
     std::atomic<bool> ready{false};
     thread_ = std::thread([this, &ready, model] {
-      server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }, &runner_.drafts());
+      server_->run(model, runner_, {[this] { return stop_.load(); }, [&ready] { ready.store(true); }},
+                   &runner_.drafts());
     });
     while (!ready.load()) std::this_thread::yield();
   }
