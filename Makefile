@@ -1,4 +1,4 @@
-# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist: each target installs what is missing, builds and runs on its own.
+# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist | deb | image: each target installs what is missing, builds and runs on its own.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -6,7 +6,7 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build test fast format tidy demo dist asan tsan fuzz nightly clean help
+.PHONY: setup build test fast format tidy demo dist deb image asan tsan fuzz nightly clean help
 help:
 	@sed -n '1p' Makefile
 
@@ -43,6 +43,15 @@ demo: build
 # Python venv with torch.
 dist: build
 	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip
+
+# Makes dist/specdec_VERSION-1_ARCHITECTURE.deb.
+deb: build
+	@$(ENV) && cd $(BUILD) && cpack -G DEB -B deb > deb.log || { cat deb.log; exit 1; }
+	@mkdir -p dist && cp $(BUILD)/deb/*.deb dist/
+
+# Makes the container image specdec:VERSION; DEVICE=cuda makes specdec:VERSION-cuda.
+image:
+	docker build --tag specdec:$$(cat VERSION)$(if $(DEVICE),-$(DEVICE)) --build-arg DEVICE=$(or $(DEVICE),cpu) .
 
 asan tsan:
 	@$(MAKE) --no-print-directory fast PRESET=$@

@@ -67,7 +67,12 @@ void add_loop(Cli& cli);
 void add_init(Cli& cli);
 void add_demo(Cli& cli);
 void add_doctor(Cli& cli);
+void add_help(Cli& cli);
 void add_completion(Cli& cli);
+void add_manual(Cli& cli);
+
+// Declares the flags of the program itself and all commands, and names their values.
+void declare_commands(Cli& cli);
 
 // Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is
 // null, execs specdec-engine with the same arguments. Usage:

@@ -18,6 +18,7 @@
 #include "cli/mistakes.h"
 #include "cli/settings.h"
 #include "cli/stop_deadline.h"
+#include "cli/value_names.h"
 
 namespace specdec::cli {
 
@@ -110,6 +111,27 @@ bool goes_on(const std::string& command) {
 
 }  // namespace
 
+void declare_commands(Cli& cli) {
+  declare_globals(cli.app, cli.global);
+  add_generate(cli);
+  add_data(cli);
+  add_distill(cli);
+  add_validate(cli);
+  add_bench(cli);
+  add_package(cli);
+  add_serve(cli);
+  add_monitor(cli);
+  add_loop(cli);
+  add_init(cli);
+  add_demo(cli);
+  add_fetch(cli);
+  add_doctor(cli);
+  add_help(cli);
+  add_completion(cli);
+  add_manual(cli);
+  name_values(cli.app);
+}
+
 int run_program(int argc, char** argv, const EngineRunners& runners) {
   take_signals();
   CLI::App app{
@@ -118,27 +140,9 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   Global global;
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
-  declare_globals(app, global);
   Cli cli{app, global, runners, {}};
   try {
-    add_generate(cli);
-    add_data(cli);
-    add_distill(cli);
-    add_validate(cli);
-    add_bench(cli);
-    add_package(cli);
-    add_serve(cli);
-    add_monitor(cli);
-    add_loop(cli);
-    add_init(cli);
-    add_demo(cli);
-    add_fetch(cli);
-    add_doctor(cli);
-    add_completion(cli);
-    if (!global.arguments.empty() && global.arguments.front() == "help") {
-      std::fputs(help_of(app, {global.arguments.begin() + 1, global.arguments.end()}).c_str(), stdout);
-      return 0;
-    }
+    declare_commands(cli);
     refuse_mistakes(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);

@@ -6,6 +6,10 @@ install(TARGETS specdec RUNTIME DESTINATION bin)
 set_target_properties(specdec PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
 target_link_options(specdec PRIVATE -Wl,--disable-new-dtags,--gc-sections)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/cli/demo/assets/ DESTINATION share/specdec/demo)
+foreach(folder share/bash-completion share/zsh share/fish share/man lib/python3)
+  get_filename_component(parent ${folder} DIRECTORY)
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/${folder} DESTINATION ${parent} PATTERN __pycache__ EXCLUDE)
+endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/docs/dependencies.md DESTINATION share/doc/specdec)
 set(SPECDEC_INSTALLED $<TARGET_FILE:specdec>)
 if(SPECDEC_TORCH)
@@ -28,14 +32,17 @@ foreach(header CLI/CLI.hpp nlohmann/json.hpp boost/version.hpp toml++/toml.h xxh
   find_file(${variable} ${header} REQUIRED)
   list(APPEND compiled_in ${${variable}})
 endforeach()
-string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\nset(compiled_in \"${compiled_in}\")\nset(source \"${CMAKE_SOURCE_DIR}\")\nset(python \"${SPECDEC_PYTHON3}\")\n" [=[
+string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\n" [=[
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
   PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
   POST_EXCLUDE_REGEXES "/site-packages/")
 foreach(library ${found})
   file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/specdec" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES ${library})
 endforeach()
-execute_process(COMMAND ${python} ${source}/cmake/bill_of_materials.py "${CMAKE_INSTALL_PREFIX}" ${source} ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)
 ]=])
 file(GENERATE OUTPUT ${SPECDEC_INSTALL_SCRIPT} CONTENT "${SPECDEC_INSTALL_CODE}")
-install(SCRIPT ${SPECDEC_INSTALL_SCRIPT})
+install(SCRIPT ${SPECDEC_INSTALL_SCRIPT} COMPONENT bundled)
+# The bill of materials reads lib/specdec, so it comes last. DESTDIR is the place where cpack gathers the files.
+install(CODE "execute_process(COMMAND ${SPECDEC_PYTHON3} ${CMAKE_SOURCE_DIR}/cmake/bill_of_materials.py
+  \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" ${CMAKE_SOURCE_DIR} ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)")
+include(cmake/deb.cmake)

@@ -3,19 +3,19 @@ answer must name the mistake and what was meant, end with exit code 2, and leave
 
 import concurrent.futures
 import os
-import re
 import subprocess
 import tempfile
 
-from specdec_run import SPECDEC, expect, run
+from specdec_run import SPECDEC, expect, run_json
 
 
 def commands():
-    """Returns a map from the words of each command to its flags, as the completion script lists them."""
-    _, script, _ = run("completion", "bash")
+    """Returns a map from the words of each command to its flags, its own and those of the program."""
+    _, tree = run_json("help")
     found = {}
-    for words, names in re.findall(r'^    "([^"]*?) ?"\*?\) options="([^"]*)"', script, re.M):
-        found[tuple(words.split())] = [name for name in names.split() if name.startswith("--")]
+    for command in tree["commands"]:
+        names = [name for a in command["arguments"] if not a["positional"] for name in a["names"]]
+        found[tuple(command["command"].split())] = [name for name in names if name.startswith("--")]
     return found
 
 

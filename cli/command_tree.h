@@ -1,0 +1,49 @@
+// Describes every command and flag as plain data, read from the CLI11 objects that parse the command line. The help as
+// JSON, the shell completion, the manual pages and the Python package are all written from it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace CLI {
+class App;
+}
+
+namespace specdec::cli {
+
+// The files that a shell offers for a value. Of two alternatives the later one includes the earlier one.
+enum class Offer { kNone, kDirectories, kFiles };
+
+struct Argument {
+  std::vector<std::string> names;  // "--out", "-v"; a positional argument has one name without dashes
+  bool positional = false, required = false;
+  bool repeats = false;  // may be given several times, or with several values
+  bool is_list = false;  // its value is a comma list
+  std::string type;      // "flag" (no value), "integer", "number" or "text"
+  std::string value;     // name of the value, as --help shows it: "DIR", "holdout|train|all"
+  std::vector<std::string> choices = {};
+  bool only_choices = false;  // no other value than `choices` is allowed
+  Offer offer = Offer::kNone;
+  std::string help, group, default_value;
+  bool takes_value() const { return type != "flag"; }
+};
+
+struct Command {
+  std::string words;  // "data ingest"; "" for the program itself
+  std::string summary, footer;
+  std::vector<Argument> arguments;
+  std::vector<Command> commands;
+};
+
+// Lists the program and its commands in the order of --help.
+Command command_tree(const CLI::App& app);
+// Returns the command with these words, or null if there is none.
+const Command* find_command(const Command& root, const std::string& words);
+// Returns the command itself and all below it, parents first.
+std::vector<const Command*> with_subcommands(const Command& root);
+// Writes the tree as the flat list of specdec.commands/1.
+Json to_json(const Command& root);
+
+}  // namespace specdec::cli

@@ -1,0 +1,35 @@
+# `make deb` (cpack -G DEB): a Debian package of what is installed, except the bundled shared libraries, for which it
+# depends on Debian's own packages. LibTorch is in no package of Debian 12; docs/install.md says where it comes from.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME specdec)
+set(CPACK_PACKAGE_VERSION ${SPECDEC_VERSION})
+set(CPACK_PACKAGE_VENDOR specdec)
+set(CPACK_PACKAGE_CONTACT "specdec maintainers <maintainers@specdec.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "keeps the draft model of speculative decoding healthy")
+set(CPACK_PACKAGE_DESCRIPTION "specdec trains the draft of a speculative-decoding deployment from its traffic, gates it,
+packages it, serves it without changing the output, and tells when it has gone stale.
+Commands that run models need LibTorch 2.11, such as the Python wheel of torch in a
+virtual environment; the others need nothing else.")
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};specdec;Unspecified;/")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_THREADS 0)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
+  OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/deb_files.cmake)
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/deb_depends.cmake)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3, python3-venv, bash-completion")
+set(CPACK_SPECDEC_SOURCE ${CMAKE_SOURCE_DIR})
+set(CPACK_SPECDEC_BINARIES ${CMAKE_BINARY_DIR}/bin/specdec)
+set(CPACK_SPECDEC_LIBRARIES "")
+if(SPECDEC_TORCH)
+  list(APPEND CPACK_SPECDEC_BINARIES ${CMAKE_BINARY_DIR}/libexec/specdec-engine)
+  set(CPACK_SPECDEC_LIBRARIES ${SPECDEC_TORCH_ROOT}/lib)
+endif()
+include(CPack)

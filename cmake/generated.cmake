@@ -1,0 +1,21 @@
+# cmake -DPROGRAM=… -DPYTHON=… -DSOURCE=… -DOUT=… -P generated.cmake: asks the program for its completion scripts and
+# manual pages and for what the Python package is generated from, and writes them below OUT as an install tree has them.
+function(write_output file)
+  get_filename_component(folder ${OUT}/${file} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  execute_process(COMMAND ${PROGRAM} ${ARGN} OUTPUT_FILE ${OUT}/${file} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+write_output(share/bash-completion/completions/specdec completion bash)
+write_output(share/zsh/site-functions/_specdec completion zsh)
+write_output(share/fish/vendor_completions.d/specdec.fish completion fish)
+
+file(REMOVE_RECURSE ${OUT}/share/man/man1)
+execute_process(COMMAND ${PROGRAM} manual --out ${OUT}/share/man/man1 COMMAND_ERROR_IS_FATAL ANY)
+
+set(package ${OUT}/lib/python3/dist-packages/specdec)
+file(REMOVE_RECURSE ${package})
+file(GLOB modules ${SOURCE}/cli/python/specdec/*.py ${SOURCE}/cli/python/specdec/py.typed)
+file(COPY ${modules} DESTINATION ${package})
+execute_process(COMMAND ${PYTHON} ${SOURCE}/cli/python/generate.py ${PROGRAM} ${SOURCE}/docs/results.json ${package}
+  COMMAND_ERROR_IS_FATAL ANY)
+file(TOUCH ${STAMP})
