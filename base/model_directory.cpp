@@ -46,6 +46,11 @@ ResolvedModel resolve_model(const std::string& argument) {
           " differ (expected " + package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
     return model;
   }
+  // Of a URL only the scheme is shown: it may contain a password.
+  if (const size_t scheme = argument.find("://"); scheme != std::string::npos && !argument.starts_with("hf://"))
+    throw Error(ErrorKind::kUsage,
+                "MODEL: expected a local directory, a package, org/name or hf://org/name, found a URL (" +
+                    argument.substr(0, scheme) + "://…)");
   std::error_code ec;
   const fs::path local(argument);
   if (fs::exists(local, ec)) {

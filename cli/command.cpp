@@ -16,9 +16,35 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/log.h"
 #include "cli/progress_line.h"
 
 namespace specdec::cli {
+
+namespace {
+
+// Returns a check that `holds` for the number. Text that is no number passes: its conversion fails with its own
+// message.
+std::function<std::string(const std::string&)> number_check(const char* sign, double least,
+                                                            const std::function<bool(double)>& holds) {
+  return [sign, least, holds](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (end == text.c_str() || *end != '\0' || holds(value)) return "";
+    char expected[64];
+    std::snprintf(expected, sizeof expected, "expected a number %s %g, found ", sign, least);
+    return expected + text;
+  };
+}
+
+}  // namespace
+
+std::function<std::string(const std::string&)> at_least(double least) {
+  return number_check(">=", least, [least](double value) { return value >= least; });
+}
+std::function<std::string(const std::string&)> more_than(double least) {
+  return number_check(">", least, [least](double value) { return value > least; });
+}
 
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
@@ -99,9 +125,9 @@ namespace {
 // Draws the progress that the working thread reports. A second thread redraws the line while no progress is reported.
 class LiveProgress {
  public:
-  explicit LiveProgress(bool terminal)
+  LiveProgress(bool terminal, bool json)
       : line_(
-            terminal, [](const std::string& text) { std::fputs(text.c_str(), stderr), std::fflush(stderr); },
+            terminal, [this, json](const std::string& text) { json ? write_json(text) : write_text(text); },
             clock_.seconds()) {}
   ~LiveProgress() {
     ticker_ = {};
@@ -110,6 +136,7 @@ class LiveProgress {
 
   void show(const Progress& progress) {
     const std::lock_guard lock(mutex_);
+    last_ = progress;
     line_.show(progress, clock_.seconds());
     if (!ticker_.joinable()) ticker_ = std::jthread([this](const std::stop_token& stop) { tick(stop); });
   }
@@ -123,8 +150,18 @@ class LiveProgress {
     }
   }
 
+  static void write_text(const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+  void write_json(const std::string& text) const {
+    const Json progress = {{"stage", last_.stage}, {"done", last_.done}, {"total", last_.total}, {"unit", last_.unit}};
+    say(text.substr(0, text.find('\n')), LogLevel::kInfo, {{"progress", progress}});
+  }
+
   SystemClock clock_;
   std::mutex mutex_;
+  Progress last_;
   std::condition_variable_any wake_;
   ProgressLine line_;
   std::jthread ticker_;
@@ -135,8 +172,9 @@ class LiveProgress {
 ProgressFn make_progress(const Global& global) {
   if (global.verbosity < 0) return {};
   const char* term = std::getenv("TERM");
-  const bool terminal = ::isatty(2) && !(term && std::string(term) == "dumb");
-  auto live = std::make_shared<LiveProgress>(terminal);
+  const bool json = global.log_format == "json";
+  const bool terminal = !json && ::isatty(2) && !(term && std::string(term) == "dumb");
+  auto live = std::make_shared<LiveProgress>(terminal, json);
   return [live](const Progress& p) { live->show(p); };
 }
 

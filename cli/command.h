@@ -83,6 +83,10 @@ void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::
 
 // Each of these functions declares flags that several commands share, so that an option has the same name, help and
 // check everywhere.
+// Returns a check of CLI11 for a number that must be at least (or more than) `least`.
+std::function<std::string(const std::string&)> at_least(double least);
+std::function<std::string(const std::string&)> more_than(double least);
+
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
@@ -102,8 +106,8 @@ SecretUrl secret_url(const Global& global, const std::string& argument, SecretUr
 // a second call forgets all names, so that the hub is asked again.
 void install_hub(const Global& global);
 
-// Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines of text elsewhere, nothing with
-// -q.
+// Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines elsewhere (of JSON with
+// --log-format json), nothing with -q.
 ProgressFn make_progress(const Global& global);
 
 template <class Options>

@@ -20,6 +20,8 @@
 #include "data/openai_client.h"
 #include "data/regenerate.h"
 #include "data/row_parser.h"
+#include "data/shard_reader.h"
+#include "data/shard_writer.h"
 #include "data/stats.h"
 #include "net/http_client.h"
 
@@ -103,6 +105,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
       throw Error(ErrorKind::kUsage, SecretUrl(source).shown() +
                                          ": expected a file or a directory, found a URL: copy the logs to this machine "
                                          "first, such as with aws s3 cp or curl");
+  data::require_replaceable(options.out);  // before a target is downloaded
   if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;
@@ -210,6 +213,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   data::RegenerateOptions& options = flags.options;
+  data::require_replaceable(options.out);  // before a target is downloaded
   options.seed = flags.device.seed;
   if (!flags.api_key_file.empty()) {
     options.api_key = read_api_key(flags.api_key_file);
@@ -222,6 +226,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
       log(LogLevel::kWarn,
           SecretUrl(flags.target).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
   }
+  const ProgressFn progress = make_progress(global);
   std::unique_ptr<BackgroundChild> server;
   const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
   if (is_url(flags.target)) {
@@ -230,19 +235,21 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // fails before a server is started in vain
+    data::validate(options);  // these two fail before a server is started in vain
+    const data::ShardReader readable(options.data);
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());
+    if (progress) progress({"starting a server for the target", 0, 0, "", options.target});
     server = std::make_unique<BackgroundChild>(
         global.program,
-        std::vector<std::string>{"serve", "--target", options.target, "--port", "0", "--device", flags.device.device,
-                                 "--dtype", flags.device.dtype, "--threads", std::to_string(flags.device.threads),
-                                 "--max-batch", width},
+        std::vector<std::string>{"--log-format", "text", "serve", "--target", options.target, "--port", "0", "--device",
+                                 flags.device.device, "--dtype", flags.device.dtype, "--threads",
+                                 std::to_string(flags.device.threads), "--max-batch", width},
         server_log);
     options.url = server->wait_for_line("listening on ", kServerStartSeconds);
     wait_until_ready(*server, options.url);
   }
-  const data::RegenerateResult done = data::regenerate(options, make_progress(global));
+  const data::RegenerateResult done = data::regenerate(options, progress);
   if (server) {
     server->stop();
     fs::remove(server_log);

@@ -3,26 +3,56 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include "base/json.h"
-#include "base/log.h"
+#include <cstdio>
+
 #include "base/shell.h"
 
 namespace specdec::cli {
 
+namespace {
+
+// The lines of base/log.h as text ("warning: …"), and all lines as JSON.
+std::shared_ptr<spdlog::logger> logger;
+bool is_json = false;
+
+constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                                 spdlog::level::err};
+
+// Returns the members of a JSON line behind "time" and "level".
+std::string members(const std::string& message, const Json& more) {
+  Json object = {{"message", message}};
+  if (more.is_object()) object.update(more);
+  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.substr(1, text.size() - 2);
+}
+
+}  // namespace
+
+void set_log_format(const std::string& format) {
+  is_json = format == "json";
+  logger = std::make_shared<spdlog::logger>("specdec", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_level(spdlog::level::debug);
+  logger->set_pattern(is_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})" : "%^%l%$: %v");
+}
+
 void install_log(const Global& global) {
-  auto logger = std::make_shared<spdlog::logger>("specdec", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  logger->set_level(global.verbosity > 0   ? spdlog::level::debug
-                    : global.verbosity < 0 ? spdlog::level::err
-                                           : spdlog::level::info);
-  const bool json = global.log_format == "json";
-  logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})" : "%^%l%$: %v");
-  set_log_sink([logger, json](LogLevel level, const std::string& message) {
-    const std::string text =
-        json ? Json(message).dump(-1, ' ', false, Json::error_handler_t::replace) : one_line(message);
-    constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                     spdlog::level::err};
-    logger->log(kLevels[static_cast<int>(level)], "{}", text);
+  set_log_format(global.log_format);
+  const LogLevel least = global.verbosity > 0   ? LogLevel::kDebug
+                         : global.verbosity < 0 ? LogLevel::kError
+                                                : LogLevel::kInfo;
+  set_log_sink([least](LogLevel level, const std::string& message) {
+    if (level < least) return;
+    logger->log(kLevels[static_cast<int>(level)], "{}", is_json ? members(message, {}) : one_line(message));
   });
+}
+
+void say(const std::string& line, LogLevel level, const Json& more) {
+  if (is_json) {
+    logger->log(kLevels[static_cast<int>(level)], "{}", members(line, more));
+  } else {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    std::fflush(stderr);
+  }
 }
 
 }  // namespace specdec::cli

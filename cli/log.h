@@ -1,10 +1,21 @@
-// Installs the sink of base/log.h, which writes text or JSON lines to stderr.
+// Everything that this program writes to stderr: lines of text, or with --log-format json one JSON object per line,
+// {"time", "level", "message"} and for some lines more members.
 #pragma once
 
+#include "base/json.h"
+#include "base/log.h"
 #include "cli/command.h"
 
 namespace specdec::cli {
 
+// Chooses the format. The lines that say() writes before the first call are text.
+void set_log_format(const std::string& format);
+
+// Installs the sink of base/log.h, which writes the lines that the verbosity asks for.
 void install_log(const Global& global);
+
+// Writes a line of the command itself, whatever the verbosity. As text it is `line` alone; as JSON `line` is the
+// message, unless the object `more` has another one, and the line gets the other members of `more`.
+void say(const std::string& line, LogLevel level = LogLevel::kInfo, const Json& more = {});
 
 }  // namespace specdec::cli

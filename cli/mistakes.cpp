@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "cli/suggestion.h"
@@ -133,6 +134,31 @@ void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& argume
     for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
     refuse(levels, name_of(levels) + ": no command given, expected one of " + list, "");
   }
+}
+
+void refuse_empty_names(const CLI::App& app) {
+  static const std::set<std::string> kNames = {
+      "against",     "api-key-file", "baseline", "canary",     "config", "data",         "dir",
+      "directory",   "domain-rules", "draft",    "file",       "key",    "messages",     "model",
+      "holdout-src", "out",          "package",  "public-key", "record", "report",       "salt",
+      "source",      "sources",      "state",    "store",      "target", "target-files", "passphrase-file"};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_lnames().empty() ? option->get_name(true) : option->get_lnames().front();
+    if (!kNames.contains(name) || option->count() == 0) continue;
+    for (const std::string& value : option->results())
+      if (value.empty())
+        throw Error(ErrorKind::kUsage, (option->get_lnames().empty() ? "" : "--") + name +
+                                           ": found an empty name: give one, or leave it out");
+  }
+  for (const CLI::App* sub : app.get_subcommands()) refuse_empty_names(*sub);
+}
+
+std::string conversion_message(const std::string& message_of_cli11) {
+  const std::string begin = "Could not convert: ";
+  const size_t middle = message_of_cli11.find(" = ");
+  if (!message_of_cli11.starts_with(begin) || middle == std::string::npos) return message_of_cli11;
+  return message_of_cli11.substr(begin.size(), middle - begin.size()) + ": expected a number, found '" +
+         message_of_cli11.substr(middle + 3) + "'";
 }
 
 std::string help_of(const CLI::App& app, const std::vector<std::string>& words) {

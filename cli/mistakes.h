@@ -14,6 +14,13 @@ namespace specdec::cli {
 // Throws Error(kUsage) for the first word of `arguments` that should be a command or a flag of `app` but is not.
 void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments);
 
+// Throws Error(kUsage) if an option of the parsed command line that names a file, a directory or a model is given as
+// "". A script whose variable is unset gives that, and it must not mean what leaving the option out means.
+void refuse_empty_names(const CLI::App& app);
+
+// Returns the message of an option whose value could not be converted to a number.
+std::string conversion_message(const std::string& message_of_cli11);
+
 // Returns the help of the command that `words` name, such as {"data", "ingest"}; the general help without words.
 // Throws Error(kUsage) if there is no such command.
 std::string help_of(const CLI::App& app, const std::vector<std::string>& words);

@@ -13,6 +13,7 @@
 #include "base/shell.h"
 #include "base/verdict.h"
 #include "cli/command.h"
+#include "cli/log.h"
 #include "cli/monitor_baseline.h"
 #include "monitor/check.h"
 #include "monitor/machine.h"
@@ -47,7 +48,7 @@ void print_evidence(const Json& evidence) {
   for (const Json& note : evidence["notes"]) std::printf("  note: %s\n", shown(note).c_str());
   for (const Json& source : evidence["sources"]["set_aside"]) std::printf("  set aside: %s\n", shown(source).c_str());
   if (evidence.contains("first_broken_line"))
-    std::fprintf(stderr, "specdec: warning: %s\n", shown(evidence["first_broken_line"]).c_str());
+    say("specdec: warning: " + shown(evidence["first_broken_line"]), LogLevel::kWarn);
 }
 
 void print_result(const Global& global, const monitor::CheckResult& result) {
@@ -221,7 +222,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
       ->group(group);
   sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->group(group);
   sub.add_option("--budget", p.budget, "Redistillations in 7 days")
       ->capture_default_str()
@@ -229,7 +230,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
       ->group(group);
   sub.add_option("--redistil-gpu-hours", p.gpu_hours,
                  "GPU hours of one redistillation; the savings have to repay them within --horizon")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->group(group);
   add_time(sub, "--horizon", {p.horizon_days, 86400}, "Time in which it has to come back", "14d")->group(group);
   sub.add_option("--gpus", p.gpus, "Number of GPUs that serve --tokens-per-second")
@@ -237,10 +238,10 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
       ->check(CLI::Range(1, 1000000))
       ->group(group);
   sub.add_option("--tokens-per-second", p.tokens_per_second, "Throughput of the deployment under load, today")
-      ->check(CLI::PositiveNumber)
+      ->check(more_than(0))
       ->group(group);
   sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(more_than(0))
       ->group(group);
 }
 
@@ -341,7 +342,7 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
   sub.add_option("--state", state, "The monitor's memory (SQLite file, created if it is missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day,
                  "Volume of the traffic; with --false-alarm-every it sets the alarm level")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   add_time(sub, "--false-alarm-every", {o.false_alarm_every_days, 86400},
            "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
   sub.add_option("--model", o.model, "model_name whose counters to read, if a page or a Prometheus server has several");

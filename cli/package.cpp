@@ -8,12 +8,12 @@
 #include <memory>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/model_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/shell.h"
 #include "base/verdict.h"
 #include "cli/command.h"
+#include "cli/log.h"
 #include "cli/package.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
@@ -42,8 +42,8 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
   else if (outcome.exit_code == 0)
     std::printf("%s\n", text.c_str());
   if (outcome.exit_code != 0)
-    std::fprintf(stderr, "specdec: %s%s\n", outcome.reason.c_str(),
-                 outcome.next.empty() ? "" : ("; next: " + outcome.next).c_str());
+    say("specdec: " + outcome.reason + (outcome.next.empty() ? "" : "; next: " + outcome.next), LogLevel::kError,
+        {{"exit_code", outcome.exit_code}});
   return outcome.exit_code;
 }
 
@@ -64,6 +64,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   require_flags(
       {{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
+  deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;
   const ResolvedModel target = resolve_model(flags.target), draft = resolve_model(flags.draft);

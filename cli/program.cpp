@@ -9,11 +9,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "base/progress.h"
 #include "base/reload_request.h"
 #include "base/shell.h"
 #include "base/version.h"
+#include "cli/error_report.h"
 #include "cli/log.h"
 #include "cli/mistakes.h"
 #include "cli/settings.h"
@@ -71,13 +70,6 @@ std::string own_path() {
   return ec ? std::string("specdec") : path.string();
 }
 
-// Prints the error as one line on stderr, whatever the message contains, and returns its exit code. This last line
-// names the file or key and the reason.
-int report_error(const Error& error) {
-  std::fprintf(stderr, "specdec: error: %s\n", one_line(error.what()).c_str());
-  return error.kind() == ErrorKind::kNetwork && stop_requested() ? stop_exit_code() : exit_code(error.kind());
-}
-
 void declare_globals(CLI::App& app, Global& global) {
   app.add_option("--config", global.config_file, "TOML file with settings; SPECDEC_* variables and flags override it");
   app.add_flag("--json", global.json, "One JSON object on stdout");
@@ -93,12 +85,18 @@ void declare_globals(CLI::App& app, Global& global) {
   app.failure_message(CLI::FailureMessage::simple);
 }
 
-// Returns the command as parsed, for example "data regenerate".
-std::string chosen_command(const CLI::App& app) {
+// Returns the command that the arguments name, for example "data regenerate". It also knows the command of a line that
+// cannot be parsed.
+std::string command_of(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::string name;
-  for (const CLI::App* level = &app; !level->get_subcommands().empty();
-       name += (name.empty() ? "" : " ") + level->get_name())
-    level = level->get_subcommands().front();
+  const CLI::App* level = &app;
+  for (const std::string& word : arguments)
+    for (const CLI::App* sub : level->get_subcommands({}))
+      if (!word.empty() && sub->check_name(word)) {
+        name += (name.empty() ? "" : " ") + sub->get_name();
+        level = sub;
+        break;
+      }
   return name;
 }
 
@@ -140,30 +138,38 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   Global global;
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
+  read_report_format(global);
   Cli cli{app, global, runners, {}};
+  std::string command;
+  const auto failed = [&](ErrorKind kind, const std::string& message) {
+    return report_error(Error(kind, message), global, command);
+  };
   try {
     declare_commands(cli);
+    command = command_of(app, global.arguments);
     refuse_mistakes(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
-    if (goes_on(chosen_command(app))) set_stop_resumes();
-    take_hangups(chosen_command(app) == "serve");
+    refuse_empty_names(app);
+    if (goes_on(command)) set_stop_resumes();
+    take_hangups(command == "serve");
     install_log(global);
+    prepare_stop_report(global, command);
     install_hub(global);
     return cli.selected ? cli.selected() : 2;
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& e) {
-    const std::string command = chosen_command(app), hint = command.empty() ? "" : " " + command;
-    return report_error(Error(ErrorKind::kUsage, std::string(e.what()) + " (see specdec" + hint + " --help)"));
+    return failed(ErrorKind::kUsage,
+                  conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
   } catch (const Error& e) {
-    return report_error(e);
+    return report_error(e, global, command);
   } catch (const std::bad_alloc&) {
-    return report_error(Error(ErrorKind::kDevice, "out of memory"));
+    return failed(ErrorKind::kDevice, "out of memory");
   } catch (const std::filesystem::filesystem_error& e) {
-    return report_error(Error(ErrorKind::kIo, e.path1().string() + ": " + e.code().message()));
+    return failed(ErrorKind::kIo, e.path1().string() + ": " + e.code().message());
   } catch (const std::exception& e) {
-    return report_error(Error(ErrorKind::kInternal, e.what()));
+    return failed(ErrorKind::kInternal, e.what());
   }
 }
 

@@ -54,7 +54,8 @@ void ProgressLine::put(double now) {
   const Progress& p = last_;
   std::string line = p.stage;
   if (p.total > 0 || p.done > 0)
-    line += "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
+    line += "  " + number(finished() ? p.done : std::floor(p.done)) + (p.total > 0 ? " / " + number(p.total) : "") +
+            " " + p.unit;
   if (finished())
     line += "  in " + readable_duration(elapsed);
   else if (p.total > 0 && p.done > 0)

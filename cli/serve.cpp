@@ -74,6 +74,7 @@ void add_capacity_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->capture_default_str()
       ->group("Capacity");
   app.add_option("--drain-seconds", options.drain_seconds, "Time that accepted requests have to finish after SIGTERM")
+      ->check(at_least(0))
       ->capture_default_str()
       ->group("Capacity");
 }

@@ -17,12 +17,22 @@ std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
 
-void say(const char* text) { [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text, std::strlen(text)); }
+// The reports after SIGINT and after any other signal. They are made before a signal can use them.
+StopReport of_interrupt, of_others;
+
+std::string message() {
+  return std::string("stopped by a signal, in the middle of its work") +
+         (resumes ? ": the same command goes on from what was saved" : "");
+}
+
+void put(int file, const std::string& text) {
+  [[maybe_unused]] const ssize_t ignored = ::write(file, text.data(), text.size());
+}
 
 void end_process(int) {
-  say(resumes ? "\nspecdec: error: stopped by a signal, in the middle of its work: the same command goes on from what "
-                "was saved\n"
-              : "\nspecdec: error: stopped by a signal, in the middle of its work\n");
+  const StopReport& report = signal_number == SIGINT ? of_interrupt : of_others;
+  put(STDOUT_FILENO, report.to_stdout);
+  put(STDERR_FILENO, report.to_stderr);
   ::_exit(stop_exit_code());
 }
 
@@ -41,6 +51,11 @@ void set_stop_seconds(unsigned seconds) {
 }
 
 void set_stop_resumes() { resumes = true; }
+
+void set_stop_report(const std::function<StopReport(int exit_code, const std::string& message)>& make) {
+  of_interrupt = make(resumes ? 75 : 128 + SIGINT, message());
+  of_others = make(resumes ? 75 : 128 + SIGTERM, message());
+}
 
 int stop_exit_code() { return resumes ? 75 : 128 + signal_number; }
 

@@ -3,6 +3,9 @@
 // published by a rename, so the process may be killed at any moment.
 #pragma once
 
+#include <functional>
+#include <string>
+
 namespace specdec::cli {
 
 // Must be longer than any work that does not check stop_requested(), and shorter than the usual grace period
@@ -21,5 +24,14 @@ void set_stop_seconds(unsigned seconds);
 // stop_exit_code() is 128 + the signal, or 75 if set_stop_resumes() declared that the same command resumes the work.
 void set_stop_resumes();
 int stop_exit_code();
+
+// What the process prints when it is ended.
+struct StopReport {
+  std::string to_stderr, to_stdout;
+};
+// Chooses the report. `make` is called at once, for the exit code of each signal and the message that belongs to it,
+// because a signal handler cannot make text. Without this call nothing is printed. To be called after
+// set_stop_resumes().
+void set_stop_report(const std::function<StopReport(int exit_code, const std::string& message)>& make);
 
 }  // namespace specdec::cli

@@ -193,22 +193,25 @@ class Ingest {
     result_.report.sources.push_back(
         {source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
     source_names_.push_back(source);
-    const auto show = [&] {
+    const auto show = [&](bool at_end) {
       // The size of standard input is unknown, so total_bytes_ may be too small.
       const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());
+      // The reader reads ahead, so bytes that were read may still be worked on.
+      const uint64_t done = std::min(done_bytes_ + reader.stored_done(), at_end || total == 0 ? total : total - 1);
       if (progress_)
-        progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte,
-                   static_cast<double>(total) / kMegabyte, "MB", std::to_string(result_.report.accepted) + " rows"});
+        progress_({"ingest", static_cast<double>(done) / kMegabyte, static_cast<double>(total) / kMegabyte, "MB",
+                   std::to_string(result_.report.accepted) + " rows"});
     };
+    show(false);
     RawRecord raw;
     for (int64_t read = 1; !(limit_reached() && !holdout) && reader.next(raw); ++read) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
       const Place place{{static_cast<uint32_t>(source_names_.size() - 1), raw.number}, holdout};
       with_context(source + ":" + std::to_string(raw.number), [&] { take(raw, reader.container(), place); });
-      if (read % kProgressRecords == 0) show();
+      if (read % kProgressRecords == 0) show(false);
     }
     result_.index.sources.emplace_back(result_.report.sources.back().file, reader.finish_sha256());
-    show();
+    show(true);
     done_bytes_ += reader.stored_done();
   }
 
@@ -384,12 +387,15 @@ class Ingest {
     ShardWriter writer(directory);
     const bool shuffle = options_.order == "shuffle";
     const std::vector<size_t> order = shuffle ? shuffled_order(spool_->size(), options_.seed) : std::vector<size_t>{};
+    const auto rows = static_cast<double>(spool_->size());
     for (size_t i = 0; i < spool_->size(); ++i) {
+      if (progress_ && i % kProgressRecords == 0) progress_({"write shards", static_cast<double>(i), rows, "rows", ""});
       if (split.holdout[i]) writer.add("holdout", tagged_row(i));
       if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r])
         writer.add("train", tagged_row(r));
     }
     result_.index.shards = writer.finish();
+    if (progress_) progress_({"write shards", rows, rows, "rows", ""});
   }
 
   const IngestOptions& options_;
@@ -423,7 +429,15 @@ class Ingest {
 IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
   validate(options);
   require_replaceable(options.out);
-  return Ingest(options, progress).run();
+  const bool makes_salt = options.salt.empty() && !fs::exists(salt_file(options.out));
+  try {
+    return Ingest(options, progress).run();
+  } catch (...) {
+    // A salt that no data was made with is of no use.
+    std::error_code none;
+    if (makes_salt && !fs::exists(options.out, none)) fs::remove(salt_file(options.out), none);
+    throw;
+  }
 }
 
 }  // namespace specdec::data

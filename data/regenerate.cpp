@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/log.h"
 #include "base/version.h"
 #include "data/answer_log.h"
 #include "data/openai_client.h"
@@ -19,6 +20,8 @@
 namespace specdec::data {
 
 namespace {
+
+constexpr int kFirstAttempts = 6;  // 15.5 s of waiting, besides what the attempts take
 
 struct Job {
   std::string split;
@@ -41,7 +44,8 @@ class Regenerate {
   }
 
   RegenerateResult run(const ProgressFn& progress) {
-    OpenAiClient client(client_options());
+    OpenAiClient client(first_contact());
+    log(LogLevel::kInfo, "connecting to " + client.base_url());
     result_.model = options_.model.empty() ? client.first_model() : options_.model;
     plan_jobs();
     log_ = std::make_unique<AnswerLog>(progress_file(options_.out), settings(client.base_url()), options_.resume);
@@ -59,6 +63,17 @@ class Regenerate {
     o.api_key = options_.api_key;
     o.request_timeout_s = options_.request_timeout_s;
     o.backoff.sleep = sleep_;
+    return o;
+  }
+
+  // An endpoint that never answered is given up sooner than one that stops answering during the work, and each attempt
+  // is logged.
+  ClientOptions first_contact() const {
+    ClientOptions o = client_options();
+    o.backoff.max_attempts = kFirstAttempts;
+    o.backoff.on_retry = [url = SecretUrl(options_.url).shown()](const net::Retry& retry) {
+      log(LogLevel::kWarn, url + ": " + net::readable(retry));
+    };
     return o;
   }
 
@@ -180,9 +195,16 @@ class Regenerate {
     std::condition_variable changed;
     std::exception_ptr failure;
     size_t next = 0, finished = 0;
+    std::string problem;  // of an attempt that failed since the last answer
+    ClientOptions client_of_worker = client_options();
+    client_of_worker.backoff.on_retry = [&](const net::Retry& retry) {
+      const std::lock_guard lock(mutex);
+      problem = net::readable(retry);
+      changed.notify_one();
+    };
     const auto work = [&] {
       try {
-        OpenAiClient client(client_options());
+        OpenAiClient client(client_of_worker);
         for (;;) {
           size_t mine;
           {
@@ -194,6 +216,7 @@ class Regenerate {
           const Answer answer = ask(client, jobs_[mine]);
           const std::lock_guard lock(mutex);
           log_->append(answer);
+          problem.clear();
           ++result_.asked;
           changed.notify_one();
         }
@@ -210,14 +233,17 @@ class Regenerate {
       std::vector<std::jthread> workers;
       for (size_t i = 0; i < num_workers; ++i) workers.emplace_back(work);
       std::unique_lock lock(mutex);
-      while (finished < num_workers) {
-        changed.wait(lock);
-        if (!progress) continue;
-        const Progress now{"regenerate", static_cast<double>(log_->size()), static_cast<double>(jobs_.size()), "rows",
-                           ""};
-        lock.unlock();
-        progress(now);
-        lock.lock();
+      for (;;) {
+        const bool is_last = finished == num_workers;
+        if (progress) {
+          const Progress now{"regenerate", static_cast<double>(log_->size()), static_cast<double>(jobs_.size()), "rows",
+                             problem};
+          lock.unlock();
+          progress(now);
+          lock.lock();
+        }
+        if (is_last) break;
+        if (finished < num_workers) changed.wait(lock);
       }
     }
     if (failure) explain(failure);

@@ -101,9 +101,11 @@ void check_digest(const fs::path& file, const std::string& expected) {
 ShardReader::ShardReader(const fs::path& directory) : directory_(directory) {
   const fs::path file = directory / "index.json";
   std::error_code ec;
-  if (!fs::exists(file, ec) && fs::exists(directory, ec))
+  if (const fs::file_type type = fs::status(directory, ec).type(); !fs::exists(file, ec) && type != fs::file_type::none)
     throw Error(ErrorKind::kData, directory.string() + ": expected a directory that specdec data ingest wrote, found " +
-                                      (fs::is_directory(directory, ec) ? "one without index.json" : "a file"));
+                                      (type == fs::file_type::not_found   ? "nothing of this name"
+                                       : type == fs::file_type::directory ? "one without index.json"
+                                                                          : "a file"));
   index_ = shard_index_from_json(read_json(file), file.string());
   index_.validate(file.string());
   for (const ShardFile& shard : index_.shards) {

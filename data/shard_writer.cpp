@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "base/file.h"
+#include "base/output_directory.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
-#include "base/shell.h"
 #include "data/ingest_report.h"
 
 namespace specdec::data {
@@ -90,34 +90,14 @@ std::vector<ShardFile> ShardWriter::finish() {
 }
 
 void require_replaceable(const fs::path& destination) {
-  std::error_code ec;
-  const fs::file_status status = fs::symlink_status(destination, ec);
-  if (status.type() == fs::file_type::not_found) return;
-  if (status.type() != fs::file_type::directory)
-    throw Error(ErrorKind::kUsage, destination.string() + ": exists and is not a directory: choose another --out");
-  if (fs::is_empty(destination)) return;
-  const auto ours = [&](const char* file, const char* schema, int version) {
-    try {
-      require_schema(read_json(destination / file), schema, version, file);
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
+  const auto writes = [](const std::string& name) {
+    return name.starts_with("train-") || name.starts_with("holdout-") || name == "index.json" ||
+           name == kIngestReportFile || name == "rejects.jsonl" || name == "records.jsonl";
   };
-  if (!ours("index.json", "data", ShardIndex::kVersion) && !ours(kIngestReportFile, "ingest", IngestReport::kVersion))
-    throw Error(ErrorKind::kUsage,
-                destination.string() +
-                    ": exists and was not written by specdec data (no index.json or ingest.json of ours): "
-                    "it would be replaced as a whole, so choose another --out");
-  for (const auto& entry : fs::directory_iterator(destination)) {
-    const std::string name = entry.path().filename().string();
-    const bool shard = name.starts_with("train-") || name.starts_with("holdout-");
-    if (!shard && name != "index.json" && name != kIngestReportFile && name != "rejects.jsonl" &&
-        name != "records.jsonl")
-      throw Error(ErrorKind::kUsage, destination.string() + ": holds " + one_line(name) +
-                                         ", which specdec data did not write: it would be replaced as a whole, so "
-                                         "choose another --out or move that away");
-  }
+  check_output_directory(destination, {.flag = "--out",
+                                       .command = "specdec data",
+                                       .results = {{"index.json", "data"}, {kIngestReportFile, "ingest"}},
+                                       .writes = writes});
 }
 
 void publish_data(const fs::path& destination, const std::function<void(const fs::path&)>& fill) {

@@ -43,8 +43,8 @@ class ShardWriter {
   std::map<std::string, Buffer> buffers_;
 };
 
-// Throws Error(kUsage) if the destination exists and is neither empty nor an earlier output of this program, because
-// publishing would remove it.
+// Throws what check_output_directory (base/output_directory.h) throws: publishing removes what the destination has, so
+// it must be new, empty, or the output of an earlier `specdec data` and nothing else.
 void require_replaceable(const std::filesystem::path& destination);
 
 // Builds a data directory beside `destination` and publishes it by one rename. A killed run leaves the old directory or

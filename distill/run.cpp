@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/log.h"
+#include "base/output_directory.h"
 #include "base/verdict.h"
 #include "base/version.h"
 #include "data/shard_reader.h"
@@ -45,8 +46,42 @@ struct Setup {
   at::Device device = at::kCPU;
 };
 
+// Makes RUN and locks it. If the run fails before its first checkpoint, the destructor removes RUN, or the content of a
+// RUN that existed and was empty: nothing in it is worth resuming, and the corrected command finds it as the first one
+// did.
+class RunDirectory {
+ public:
+  explicit RunDirectory(fs::path run) : run_(std::move(run)), existed_(fs::exists(run_)) {
+    make_private_directory(run_);
+    lock_.emplace(run_ / ".lock");
+    is_new_ = !fs::exists(run_ / "run.json");
+  }
+  ~RunDirectory() {
+    try {
+      if (!is_new_ || fs::exists(run_ / "checkpoints" / "latest")) return;
+      std::vector<fs::path> entries;
+      for (const auto& entry : fs::directory_iterator(run_)) entries.push_back(entry.path());
+      // run.json goes last: whatever else is left, the directory stays one that --resume takes.
+      std::stable_partition(entries.begin(), entries.end(),
+                            [](const fs::path& p) { return p.filename() != "run.json"; });
+      for (const fs::path& entry : entries) remove_tree(entry);
+      if (!existed_) fs::remove(run_);
+    } catch (const std::exception&) {  // the error that ended the run is the one to report
+    }
+  }
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  void keep() { is_new_ = false; }
+
+ private:
+  fs::path run_;
+  bool existed_, is_new_ = false;
+  std::optional<FileLock> lock_;
+};
+
 // Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
-// differ. Throws Error(kUsage) also for any other RUN that is not empty.
+// differ.
 void enter_run_directory(const Setup& setup) {
   const fs::path out = setup.options.out;
   const Json now = {{"schema", "specdec.distill_run/1"},
@@ -63,10 +98,6 @@ void enter_run_directory(const Setup& setup) {
           out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
     return;
   }
-  for (const auto& entry : fs::directory_iterator(out))
-    if (entry.path().filename() != ".lock" && entry.path().extension() != ".partial")
-      throw Error(ErrorKind::kUsage, "--out " + out.string() + ": holds " + entry.path().filename().string() +
-                                         " and no run.json: this is no distillation run, choose another directory");
   write_file_atomic(out / "run.json", now.dump(2) + "\n");
 }
 
@@ -366,6 +397,15 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
 
 }  // namespace
 
+void check_output(const DistillOptions& options) {
+  const bool has_run = check_output_directory(
+      options.out, {.flag = "--out", .command = "specdec distill", .results = {{"run.json", "distill_run"}}});
+  if (has_run && !options.resume)
+    throw Error(ErrorKind::kUsage, "--out " + options.out +
+                                       ": has an earlier run of specdec distill: --resume goes on with it; for a new "
+                                       "run give a new or an empty directory");
+}
+
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock) {
   validate(options);
   const std::string started = format_utc(clock.unix_seconds());
@@ -373,13 +413,8 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   s.options = options;
   s.spec = parse_draft_spec(options.draft);
   s.ce = !parse_loss(options.loss).needs_target();
+  check_output(options);
   const fs::path out = options.out;
-  if (fs::exists(out) && !fs::is_directory(out))
-    throw Error(ErrorKind::kUsage, "--out " + out.string() + ": exists and is no directory");
-  if (!options.resume && fs::exists(out) && !fs::is_empty(out))
-    throw Error(
-        ErrorKind::kUsage,
-        "--out " + out.string() + ": exists already: choose another directory, or --resume to go on with that run");
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   Stages stages(progress);
   stages.begin("loading the target", options.target);
@@ -389,8 +424,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   load_data(s, draft);
   if (s.options.max_steps == 0 && s.options.epochs == 0 && s.options.time_limit_seconds == 0) s.options.epochs = 3;
   s.given = describe(s.options);
-  make_private_directory(out);
-  const FileLock lock(out / ".lock");
+  RunDirectory directory(out);
   enter_run_directory(s);
   remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
   if (fs::exists(out / "result.json")) {
@@ -399,8 +433,9 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
     return {done, exit_code_of(done, (out / "result.json").string())};
   }
   check_memory(s, draft_to_train(s, draft));
-  if (s.train.rows.empty()) return no_data(s, started);
-  return train_and_judge(s, progress, clock, started);
+  DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, progress, clock, started);
+  directory.keep();
+  return result;
 }
 
 }  // namespace specdec::distill

@@ -14,13 +14,16 @@ struct DistillResult {
   int exit_code = 0;  // improved 0, no_significant_gain 3, inconclusive 4
 };
 
+// Throws Error(kUsage) unless RUN is new or empty, or has a run of this command and `resume` is set.
+void check_output(const DistillOptions& options);
+
 // Runs a distillation in the directory RUN = options.out. RUN holds run.json (options and inputs, compared on resume),
 // checkpoints/, metrics.jsonl, events.out.tfevents.*, draft/ (Hugging Face directory with specdec.json) and
 // result.json.
-// Throws Error(kUsage) if RUN exists and `resume` is false, or if RUN was made with other options or inputs (the
-// message lists the keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary;
+// Throws what check_output throws, or Error(kUsage) if RUN was made with other options or inputs (the message lists the
+// keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary;
 // Error(kModel | kConfig | kIo | kDevice); Error(kNetwork) when a signal stops the run (training saves a checkpoint
-// first) or when another process works in RUN.
+// first) or when another process works in RUN. A new run that fails before its first checkpoint leaves no RUN.
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
 
 }  // namespace specdec::distill

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -399,6 +400,13 @@ HttpReply HttpClient::once(const HttpRequest& request) {
   }
 }
 
+std::string readable(const Retry& retry) {
+  char text[96];
+  std::snprintf(text, sizeof text, " (attempt %d of %d), next attempt in %.3g s", retry.attempt, retry.max_attempts,
+                retry.wait_s);
+  return retry.reason + text;
+}
+
 HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backoff& backoff) {
   double delay = backoff.first_delay_s;
   uint64_t furthest = 0;
@@ -414,6 +422,11 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
     reply.attempts = attempt;
     if (!is_temporary(reply) || attempt >= backoff.max_attempts) return reply;
     const double wait = reply.retry_after_s >= 0 ? std::min(reply.retry_after_s, kMaxRetryAfterS) : delay;
+    if (backoff.on_retry)
+      backoff.on_retry({.reason = reply.problem.empty() ? "HTTP " + std::to_string(reply.status) : reply.problem,
+                        .attempt = attempt,
+                        .max_attempts = backoff.max_attempts,
+                        .wait_s = wait});
     backoff.sleep ? backoff.sleep(wait) : interruptible_sleep(wait);
     delay = std::min(2 * delay, backoff.max_delay_s);
   }

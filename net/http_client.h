@@ -18,12 +18,21 @@ namespace specdec::net {
 
 // Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time; Retry-After
 // (seconds) overrides it, up to 300 s.
+struct Retry {
+  std::string reason;  // why the last attempt failed: "connection refused", "HTTP 503"
+  int attempt = 1, max_attempts = 1;
+  double wait_s = 0;  // time until the next attempt
+};
 struct Backoff {
   int max_attempts = 8;  // the count restarts after an attempt that received 1 MiB more of the body
   double first_delay_s = 0.5, max_delay_s = 60;
   // Waits between attempts. If empty, the client waits itself and throws Error(kNetwork) on a stop request.
   std::function<void(double seconds)> sleep;
+  // Is told of each failed attempt that is followed by another, before the wait. May be empty.
+  std::function<void(const Retry&)> on_retry = {};
 };
+// Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
+std::string readable(const Retry& retry);
 
 struct HttpReply {
   long status = 0;  // 0 = no status was received

@@ -56,10 +56,8 @@ void add_demo(Cli& cli) {
   auto traffic_options = std::make_shared<TrafficOptions>();
   traffic->add_option("--first", traffic_options->first, "Number of the first conversation")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  traffic->add_option("--count", traffic_options->count, "How many")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  traffic->add_option("--count", traffic_options->count, "How many")->capture_default_str()->check(at_least(0));
   traffic->add_option("--seed", traffic_options->seed, "Seed")->capture_default_str();
   traffic->add_option("--edition", traffic_options->edition, "first | updated (after the overnight update)")
       ->capture_default_str()

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "base/output_directory.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
 #include "base/version.h"
@@ -148,11 +149,9 @@ class Demo {
 
   // The steps of the demo
   void prepare() {
-    if (fs::exists(out_)) {
-      if (!fs::exists(out_ / "demo.marker"))
-        throw Error(ErrorKind::kUsage, "--out: " + out_.string() + " exists and is not a demo's directory");
-      fs::remove_all(out_);
-    }
+    const bool earlier =
+        check_output_directory(out_, {.flag = "--out", .command = "specdec demo", .results = {{"demo.marker", ""}}});
+    if (earlier) remove_tree(out_);
     make_private_directory(out_);
     make_directories(out_ / "logs");
     write_file_atomic(out_ / "demo.marker", "specdec demo writes here and removes this directory when it runs again\n");
@@ -274,8 +273,8 @@ class Demo {
   // K is fixed, because with an automatic K a busy machine may stop drafting, and then the monitor has no acceptance to
   // judge.
   std::vector<std::string> serve_arguments() const {
-    return {"serve",     channel(), "--port", "0", "--dtype",  "fp32",
-            "--threads", "1",       "--k",    "2", "--record", out_ / "recorded"};
+    return {"--log-format", "text",      "serve", channel(), "--port", "0",        "--dtype",
+            "fp32",         "--threads", "1",     "--k",     "2",      "--record", out_ / "recorded"};
   }
 
   std::string channel() const { return (out_ / "store").string() + ":production"; }

@@ -78,6 +78,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   take_huge_pages();
   distill::DistillOptions options = given;
   distill::validate(options);
+  distill::check_output(options);  // before a target is downloaded
   const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
   // A directory with a tokenizer and no weights is a valid target for --loss ce. Any other target (a directory without
   // a tokenizer, a hub name or a package) is resolved here.

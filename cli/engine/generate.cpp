@@ -4,8 +4,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/verdict.h"
 #include "cli/engine/runners.h"
+#include "cli/error_report.h"
+#include "cli/log.h"
 #include "deploy/generate/generate_command.h"
 
 namespace specdec::cli {
@@ -23,18 +24,15 @@ int run_generate(const Global& global, const deploy::GenerateOptions& options) {
   const SystemClock clock;
   const std::string started = format_utc(clock.unix_seconds());
   deploy::GenerateHooks hooks;
-  if (global.verbosity >= 0)
-    hooks.on_note = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  if (global.verbosity >= 0) hooks.on_note = [](const std::string& line) { say(line); };
   if (!global.json) hooks.on_text = put;
   const deploy::GenerateOutput output = deploy::run_generate_command(options, hooks, clock);
   if (global.json) put(deploy::to_json(output, started).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   if (output.stale) {
-    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",
-                 output.stale_reason.c_str());
-    return exit_code(Verdict::kStale);
+    return report_stale(output.stale_reason);
   }
   if (!global.json) put("\n");
-  if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", deploy::summary(output).c_str());
+  if (global.verbosity >= 0) say(deploy::summary(output));
   return 0;
 }
 

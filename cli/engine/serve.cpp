@@ -2,11 +2,12 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/progress.h"
 #include "base/reload_request.h"
 #include "base/verdict.h"
 #include "cli/engine/runners.h"
+#include "cli/error_report.h"
+#include "cli/log.h"
 #include "cli/stop_deadline.h"
 #include "deploy/serve/engine/serve_command.h"
 
@@ -21,18 +22,22 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
     constexpr const char kWarning[] = "warning: ";
     if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
     const bool listening = line.rfind("listening on", 0) == 0;
-    if (global.verbosity >= 0 || listening) std::fprintf(stderr, "%s\n", line.c_str());
+    if (global.verbosity >= 0 || listening) say(line);
     if (listening) set_stop_seconds(0);  // from now on a stop request drains the server, limited by --drain-seconds
   };
   hooks.stop_asked = stop_requested;
   hooks.reload_asked = take_reload_request;
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);
   if (outcome.stale) {
-    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",
-                 outcome.stale_reason.c_str());
-    return exit_code(Verdict::kStale);
+    if (global.json)
+      std::printf("%s\n", Json({{"schema", "specdec.serve/1"},
+                                {"verdict", to_string(Verdict::kStale)},
+                                {"reason", outcome.stale_reason}})
+                              .dump(-1, ' ', false, Json::error_handler_t::replace)
+                              .c_str());
+    return report_stale(outcome.stale_reason);
   }
-  if (global.verbosity >= 0) std::fprintf(stderr, "drained\n");
+  if (global.verbosity >= 0) say("drained");
   return 0;
 }
 

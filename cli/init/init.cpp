@@ -1,5 +1,7 @@
 #include "cli/init/init.h"
 
+#include <glob.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +11,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/output_directory.h"
 #include "base/schema/package_manifest.h"
+#include "base/shell.h"
 #include "base/version.h"
 #include "cli/command.h"
 #include "cli/init/assets.h"
@@ -33,8 +37,8 @@ const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
 
 const std::map<std::string, std::string> kNext = {
     {"loop",
-     "specdec loop run LOOP.toml --plan, then without --plan: the first draft; specdec serve @PACKAGE@ --record "
-     "recorded writes what it reads next"},
+     "@RECORDING@specdec loop run LOOP.toml --plan, then without --plan: the first draft; specdec serve @PACKAGE@ "
+     "--record @RECORDED@ writes what it reads next"},
     {"github", "commit .github/workflows/specdec.yml; give a self-hosted runner the label specdec"},
     {"gitlab", "include .gitlab/specdec.yml in .gitlab-ci.yml; give a runner the tag specdec; add a pipeline schedule"},
     {"systemd",
@@ -103,6 +107,33 @@ std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
 
+// Returns whether any of the log patterns matches a file. Patterns are relative to the directory of LOOP.toml.
+bool has_logs(const InitOptions& o) {
+  return std::any_of(o.logs.begin(), o.logs.end(), [&](const std::string& pattern) {
+    glob_t found{};
+    const bool any = ::glob((o.directory / pattern).c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0;
+    ::globfree(&found);
+    return any;
+  });
+}
+
+// Returns the directory that `serve --record` has to fill for the loop to find its logs: that of the first pattern.
+std::string recorded(const InitOptions& o) {
+  const fs::path pattern = o.logs.front(), parent = pattern.parent_path();
+  const bool is_plain = !parent.empty() && parent.string().find_first_of("*?[") == std::string::npos;
+  return shell_words({is_plain ? parent.string() : "recorded"});
+}
+
+// Returns what to do next with the files of a part. Without logs the loop cannot run, so recording comes first.
+std::string next_step(const InitOptions& o, const std::string& part) {
+  const std::string recording =
+      has_logs(o) ? ""
+                  : shell_words({"specdec", "serve", "--target", o.target}) + " --record " + recorded(o) +
+                        " answers your users and writes the logs, of which there are none yet; then ";
+  return fill(kNext.at(part),
+              {{"RECORDING", recording}, {"RECORDED", recorded(o)}, {"PACKAGE", shell_words({watched(o)})}});
+}
+
 int run_init(const Global& global, const InitOptions& options) {
   const PublicFiles for_a_repository;
   const SystemClock clock;
@@ -111,6 +142,7 @@ int run_init(const Global& global, const InitOptions& options) {
                  {"verdict", "done"},
                  {"started", format_utc(clock.unix_seconds())},
                  {"tool_version", kToolVersion}};
+  check_shared_directory(options.directory, "DIR");
   const std::vector<InitFile> files = init_files(options, global.program);
   make_directories(options.directory);
   std::vector<std::string> parts;
@@ -128,7 +160,7 @@ int run_init(const Global& global, const InitOptions& options) {
                       {"logs", options.logs}};
   std::vector<std::string> next;
   for (const std::string& part : parts) {
-    next.push_back(fill(kNext.at(part), {{"PACKAGE", watched(options)}}));
+    next.push_back(next_step(options, part));
     result["next"].push_back({{"part", part}, {"text", next.back()}});
   }
   result["seconds"] = clock.seconds() - start;
@@ -214,7 +246,7 @@ void add_init(Cli& cli) {
   sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
   sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
   sub->add_option("--only", o->only,
                   "Comma-separated list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")

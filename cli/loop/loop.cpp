@@ -19,6 +19,7 @@
 #include "base/shell.h"
 #include "base/version.h"
 #include "cli/child_process.h"
+#include "cli/log.h"
 #include "cli/loop/advice.h"
 #include "cli/loop/runs.h"
 #include "cli/stop_deadline.h"
@@ -188,8 +189,16 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
 
 // Prints a line to stderr, except with -q, and appends it to the run's log.
 void tell(const Global& global, const fs::path& log, const std::string& line) {
-  if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", line.c_str());
+  if (global.verbosity >= 0) say(line);
   append_line(log, line);
+}
+
+// Runs one stage. Its stderr goes to the run's log or, with -v, to that of this process in the same format.
+ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
+  const bool shown = global.verbosity > 0;
+  std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
+  arguments.insert(arguments.end(), stage.arguments.begin(), stage.arguments.end());
+  return run_child(global.program, arguments, shown ? fs::path() : log, settings.file.parent_path());
 }
 
 // Runs the stages one after the other; returns 0 or the exit code of the stage that failed.
@@ -199,15 +208,14 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
   for (size_t i = 0; i < stages.all().size(); ++i) {
     const Stage stage = stages.all()[i];  // evaluated each time, because the stages after data depend on its result
     if (state.done(stage.name, stage.output)) {
-      if (global.verbosity >= 0) std::fprintf(stderr, "%-10s done before\n", stage.name.c_str());
+      if (global.verbosity >= 0) say(stage.name + ": done before");
       continue;
     }
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
-    const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log,
-                                        settings.file.parent_path());
-    const StageEnd end{stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
-                       last_error(log_since(log, said_before))};
+    const ChildResult child = run_stage(global, settings, stage, log);
+    const StageEnd end = stage_end(stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
+                                   last_error(log_since(log, said_before)));
     char text[64];
     std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), end.exit_code, end.seconds);
     tell(global, log, text + headline(stage.name, end.result));
@@ -223,8 +231,9 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
                              std::to_string(end.exit_code) + ": " + advice.reason + ". To change: " + advice.change +
                              " (log: " + log.string() + ")";
     append_line(log, line);
-    std::fprintf(stderr, "%s\n", line.c_str());
-    return stop_requested() ? stop_exit_code() : end.exit_code;
+    const int code = stop_requested() ? stop_exit_code() : end.exit_code;
+    say(line, LogLevel::kError, {{"exit_code", code}, {"stage", stage.name}});
+    return code;
   }
   state.promoted(clock.unix_seconds());
   append_line(log, "promoted");
@@ -268,16 +277,16 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
                                {"inputs", to_json(inputs)}}
                               .dump()
                               .c_str());
-    std::fprintf(stderr, "specdec: loop: %s\n", refused->reason.c_str());
+    say("specdec: loop: " + refused->reason, LogLevel::kError, {{"exit_code", refused->exit_code}});
     return refused->exit_code;
   }
   make_directories(run);
   // Removes partial files that a killed run left. Other stages publish whole directories or clean up themselves.
   for (const fs::path& below : {run, run / "gate"}) remove_partials(below, 0);
   RunState state(run, inputs, clock.unix_seconds());
-  if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
+  if (global.verbosity >= 0) say("loop run " + key + " in " + run.string());
   if (continued && key != inputs.key() && global.verbosity >= 0)
-    std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");
+    say("it was interrupted: it goes on with the logs of then");
   const int code = run_stages(global, settings, stages, state);
   if (global.json)
     std::printf("%s\n", state.json().dump().c_str());

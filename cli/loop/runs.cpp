@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/schema/error_report.h"
 #include "base/sha256.h"
 #include "base/version.h"
 
@@ -101,6 +102,12 @@ void RunState::record(const std::string& stage, const fs::path& output, double s
 void RunState::promoted(int64_t now) {
   state_.erase("stopped");
   finish(kPromoted, now);
+}
+
+StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
+                   const std::string& logged) {
+  if (const auto message = error_message(printed)) return {stage, exit_code, seconds, nullptr, *message};
+  return {stage, exit_code, seconds, printed, logged};
 }
 
 void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reason, const std::string& change) {

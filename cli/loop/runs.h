@@ -30,8 +30,12 @@ struct StageEnd {
   int exit_code = 0;
   double seconds = 0;
   Json result = nullptr;   // the stage's JSON, null if it gave none
-  std::string error = "";  // the stage's last error message in the log; "" = none
+  std::string error = "";  // the stage's error message; "" = none
 };
+// Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). The JSON of an
+// error is no result: its message counts, and before the one in the log.
+StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
+                   const std::string& logged);
 
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
 // stage; a stage is skipped only if its output still exists.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output_directory.h"
 #include "data/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/report/gate_checks.h"
@@ -44,6 +45,7 @@ void check_options(const BenchOptions& o) {
   for (const int b : o.batches)
     require(b >= 1 && b <= 1024, "--batches: expected integers in [1, 1024], found " + std::to_string(b));
   require(o.prompts >= 1 && o.tokens >= 2, "--prompts: at least 1, --tokens: at least 2");
+  check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
 // Holds a draft under test and what all its runs share, whatever their K.

@@ -57,7 +57,9 @@ BindingCheck check(const fs::path& target, const Draft& draft) {
 }
 
 std::string unbound(const fs::path& draft) {
-  return draft.string() + " is not bound to a target (no specdec.json): run specdec validate to bind the pair";
+  return draft.string() +
+         " is not bound to a target (no specdec.json), so that a changed target is not noticed: specdec distill binds "
+         "the draft that it makes, and specdec package the pair that its report measured";
 }
 
 model::DecoderConfig draft_config_for(int64_t vocab_size, const fs::path& draft) {

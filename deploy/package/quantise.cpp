@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/output_directory.h"
 #include "base/safetensors.h"
 #include "base/schema/binding.h"
 #include "base/small_float.h"
@@ -303,13 +304,15 @@ QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, 
   const auto& known = known_quantisations();
   if (std::find(known.begin(), known.end(), format) == known.end())
     throw Error(ErrorKind::kUsage, "quantised format '" + format.substr(0, 64) + "': expected fp8 or int8");
-  const auto exists = [&] {
-    return Error(ErrorKind::kUsage, out.string() + ": exists already; expected the name of a new directory");
-  };
-  if (fs::exists(fs::symlink_status(out))) throw exists();
+  // Nothing tells a draft that this command wrote from one that another tool quantised, so no result is replaced.
+  const OutputRule rule{.flag = "--out", .command = "specdec package quantise", .results = {}};
+  check_output_directory(out, rule);
   Quantiser quantiser(draft, format);
+  std::error_code none;
+  fs::remove(out, none);  // only an empty directory can be removed so
   QuantisedDraft result;
-  if (!publish_directory(out, [&](const fs::path& tmp) { result = quantiser.write(tmp, progress); })) throw exists();
+  if (!publish_directory(out, [&](const fs::path& tmp) { result = quantiser.write(tmp, progress); }))
+    throw Error(ErrorKind::kIo, "--out " + out.string() + ": another process made it meanwhile");
   return result;
 }
 

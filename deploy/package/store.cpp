@@ -12,6 +12,7 @@
 #include "base/file_lock.h"
 #include "base/log.h"
 #include "base/minisign.h"
+#include "base/output_directory.h"
 
 namespace specdec::deploy {
 
@@ -181,6 +182,12 @@ uint64_t bytes_below(const fs::path& directory) {
 }
 
 }  // namespace
+
+void check_store_directory(const fs::path& store) {
+  check_output_directory(store, {.flag = "--store",
+                                 .command = "specdec package",
+                                 .results = {{"packages", ""}, {"refs", ""}, {"trusted.pub", ""}}});
+}
 
 ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now,
                            const ChannelSigner& signer) {

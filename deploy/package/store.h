@@ -12,6 +12,10 @@
 
 namespace specdec::deploy {
 
+// Throws what check_output_directory (base/output_directory.h) throws unless the directory can receive packages: it is
+// missing, empty, or a store already. A trusted.pub, which its owner may put there first, makes it a store.
+void check_store_directory(const std::filesystem::path& store);
+
 // Provides a channel's signature: either a minisign secret key to sign with, or another store's record of this channel,
 // signed with a key that this store trusts.
 struct ChannelSigner {

@@ -1,6 +1,7 @@
 #include "deploy/stores/package_store.h"
 
 #include "base/error.h"
+#include "deploy/package/store.h"
 #include "deploy/package/transfer.h"
 #include "deploy/stores/hub_store.h"
 #include "deploy/stores/s3_store.h"
@@ -51,6 +52,7 @@ TransferOutcome transfer(const PackageTransfer& t, const ProgressFn& progress) {
                 std::string("from ") + from.scheme() + " to " + to.scheme() + ": pull into a directory first");
   if (t.make_public && &to != &hub_store())
     throw Error(ErrorKind::kUsage, "--public: makes a repository at a hub: expected --store hf://org/name");
+  if (&to == &directory_store()) check_store_directory(t.store);
   return to.push(t, progress);
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output_directory.h"
 #include "base/philox.h"
 #include "base/schema/gate_summary.h"
 #include "base/version.h"
@@ -93,10 +94,17 @@ void check_options(const ValidateOptions& o) {
           "--contexts: expected target or data, found '" + o.contexts + "'");
   require(o.speculation.k != 0, "--k 0: a draft that drafts nothing cannot be validated; give --k 1 or more, or auto");
   require(o.speculation.k > 0 || o.speculation.max_k > 0, "--max-k 0: a draft that drafts nothing cannot be validated");
-  require(o.max_requests >= 0 && o.rollout_requests >= 0,
-          "--max-requests and --rollout-requests: expected an integer >= 0");
-  require(o.rollout_tokens >= 1 && o.speed_tokens >= 1 && o.speed_prompts >= 1,
-          "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
+  const auto at_least = [](int64_t least, const char* flag, int64_t value) {
+    require(value >= least, std::string(flag) + ": expected an integer >= " + std::to_string(least) + ", found " +
+                                std::to_string(value));
+  };
+  at_least(0, "--max-requests", o.max_requests);
+  at_least(0, "--rollout-requests", o.rollout_requests);
+  at_least(1, "--rollout-tokens", o.rollout_tokens);
+  at_least(1, "--speed-tokens", o.speed_tokens);
+  at_least(1, "--speed-prompts", o.speed_prompts);
+  check_output_directory(o.out,
+                         {.flag = "--out", .command = "specdec validate", .results = {{"report.json", "validate"}}});
 }
 
 // Returns the rows with their conversations in random order, so that scoring may stop after any conversation. Returns

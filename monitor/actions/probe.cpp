@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/schema/error_report.h"
 #include "monitor/actions/actions.h"
 #include "monitor/channel.h"
 
@@ -105,6 +106,7 @@ ActionOutcome run_probe(const ActionEntry& action, const ActionContext& context)
   try {
     const Json result =
         parse_json(last_line(end.output), kWhere, ErrorKind::kData, {.max_bytes = 16u << 20, .max_depth = 32});
+    if (const auto failure = error_message(result)) throw Error(ErrorKind::kData, *failure);
     if (of_speed)
       take_speed(result, outcome);
     else

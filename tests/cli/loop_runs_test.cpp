@@ -41,6 +41,17 @@ struct LoopRuns : ::testing::Test {
   }
 };
 
+TEST(StageEnd, TheJsonOfAnErrorIsNoResult) {
+  const Json error = {{"schema", "specdec.error/1"}, {"verdict", "error"}, {"message", "logs: is missing"}};
+  const StageEnd failed = stage_end("data", 7, 1, error, "an older line");
+  EXPECT_EQ(failed.error, "logs: is missing");
+  EXPECT_TRUE(failed.result.is_null()) << "or the advice would read figures in it";
+  const StageEnd judged = stage_end("validate", 3, 1, {{"schema", "specdec.validate/1"}, {"verdict", "fail"}}, "");
+  EXPECT_EQ(judged.result.at("verdict"), "fail");
+  EXPECT_EQ(judged.error, "");
+  EXPECT_EQ(stage_end("data", 137, 1, nullptr, "killed").error, "killed");
+}
+
 TEST_F(LoopRuns, TheKeyIsWhatGoesIn) {
   EXPECT_EQ(inputs.key(), with_log("1").key());
   EXPECT_NE(inputs.key(), with_log("2").key());

@@ -52,6 +52,14 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
+TEST(ProgressLine, OnlyFinishedWorkReadsSo) {
+  Screen s;
+  s.line.show({"ingest", 22.3, 22.9, "MB", ""}, 100);
+  s.line.show({"ingest", 22.8, 22.9, "MB", ""}, 102);
+  s.line.show({"ingest", 22.9, 22.9, "MB", ""}, 103);
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"ingest  22 / 23 MB  ETA 0s\n", "ingest  23 / 23 MB  in 3s\n"}));
+}
+
 TEST(ProgressLine, ALongStageFillsNoLog) {
   Screen s;
   for (int second = 0; second < 3600; ++second)

@@ -1,5 +1,6 @@
 #include "cli/stop_deadline.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -39,6 +40,28 @@ TEST(StopDeadline, WorkThatNeverLooksIsEnded) {
   EXPECT_EQ(ended(SIGTERM, false), 143);
   EXPECT_EQ(ended(SIGINT, false), 130);
   EXPECT_EQ(ended(SIGTERM, true), 75) << "the same command goes on";
+}
+
+TEST(StopDeadline, TheReportIsMadeForTheSignal) {
+  const testing::Scratch dir;
+  const auto printed = [&](int number, bool resumes) {
+    in_child(nullptr, "", [&] {
+      const int file = ::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      ::dup2(file, STDOUT_FILENO);
+      if (resumes) set_stop_resumes();
+      set_stop_report([](int code, const std::string& message) {
+        return StopReport{"", std::to_string(code) + " " + message + "\n"};
+      });
+      stop_by_signal(number);
+      ::raise(SIGALRM);
+      ::_exit(40);
+    });
+    return get(dir / "out");
+  };
+  EXPECT_EQ(printed(SIGINT, false), "130 stopped by a signal, in the middle of its work\n");
+  EXPECT_EQ(printed(SIGTERM, false), "143 stopped by a signal, in the middle of its work\n");
+  EXPECT_EQ(printed(SIGTERM, true),
+            "75 stopped by a signal, in the middle of its work: the same command goes on from what was saved\n");
 }
 
 TEST(StopDeadline, ADrainHasItsOwnTime) {

@@ -111,6 +111,18 @@ TEST(OpenAiClient, NotAModelList) {
   }
 }
 
+TEST(OpenAiClient, SaysWhyAndWhenItTriesAgain) {
+  ToyServer server([&](const ToyRequest&) -> ToyReply { return {503, "", "Retry-After: 7\r\n"}; });
+  std::vector<std::string> said;
+  ClientOptions options = client_options(server.url());
+  options.backoff.max_attempts = 3;
+  options.backoff.on_retry = [&](const net::Retry& retry) { said.push_back(readable(retry)); };
+  EXPECT_THROW(OpenAiClient(options).first_model(), Error);
+  EXPECT_EQ(said, (std::vector<std::string>{"HTTP 503 (attempt 1 of 3), next attempt in 7 s",
+                                            "HTTP 503 (attempt 2 of 3), next attempt in 7 s"}))
+      << "the last attempt is the error";
+}
+
 // ---- regenerate ----
 
 // Answers every prompt with "<the prompt's last character> again", as ids or as text.

@@ -143,7 +143,7 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
         f.clock);
   });
   EXPECT_EQ(code, 128 + SIGKILL);
-  expect_error(ErrorKind::kUsage, {"exists already", "--resume"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"has an earlier run", "--resume"}, [&] { f.run(); });
   f.options.resume = true;
   const DistillResult resumed = f.run();
   EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
@@ -266,11 +266,27 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
   EXPECT_FALSE(fs::exists(f.scratch / "more/draft/specdec.json"));
 }
 
+TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
+  Project f;
+  f.options.draft = "model:" + f.options.target;
+  fs::copy(f.options.target, f.scratch / "broken", fs::copy_options::recursive);
+  fs::resize_file(f.scratch / "broken/model.safetensors", 1000);
+  f.options.draft = "model:" + (f.scratch / "broken").string();
+  EXPECT_THROW(f.run(), Error);
+  EXPECT_FALSE(fs::exists(f.options.out));
+  fs::create_directory(f.options.out);  // a directory that was there stays
+  EXPECT_THROW(f.run(), Error);
+  EXPECT_TRUE(fs::is_empty(f.options.out));
+  f.options.draft = "model:" + f.options.target;
+  f.options.max_steps = 2;
+  EXPECT_NO_THROW(f.run()) << "the corrected command needs no other directory";
+}
+
 TEST(Run, RefusesWhatDoesNotBelongTogether) {
   Project f;
   fs::create_directories(f.scratch / "run");
   put(f.scratch / "run/notes.txt", "mine");
-  expect_error(ErrorKind::kUsage, {"run", "exists already"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"run", "has notes.txt", "new or an empty directory"}, [&] { f.run(); });
   EXPECT_EQ(get(f.scratch / "run/notes.txt"), "mine");
   f.options.out = (f.scratch / "run2").string();
 

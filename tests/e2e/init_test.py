@@ -207,9 +207,19 @@ try:
         {"verdict", "started", "seconds", "tool_version", "inputs", "next"} <= result.keys(),
         "the fields that every result has",
     )
+    loop_next = lambda result: next(n["text"] for n in result["next"] if n["part"] == "loop")
+    expect(
+        loop_next(result).startswith("specdec serve --target models/target --record recorded "),
+        f"without logs, recording comes first: {loop_next(result)}",
+    )
     write_tiny_model(folder / "models/target", layers=2, seed=1)
     (folder / "recorded/acceptance").mkdir(parents=True)
     write_traffic(folder / "recorded/day-1.jsonl", 4)
+    _, again = run_json("init", folder)
+    expect(
+        loop_next(again).startswith("specdec loop run LOOP.toml --plan"),
+        f"with logs the loop comes first: {loop_next(again)}",
+    )
     _, plan = run_json("loop", "run", folder / "LOOP.toml", "--plan")
     expect(plan["verdict"] == "planned" and len(plan["stages"]) == 5, "LOOP.toml: loop run --plan reads it")
     _, _, err = run("--config", folder / "specdec.toml", "monitor", "check", code=7)

@@ -351,7 +351,7 @@ try:
         "--out",
         work / "draft-4-fp8",
         code=2,
-        last_line=["exists already"],
+        last_line=["new or an empty directory"],
     )
     (target / "LICENSE").unlink()
     create = (

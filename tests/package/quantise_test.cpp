@@ -236,7 +236,7 @@ TEST(Quantise, WhatHasNoSuchFormIsRefused) {
   const Draft odd(noise(30), 5), fine(noise(64), 8);
   expect_error(ErrorKind::kModel, {kMatrix, "5 x 6", "use fp8"}, [&] { odd.make("int8"); });
   EXPECT_NO_THROW(odd.make("fp8"));
-  expect_error(ErrorKind::kUsage, {"exists already"}, [&] { odd.make("fp8"); });
+  expect_error(ErrorKind::kUsage, {"new or an empty directory"}, [&] { odd.make("fp8"); });
   expect_error(ErrorKind::kUsage, {"int4", "fp8 or int8"}, [&] { fine.make("int4"); });
   std::vector<float> bad = noise(64);
   bad[7] = std::nanf("");

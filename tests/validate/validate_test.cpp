@@ -396,6 +396,7 @@ TEST_F(Validate, BenchOnTheSameData) {
   o.target = target();
   o.drafts = {draft(), folder_ / "better"};
   o.data = data();
+  o.out = folder_ / "bench";
   o.ks = {2, -1};
   o.batches = {1, 2};
   o.prompts = 4;

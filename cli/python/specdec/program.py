@@ -22,6 +22,7 @@ Value = Text | int | float | bool | Sequence[Text | int | float] | None
 
 # The exit codes of verdicts (docs/contract.md).
 VERDICTS = frozenset({0, 3, 4, 5, 6})
+ERROR_SCHEMA = "specdec.error/1"  # what a command that failed prints
 # The program ends within ten seconds of the first signal.
 GRACE_SECONDS = 15.0
 
@@ -202,6 +203,8 @@ def run_command(
             raise UnexpectedOutput(f"stdout is not one JSON object: {error}", exit_code, line) from error
     if not isinstance(value, dict):
         raise _error(last, exit_code, line, value)
+    if value.get("schema") == ERROR_SCHEMA:
+        raise _error(str(value.get("message") or last), exit_code, line, value)
     if exit_code not in VERDICTS | command.exit_codes:
         raise _error(last, exit_code, line, value)
     for kind in command.results:

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fingerprint.h"
+#include "base/output_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/schema/package_manifest.h"
 #include "deploy/models/load_pair.h"
@@ -116,6 +117,7 @@ NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::st
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock) {
   validate(options.speculation);
   validate(options.device);
+  if (!options.record_dir.empty()) check_shared_directory(options.record_dir, "--record");
   const auto note = [&hooks](const std::string& line) {
     if (hooks.on_note && !line.empty()) hooks.on_note(line);
   };
