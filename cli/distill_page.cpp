@@ -9,11 +9,6 @@ namespace specdec::cli {
 
 namespace {
 
-using deploy::Chart;
-using deploy::Page;
-using deploy::Section;
-using deploy::Table;
-
 constexpr size_t kPoints = 500;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
@@ -63,7 +58,7 @@ void add_chart(Section& section, const std::map<std::string, Curve>& curves, con
   chart.y_label = label;
   for (const auto& [key, name] : series) {
     if (!curves.contains(key)) continue;
-    deploy::Series line{name, {}, {}, {}, false};
+    Series line{name, {}, {}, {}, false};
     for (const auto& [step, values] : at) {
       const auto value = values.find(name);
       line.y.push_back(value == values.end() ? kNone : value->second);
@@ -161,7 +156,7 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   page.title = "Draft training";
   const std::string verdict = result.value("verdict", "");
   page.verdict = readable(verdict);
-  page.verdict_class = deploy::class_of(verdict_named(verdict).value_or(Verdict::kInconclusive));
+  page.verdict_class = class_of(verdict_named(verdict).value_or(Verdict::kInconclusive));
   page.reason = result.value("reason", "");
   page.data = result;
   add_tiles(result, page);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "deploy/report/page.h"
+#include "base/page/page.h"
 
 namespace specdec::cli {
 
@@ -21,6 +21,6 @@ struct Curve {
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file);
 
 // `result` has the schema specdec.distill/1.
-deploy::Page distill_page(const Json& result, const std::map<std::string, Curve>& curves);
+Page distill_page(const Json& result, const std::map<std::string, Curve>& curves);
 
 }  // namespace specdec::cli

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,10 +14,9 @@
 #include "cli/command.h"
 #include "cli/log.h"
 #include "cli/monitor_baseline.h"
+#include "cli/monitor_past.h"
 #include "monitor/check.h"
-#include "monitor/machine.h"
 #include "monitor/source.h"
-#include "monitor/state.h"
 
 namespace specdec::cli {
 
@@ -108,75 +106,6 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   return code;
-}
-
-// Prints verdicts and transitions in the order of their times, then the actions that are still pending.
-void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history,
-                 const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
-  std::printf("now: %s, %s, package %.12s\n",
-              state.value("verdict").empty() ? "no check yet" : state.value("verdict").c_str(),
-              monitor::name(memory.stage), state.value("package").c_str());
-  std::multimap<int64_t, std::string> lines;
-  char text[600];
-  for (const auto& e : history) {
-    std::snprintf(text, sizeof text, "%-13s %.12s  %s", e.verdict.c_str(), e.package.c_str(),
-                  e.evidence.value("reason", std::string()).c_str());
-    lines.emplace(e.time, text);
-  }
-  for (const auto& t : transitions) {
-    std::snprintf(text, sizeof text, "%s -> %s (%s)  %s", t.from.c_str(), t.to.c_str(), t.event.c_str(),
-                  t.reason.c_str());
-    lines.emplace(t.time, text);
-  }
-  for (const auto& [time, line] : lines) std::printf("%s  %s\n", format_utc(time).c_str(), line.c_str());
-  for (const auto& a : state.pending_actions())
-    std::printf("to do: %s, attempts %lld  %s\n", a.kind.c_str(), static_cast<long long>(a.attempts),
-                a.outcome.c_str());
-}
-
-int print_history(const Global& global, const std::string& file, int64_t newest) {
-  const monitor::State state(file, monitor::State::Open::kExisting);
-  const auto history = state.history(newest);
-  const auto transitions = state.transitions(newest);
-  const std::string machine = state.value("machine");
-  const monitor::Memory memory =
-      machine.empty() ? monitor::Memory{} : monitor::memory_from_json(parse_json(machine, file), file);
-  if (!global.json) {
-    print_lines(state, history, transitions, memory);
-    return 0;
-  }
-  Json verdicts = Json::array(), moves = Json::array(), pending = Json::array();
-  for (const auto& e : history)
-    verdicts.push_back({{"id", e.id},
-                        {"time", format_utc(e.time)},
-                        {"verdict", e.verdict},
-                        {"package", e.package},
-                        {"evidence", e.evidence}});
-  for (const auto& t : transitions)
-    moves.push_back({{"id", t.id},
-                     {"time", format_utc(t.time)},
-                     {"from", t.from},
-                     {"to", t.to},
-                     {"event", t.event},
-                     {"reason", t.reason},
-                     {"evidence", t.evidence}});
-  for (const auto& a : state.pending_actions())
-    pending.push_back({{"kind", a.kind},
-                       {"key", a.key},
-                       {"created", format_utc(a.created)},
-                       {"attempts", a.attempts},
-                       {"outcome", a.outcome}});
-  std::printf("%s\n", Json({{"schema", "specdec.monitor_history/1"},
-                            {"verdict", state.value("verdict")},
-                            {"package", state.value("package")},
-                            {"state", monitor::name(memory.stage)},
-                            {"machine", monitor::to_json(memory)},
-                            {"history", verdicts},
-                            {"transitions", moves},
-                            {"pending", pending}})
-                          .dump()
-                          .c_str());
-  return 0;
 }
 
 // A duration that is kept in a unit of its own, such as hours (unit_s = 3600).
@@ -372,7 +301,8 @@ void add_monitor(Cli& cli) {
       "Examples:\n"
       "  specdec monitor check --package store:production --source recorded/acceptance --target models/target --state "
       "monitor.db\n"
-      "  specdec monitor status --state monitor.db");
+      "  specdec monitor status --state monitor.db\n"
+      "  specdec monitor report --state monitor.db --html life.html");
   auto options = std::make_shared<monitor::CheckOptions>();
   auto state = std::make_shared<std::string>();
   auto interval = std::make_shared<double>(60);
@@ -411,16 +341,7 @@ void add_monitor(Cli& cli) {
     cli.selected = [&cli, options, interval] { return run_watch(cli.global, *options, *interval); };
   });
 
-  for (const char* name : {"status", "report"}) {
-    const bool all = std::string(name) == "report";
-    CLI::App* history = sub->add_subcommand(name, all ? "Prints the whole history of verdicts and transitions"
-                                                      : "Prints the current state and verdict and the newest changes");
-    history->add_option("--state", *state, "The monitor's memory")->required();
-    history->footer(std::string("Example:\n  specdec monitor ") + name + " --state monitor.db");
-    history->callback([&cli, state, all] {
-      cli.selected = [&cli, state, all] { return print_history(cli.global, *state, all ? INT64_MAX : 20); };
-    });
-  }
+  add_monitor_past(*sub, cli);
 }
 
 }  // namespace specdec::cli

@@ -206,7 +206,7 @@ def main():
     others = debian(prefix, files, licences) + wheels(source)
     for v in VENDORED:
         others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))
-        shutil.copyfile(os.path.join(source, "deploy", "report", "assets", "LICENSE"), os.path.join(licences, "uPlot"))
+        shutil.copyfile(os.path.join(source, "base", "page", "assets", "LICENSE"), os.path.join(licences, "uPlot"))
     compress(licences)
     me = f"specdec@{version}"
     body = {

@@ -80,7 +80,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
     result.json["actions"] = driver.actions();
     result.json["waiting"] = driver.waiting();
     result.json["seconds"] = clock.seconds() - started;
-    write_file_atomic(report_file(options), result.json.dump() + "\n");
+    write_file_atomic(report_file(options.state), result.json.dump() + "\n");
   };
   publish();
   if (const Json trigger = driver.on_drift(facts, sources.alarm_key); !trigger.is_null())

@@ -157,6 +157,12 @@ class SourcesCheck {
   void record(const SourcesOutcome& outcome, const Reading& reading) {
     const Verdict verdict = outcome.judged.verdict;
     state_.set_value("detector", reading.detector.state().dump());
+    Measurement measurement = measure(reading.detector, reading.observation.charts,
+                                      alarm_level(options_.requests_per_day, options_.false_alarm_every_days));
+    const std::string epoch = state_.value("epoch");
+    measurement.epoch = epoch.empty() ? 0 : std::stoll(epoch);
+    measurement.time = now();
+    state_.add(measurement);
     if (verdict_named(state_.value("verdict")) != verdict)
       state_.append(HistoryEntry{0, now(), to_string(verdict), digest(), outcome.result});
     state_.set_value("verdict", to_string(verdict));
@@ -169,7 +175,7 @@ class SourcesCheck {
             {"SPECDEC_ALARM_PACKAGE", options_.package},
             {"SPECDEC_ALARM_TARGET", options_.target},
             {"SPECDEC_ALARM_SEGMENT", verdict == Verdict::kDrift ? detector.peak().stratum : ""},
-            {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options_)).string()}};
+            {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options_.state)).string()}};
   }
 
   const CheckOptions& options_;
@@ -185,6 +191,6 @@ SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Fa
   return SourcesCheck(options, clock, facts, state).run(driver);
 }
 
-fs::path report_file(const CheckOptions& options) { return options.state.string() + ".report.json"; }
+fs::path report_file(const fs::path& state) { return state.string() + ".report.json"; }
 
 }  // namespace specdec::monitor

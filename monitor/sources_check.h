@@ -27,7 +27,7 @@ struct SourcesOutcome {
 SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
                              LoopDriver& driver);
 
-// Returns the file that the result is also written to.
-std::filesystem::path report_file(const CheckOptions& options);
+// Returns the file beside the state that the result is also written to.
+std::filesystem::path report_file(const std::filesystem::path& state);
 
 }  // namespace specdec::monitor

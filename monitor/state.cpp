@@ -50,6 +50,12 @@ constexpr const char* kSchema2 =
     "INSERT INTO action (key, kind, payload, created, started, ended, attempts, code, outcome)"
     " SELECT key, 'command', '{}', 0, 1, 1, 1, 0, 'under version 1' FROM value WHERE key LIKE 'trigger %' AND value = "
     "'0';";
+// This table came after version 3. A state without it gets it at the next check, and earlier programs of version 3
+// leave it alone. Its rows hold sums, so nothing is lost but resolution when rows between two others are removed.
+constexpr const char* kMeasurementTable =
+    "CREATE TABLE IF NOT EXISTS measurement (slot INTEGER NOT NULL, epoch INTEGER NOT NULL, time INTEGER NOT NULL, "
+    "figures TEXT NOT NULL, PRIMARY KEY (slot, epoch)) STRICT, WITHOUT ROWID;";
+constexpr int64_t kSlotsPerHour = 3600 / Measurement::kEvery, kSlotsPerDay = 24 * kSlotsPerHour;
 constexpr const char* kActionColumns =
     "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
@@ -95,6 +101,7 @@ void make_private(const fs::path& file) {
 
 std::string text(SQLite::Statement& row, int column) { return row.getColumn(column).getString(); }
 int64_t number(SQLite::Statement& row, int column) { return row.getColumn(column).getInt64(); }
+const char* evidence_column(State::Detail detail) { return detail == State::Detail::kAll ? "evidence" : "'null'"; }
 
 }  // namespace
 
@@ -133,8 +140,9 @@ struct State::Connection {
   }
   // Returns the newest rows of a table that only grows, oldest first.
   template <class Read>
-  auto newest(const std::string& table, Read&& read, int64_t most) {
-    return rows("SELECT * FROM (SELECT * FROM " + table + " ORDER BY id DESC LIMIT ?) ORDER BY id", read, most);
+  auto newest(const std::string& table, const std::string& columns, Read&& read, int64_t most) {
+    return rows("SELECT * FROM (SELECT " + columns + " FROM " + table + " ORDER BY id DESC LIMIT ?) ORDER BY id", read,
+                most);
   }
   Json json(SQLite::Statement& row, int column) const { return parse_json(text(row, column), file); }
   auto to_action() const {
@@ -303,11 +311,44 @@ void State::append(const HistoryEntry& e) {
                       e.package, e.evidence.dump());
 }
 
-std::vector<HistoryEntry> State::history(int64_t newest) const {
+std::vector<HistoryEntry> State::history(int64_t newest, Detail detail) const {
+  const std::string columns = std::string("id, time, verdict, package, ") + evidence_column(detail);
   const auto read = [this](SQLite::Statement& row) {
     return HistoryEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), connection_->json(row, 4)};
   };
-  return connection_->newest("history", read, newest);
+  return connection_->newest("history", columns, read, newest);
+}
+
+Json State::evidence_of(int64_t history_id) const {
+  const auto read = [this](SQLite::Statement& row) { return connection_->json(row, 0); };
+  return connection_->row("SELECT evidence FROM history WHERE id = ?", read, history_id).value_or(Json());
+}
+
+void State::add(const Measurement& m) {
+  connection_->change(kMeasurementTable);
+  const int64_t slot = m.time / Measurement::kEvery, old = slot - 30 * kSlotsPerDay;
+  connection_->change(
+      "INSERT INTO measurement VALUES (?, ?, ?, ?) ON CONFLICT (slot, epoch) DO UPDATE SET time = excluded.time, "
+      "figures "
+      "= excluded.figures",
+      slot, m.epoch, m.time, figures_text(m));
+  // Looks back a week, so that nothing is left out unless no check was made for so long.
+  connection_->change(
+      "DELETE FROM measurement WHERE slot >= ?1 AND slot < ?2 AND EXISTS (SELECT 1 FROM measurement AS later WHERE "
+      "later.slot > measurement.slot AND later.slot < (measurement.slot / ?3 + 1) * ?3 AND later.epoch = "
+      "measurement.epoch)",
+      old - 7 * kSlotsPerDay, old, kSlotsPerHour);
+}
+
+std::vector<Measurement> State::measurements() const {
+  if (!guarded(connection_->file, [&] { return connection_->db.tableExists("measurement"); })) return {};
+  const auto read = [this](SQLite::Statement& row) {
+    Measurement m = measurement_from_text(text(row, 2), connection_->file);
+    m.epoch = number(row, 0);
+    m.time = number(row, 1);
+    return m;
+  };
+  return connection_->rows("SELECT epoch, time, figures FROM measurement ORDER BY epoch, slot", read);
 }
 
 int64_t State::append(const TransitionEntry& e) {
@@ -317,12 +358,13 @@ int64_t State::append(const TransitionEntry& e) {
   return connection_->db.getLastInsertRowid();
 }
 
-std::vector<TransitionEntry> State::transitions(int64_t newest) const {
+std::vector<TransitionEntry> State::transitions(int64_t newest, Detail detail) const {
+  const std::string columns = std::string("id, time, from_state, to_state, event, reason, ") + evidence_column(detail);
   const auto read = [this](SQLite::Statement& row) {
     return TransitionEntry{number(row, 0), number(row, 1),           text(row, 2), text(row, 3), text(row, 4),
                            text(row, 5),   connection_->json(row, 6)};
   };
-  return connection_->newest("transition", read, newest);
+  return connection_->newest("transition", columns, read, newest);
 }
 
 bool State::add_action(const ActionEntry& e) {

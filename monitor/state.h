@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "monitor/measurement.h"
 #include "monitor/source.h"
 
 namespace specdec::monitor {
@@ -60,12 +61,21 @@ class State {
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);
 
+  // Evidence is much larger than the rest of a row. Without it, `evidence` is null.
+  enum class Detail { kAll, kNoEvidence };
   void append(const HistoryEntry& entry);
-  std::vector<HistoryEntry> history(int64_t newest) const;  // oldest first
+  std::vector<HistoryEntry> history(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
+  Json evidence_of(int64_t history_id) const;  // null if there is no such row
 
-  int64_t append(const TransitionEntry& entry);                    // returns its id
-  std::vector<TransitionEntry> transitions(int64_t newest) const;  // oldest first
-  bool add_action(const ActionEntry& entry);                       // returns false if the key exists already
+  int64_t append(const TransitionEntry& entry);                                                  // returns its id
+  std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
+
+  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. Of the hours that are more
+  // than 30 days old, the last measurement is kept.
+  void add(const Measurement& measurement);
+  std::vector<Measurement> measurements() const;  // oldest first
+
+  bool add_action(const ActionEntry& entry);  // returns false if the key exists already
   std::optional<ActionEntry> action(const std::string& key) const;
   std::vector<ActionEntry> pending_actions() const;                                           // oldest first
   std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;  // oldest first

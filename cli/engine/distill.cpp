@@ -90,8 +90,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   }
   const SystemClock clock;
   const distill::DistillResult result = distill::run(options, make_progress(global), clock);
-  deploy::write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
-                      options.out, "report");
+  write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out,
+              "report");
   put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
                   : table(result.json, options.out));
   return result.exit_code;

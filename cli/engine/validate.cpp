@@ -40,7 +40,7 @@ void tell_github(const deploy::Validation& v, const std::string& directory) {
   const size_t room =
       error ? kStepSummary : kStepSummary - static_cast<size_t>(std::min<uintmax_t>(written, kStepSummary));
   append_to("GITHUB_STEP_SUMMARY",
-            deploy::github_summary(deploy::render_markdown(deploy::report_page(v.report, v.details)), room));
+            deploy::github_summary(render_markdown(deploy::report_page(v.report, v.details)), room));
 }
 
 }  // namespace

@@ -10,12 +10,12 @@
 #include "base/acceptance.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/page/page.h"
 #include "base/progress.h"
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
 #include "base/verdict.h"
 #include "deploy/bench/options.h"
-#include "deploy/report/page.h"
 #include "deploy/validate/cpu_meter.h"
 
 namespace specdec::deploy {

@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
+#include "base/page/page.h"
 #include "deploy/report/gate_checks.h"
-#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 

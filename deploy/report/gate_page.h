@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/page/page.h"
 #include "base/schema/validation_report.h"
-#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 

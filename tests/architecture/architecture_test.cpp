@@ -77,13 +77,29 @@ TEST_F(Rules, Arrows) {
 }
 
 TEST_F(Rules, ArrowsInsideOfAFolder) {
-  for (const char* file :
-       {"base/schema/s.h", "engine/kernels/cpu/c.h", "engine/kernels/cuda/c.h", "engine/decode/model_runner.h",
-        "engine/decode/controller.h", "engine/decode/step.h", "deploy/report/r.h", "deploy/models/m.h",
-        "deploy/validate/v.h", "deploy/package/p.h", "deploy/serve/engine/e.h", "monitor/machine.h", "monitor/state.h",
-        "monitor/loop_driver.h", "monitor/actions/a.h", "data/row_parser.h", "data/redact.h", "data/shard_writer.h",
-        "data/openai_client.h"})
+  for (const char* file : {"base/schema/s.h",
+                           "base/page/p.h",
+                           "engine/kernels/cpu/c.h",
+                           "engine/kernels/cuda/c.h",
+                           "engine/decode/model_runner.h",
+                           "engine/decode/controller.h",
+                           "engine/decode/step.h",
+                           "deploy/report/r.h",
+                           "deploy/models/m.h",
+                           "deploy/validate/v.h",
+                           "deploy/package/p.h",
+                           "deploy/serve/engine/e.h",
+                           "monitor/machine.h",
+                           "monitor/state.h",
+                           "monitor/loop_driver.h",
+                           "monitor/actions/a.h",
+                           "data/row_parser.h",
+                           "data/redact.h",
+                           "data/shard_writer.h",
+                           "data/openai_client.h"})
     put(file, "#pragma once\n");
+  put("base/page/good.cpp", "#include \"base/page/p.h\"\n#include \"base/a.h\"\n");
+  put("monitor/good.cpp", "#include \"base/page/p.h\"\n");
   put("engine/kernels/good.cpp", "#include \"engine/kernels/cpu/c.h\"\n");
   put("engine/decode/model_runner.cpp", "#include \"engine/model/m.h\"\n");
   put("deploy/validate/good.cpp", "#include \"deploy/models/m.h\"\n#include \"deploy/report/r.h\"\n");
@@ -95,6 +111,8 @@ TEST_F(Rules, ArrowsInsideOfAFolder) {
     expect(file, 1, "must not include " + other, "#include \"" + other + "\"\n");
   };
   no("base/b.cpp", "base/schema/s.h");
+  no("base/c.cpp", "base/page/p.h");
+  no("base/page/b.cpp", "base/schema/s.h");
   no("engine/kernels/cpu/b.cpp", "engine/kernels/k.h");
   no("engine/kernels/b.cpp", "engine/kernels/cuda/c.h");
   no("engine/decode/b.cpp", "engine/model/m.h");

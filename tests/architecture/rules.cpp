@@ -53,6 +53,7 @@ const std::vector<Room>& rooms() {
       // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
       // base/schema/ may include a schema.
       {{"base/schema/", "base/model_directory."}, {"base/"}},
+      {{"base/page/"}, {"base/page/", "base/*"}},
       {{"base/"}, {"base/*"}},
       {{"text/"}, {"text/", "rust/", "base/"}},
       {{"net/"}, {"net/", "base/"}},
@@ -97,6 +98,9 @@ const std::vector<Room>& rooms() {
       {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
        {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
       {{"monitor/payback.", "monitor/policy."}, {"monitor/payback.h", "monitor/policy.h", "base/"}},
+      {{"monitor/measurement."},
+       {"monitor/measurement.h", "monitor/detector.h", "monitor/baseline.h", "monitor/counter_chart.h", "base/"}},
+      {{"monitor/life_page."}, {"monitor/life_page.h", "monitor/life.h", "base/"}},
       {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
       {{"monitor/"}, {"monitor/*", "net/", "base/"}},
 

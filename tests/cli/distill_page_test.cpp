@@ -57,24 +57,24 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
       {"options", {{"loss", "kl"}, {"max_steps", 7}}}};
   const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}},
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
-  const deploy::Page page = distill_page(result, curves);
-  EXPECT_EQ(page.verdict_class, deploy::VerdictClass::kGood);
+  const Page page = distill_page(result, curves);
+  EXPECT_EQ(page.verdict_class, VerdictClass::kGood);
   ASSERT_EQ(page.sections.size(), 3u);
   ASSERT_EQ(page.sections[0].charts.size(), 1u) << "only curves that are there";
-  const deploy::Chart& chart = page.sections[0].charts[0];
+  const Chart& chart = page.sections[0].charts[0];
   EXPECT_EQ(chart.x, (std::vector<double>{0, 1, 2}));
   EXPECT_TRUE(std::isnan(chart.series[0].y[0]));
   EXPECT_EQ(chart.series[1].y[2], 0.3);
-  const deploy::Table& tried = page.sections[1].tables[0];
+  const Table& tried = page.sections[1].tables[0];
   EXPECT_EQ(tried.rows[0].back(), "") << "tried, not kept";
   EXPECT_EQ(tried.rows[1].back(), "kept");
-  const std::string html = deploy::render_html(page), markdown = deploy::render_markdown(page);
+  const std::string html = render_html(page), markdown = render_markdown(page);
   for (const char* text : {"better &lt;b&gt;by far", "keeps layers 0 and 2 of the target", "1 and 2", "0.125", "0.250",
                            "[0.450, 0.550], 40 conversations", "step 6 kept"})
     EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
   // The page of a run that ended before training shows its reason.
-  EXPECT_NE(deploy::render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {}))
+  EXPECT_NE(render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {}))
                 .find("too little data"),
             std::string::npos);
 }

@@ -206,6 +206,57 @@ TEST(State, IsItsUsersAlone) {
   transaction.commit();
 }
 
+Measurement measured(int64_t time, int64_t requests, int64_t epoch = 1) {
+  Measurement m;
+  m.epoch = epoch;
+  m.time = time;
+  m.log10_e = 0.5;
+  m.log10_alarm = 6;
+  m.requests = {requests, 0.7 * static_cast<double>(requests), 0.75 * static_cast<double>(requests), 0.01};
+  m.domains["a"] = {m.requests, -0.25};
+  m.counters["http://h/metrics"] = {1000, 600, 0, 0};
+  return m;
+}
+
+TEST(State, KeepsAMeasurementForEveryTenMinutes) {
+  Scratch dir;
+  State state(dir / "s.db");
+  EXPECT_TRUE(state.measurements().empty());
+  state.add(measured(600, 10));
+  state.add(measured(1199, 12));    // of the same ten minutes
+  state.add(measured(1199, 2, 2));  // of the next epoch
+  state.add(measured(1200, 15, 2));
+  const auto all = state.measurements();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].time, 1199);
+  EXPECT_EQ(all[0].requests.n, 12);
+  EXPECT_DOUBLE_EQ(all[0].requests.acceptance, 8.4);
+  EXPECT_DOUBLE_EQ(all[0].domains.at("a").sums.expected, 9.0);
+  EXPECT_EQ(all[0].domains.at("a").log10_e, -0.25);
+  EXPECT_EQ(all[0].counters.at("http://h/metrics").n, 1000);
+  EXPECT_EQ(all[1].epoch, 2);
+  EXPECT_EQ(all[2].requests.n, 15);
+}
+
+// After 30 days one measurement an hour is left, and no request is lost, because the sums go on.
+TEST(State, OldMeasurementsAreOneAnHour) {
+  Scratch dir;
+  State state(dir / "s.db");
+  Transaction transaction(state);
+  constexpr int64_t kDay = 86400, kDays = 40;
+  for (int64_t time = 0; time < kDays * kDay; time += 600) state.add(measured(time, time / 600 + 1));
+  transaction.commit();
+  const auto all = state.measurements();
+  int64_t old = 0;
+  for (const Measurement& m : all) old += m.time < (kDays - 31) * kDay;
+  EXPECT_EQ(old, (kDays - 31) * 24);
+  EXPECT_EQ(static_cast<int64_t>(all.size()) - old, 30 * 144 + 24);
+  EXPECT_EQ(all.front().time, 3000) << "the last of the hour";
+  int64_t requests = 0;
+  for (const Period& p : periods_of(all, 100)) requests += p.requests.n;
+  EXPECT_EQ(requests, kDays * 144);
+}
+
 // When a check or a report opens a file of an earlier version, the secrets of its URLs and commands are removed.
 TEST(State, FormerSecretsAreForgotten) {
   Scratch dir;

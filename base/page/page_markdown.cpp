@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "deploy/report/page.h"
+#include "base/page/page.h"
 
-namespace specdec::deploy {
+namespace specdec {
 
 namespace {
 
@@ -79,4 +79,4 @@ void write_pages(const Page& page, const std::filesystem::path& directory, const
   write_file_atomic(directory / (name + ".md"), render_markdown(page));
 }
 
-}  // namespace specdec::deploy
+}  // namespace specdec

@@ -1,6 +1,6 @@
 // A page of figures, tables and charts, rendered as self-contained HTML and as Markdown. The HTML has uPlot inlined and
 // the data embedded as JSON, and loads nothing from the network: its Content-Security-Policy allows only the inlined
-// scripts and styles, by hash. Used by validate, bench and distill.
+// scripts and styles, by hash. Used by validate, bench, distill and monitor report.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/verdict.h"
 
-namespace specdec::deploy {
+namespace specdec {
 
 // Holds the y values of one curve or one set of bars over Chart::x; NaN = no point there. `low` and `high` are the ends
 // of whiskers; each is empty or as long as `y`.
@@ -19,9 +19,26 @@ struct Series {
   std::string name;
   std::vector<double> y, low, high;
   bool dashed = false;
+  // 0 to 5 of the page's colours, so that a name has the same colour in several charts; without it, by position.
+  std::optional<int> colour = {};
+};
+// The class decides the colour and the mark that a page gives its verdict.
+enum class VerdictClass { kGood, kBad, kOpen };
+VerdictClass class_of(Verdict verdict);
+
+// A named stretch of a time axis, from `from` to `to` in unix seconds; both are equal for a moment. Without a tone it
+// is neither good nor bad.
+struct Stretch {
+  double from = 0, to = 0;
+  std::string name;
+  std::optional<VerdictClass> tone = {};
+};
+struct Lane {
+  std::string name;  // at most ten characters fit beside the lane
+  std::vector<Stretch> stretches;
 };
 struct Chart {
-  enum class Kind { kLines, kBars };
+  enum class Kind { kLines, kBars, kLanes };
   std::string title, x_label, y_label;
   Kind kind = Kind::kLines;
   std::vector<double> x;             // ascending
@@ -30,6 +47,12 @@ struct Chart {
   std::optional<double> rule;  // y of a labelled horizontal line
   std::string rule_name;
   std::optional<double> y_min, y_max;
+  // If true, x is in unix seconds and shown in UTC. Such charts take the whole width, and those of a page share the
+  // position of the axis and the cursor, so they should have the same x_min and x_max.
+  bool is_time = false;
+  std::optional<double> x_min = {}, x_max = {};
+  std::vector<Stretch> marks = {};  // moments that are drawn as vertical lines, of a time chart only
+  std::vector<Lane> lanes = {};     // of kLanes, from top to bottom; such a chart has no x and no series
 };
 struct Table {
   std::string title;
@@ -45,20 +68,21 @@ struct Section {
   std::vector<Chart> charts;
   std::vector<Table> tables;
 };
-// The class decides the colour and the mark that a page gives its verdict.
-enum class VerdictClass { kGood, kBad, kOpen };
-VerdictClass class_of(Verdict verdict);
-
 struct Page {
   std::string title, verdict, reason;  // the verdict in readable form
+  std::string generator = "specdec";   // the command that makes such pages
   VerdictClass verdict_class = VerdictClass::kOpen;
   std::vector<Tile> tiles;
   std::vector<Section> sections;
   Json data;  // the machine-readable result; all of it is embedded
 };
 
-// Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value.
+// Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value or a
+// stretch.
 std::string render_html(const Page& page);
+// Replaces `file` by the HTML page. Refuses to replace a file with other content than a page of the same generator:
+// Error(kUsage). An empty file is replaced. Throws Error(kIo) if the file cannot be written.
+void write_html(const Page& page, const std::filesystem::path& file);
 
 // Renders Markdown for comments on pull requests (GitHub, GitLab): verdict, reason, figures, and folded tables. Escapes
 // every string.
@@ -77,4 +101,4 @@ std::string escape_markdown(const std::string& text);
 // same value.
 std::string script_json(const Json& value);
 
-}  // namespace specdec::deploy
+}  // namespace specdec

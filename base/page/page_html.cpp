@@ -1,12 +1,14 @@
 #include <cmath>
+#include <span>
 
 #include "base/base64.h"
+#include "base/file.h"
+#include "base/page/assets.h"
+#include "base/page/page.h"
 #include "base/sha256.h"
 #include "base/shell.h"
-#include "deploy/report/assets.h"
-#include "deploy/report/page.h"
 
-namespace specdec::deploy {
+namespace specdec {
 
 namespace {
 
@@ -35,30 +37,69 @@ Json numbers(const std::vector<double>& values) {
   return out;
 }
 
+const char* css_class(VerdictClass verdict_class) {
+  switch (verdict_class) {
+    case VerdictClass::kGood:
+      return "good";
+    case VerdictClass::kBad:
+      return "bad";
+    case VerdictClass::kOpen:
+      return "open";
+  }
+  return "open";
+}
+
+Json stretches_json(const std::vector<Stretch>& stretches) {
+  Json out = Json::array();
+  for (const Stretch& s : stretches)
+    out.push_back({{"from", s.from}, {"to", s.to}, {"name", s.name}, {"tone", s.tone ? css_class(*s.tone) : "plain"}});
+  return out;
+}
+
 bool has_points(const Chart& chart) {
+  for (const Lane& lane : chart.lanes)
+    if (!lane.stretches.empty()) return true;
   for (const Series& s : chart.series)
     for (const double y : s.y)
       if (std::isfinite(y)) return true;
   return false;
 }
 
+const char* name_of(Chart::Kind kind) {
+  switch (kind) {
+    case Chart::Kind::kLines:
+      return "lines";
+    case Chart::Kind::kBars:
+      return "bars";
+    case Chart::Kind::kLanes:
+      return "lanes";
+  }
+  return "lines";
+}
+
 Json chart_json(const Chart& chart) {
   Json series = Json::array();
-  for (const Series& s : chart.series)
+  for (const Series& s : chart.series) {
     series.push_back({{"name", s.name},
                       {"y", numbers(s.y)},
                       {"low", numbers(s.low)},
                       {"high", numbers(s.high)},
                       {"dashed", s.dashed}});
-  Json out = {{"kind", chart.kind == Chart::Kind::kBars ? "bars" : "lines"},
-              {"xLabel", chart.x_label},
-              {"yLabel", chart.y_label},
-              {"x", numbers(chart.x)},
-              {"xNames", chart.x_names},
-              {"series", series}};
+    if (s.colour) series.back()["colour"] = *s.colour;
+  }
+  Json out = {{"kind", name_of(chart.kind)}, {"xLabel", chart.x_label}, {"yLabel", chart.y_label},
+              {"x", numbers(chart.x)},       {"xNames", chart.x_names}, {"series", series}};
   if (chart.rule) out["rule"] = {{"y", *chart.rule}, {"name", chart.rule_name}};
   if (chart.y_min) out["yMin"] = *chart.y_min;
   if (chart.y_max) out["yMax"] = *chart.y_max;
+  if (!chart.is_time) return out;
+  out["time"] = true;
+  if (chart.x_min) out["xMin"] = *chart.x_min;
+  if (chart.x_max) out["xMax"] = *chart.x_max;
+  out["marks"] = stretches_json(chart.marks);
+  out["lanes"] = Json::array();
+  for (const Lane& lane : chart.lanes)
+    out["lanes"].push_back({{"name", lane.name}, {"stretches", stretches_json(lane.stretches)}});
   return out;
 }
 
@@ -83,7 +124,9 @@ std::string section_html(const Section& section, Json& charts) {
   std::string figures;
   for (const Chart& chart : section.charts) {
     if (!has_points(chart)) continue;
-    figures += "<figure><figcaption>" + escape_html(chart.title) + "</figcaption><div class=\"chart\" data-chart=\"" +
+    const std::string title = escape_html(chart.title);
+    figures += std::string("<figure") + (chart.is_time ? " class=\"time\"" : "") + "><figcaption>" + title +
+               "</figcaption><div class=\"chart\" role=\"img\" aria-label=\"" + title + "\" data-chart=\"" +
                std::to_string(charts.size()) + "\"></div></figure>";
     charts.push_back(chart_json(chart));
   }
@@ -91,18 +134,6 @@ std::string section_html(const Section& section, Json& charts) {
   for (const Table& table : section.tables)
     if (!table.rows.empty()) out += table_html(table);
   return out + "</section>\n";
-}
-
-const char* css_class(VerdictClass verdict_class) {
-  switch (verdict_class) {
-    case VerdictClass::kGood:
-      return "good";
-    case VerdictClass::kBad:
-      return "bad";
-    case VerdictClass::kOpen:
-      return "open";
-  }
-  return "open";
 }
 
 }  // namespace
@@ -168,6 +199,16 @@ std::string script_json(const Json& value) {
   return text;
 }
 
+namespace {
+
+// The beginning of every page of a generator. It tells such a page from other files.
+std::string beginning(const Page& page) {
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"generator\" content=\"" +
+         escape_html(page.generator) + "\">\n";
+}
+
+}  // namespace
+
 std::string render_html(const Page& page) {
   const std::string styles[] = {assets::kUplotCss, assets::kReportCss},
                     scripts[] = {assets::kUplotJs, assets::kReportJs};
@@ -179,7 +220,8 @@ std::string render_html(const Page& page) {
     tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) +
              "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
   std::string out =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" "
+      beginning(page) +
+      "<meta http-equiv=\"Content-Security-Policy\" "
       "content=\"default-src 'none'; "
       "base-uri 'none'; form-action 'none'; style-src " +
       csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " +
@@ -198,4 +240,23 @@ std::string render_html(const Page& page) {
   return out;
 }
 
-}  // namespace specdec::deploy
+void write_html(const Page& page, const fs::path& file) {
+  std::error_code ec;
+  const fs::file_status status = fs::status(file, ec);
+  if (fs::is_directory(status))
+    throw Error(ErrorKind::kUsage, file.string() + ": is a directory; expected the name of an HTML file");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw Error(ErrorKind::kUsage, file.string() + ": is not a regular file; expected the name of an HTML file");
+  if (fs::exists(status) && fs::file_size(file, ec) > 0) {
+    const std::string expected = beginning(page);
+    std::string found(expected.size(), '\0');
+    InputFile input(file, ErrorKind::kUsage);
+    if (input.size() >= found.size()) input.read(0, std::as_writable_bytes(std::span(found)));
+    if (found != expected)
+      throw Error(ErrorKind::kUsage, file.string() + ": exists already and is no page of " + page.generator +
+                                         "; expected the name of a new file, or of such a page");
+  }
+  write_file_atomic(file, render_html(page));
+}
+
+}  // namespace specdec
