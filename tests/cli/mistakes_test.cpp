@@ -95,7 +95,7 @@ TEST_F(Mistakes, HelpOfACommand) {
   expect_error(ErrorKind::kUsage, {"did you mean 'serve'"}, [&] { help_of(app_, {"serv"}); });
 }
 
-TEST(Mistakes, ANumberThatCannotBeReadIsNamed) {
+TEST(ConversionMessage, ANumberThatCannotBeReadIsNamed) {
   EXPECT_EQ(conversion_message("Could not convert: --floor = x"), "--floor: expected a number, found 'x'");
   EXPECT_EQ(conversion_message("--out is required"), "--out is required");
 }

@@ -3,6 +3,7 @@ pages of another origin. Hostile clients (half-open handshakes, garbage, plain H
 connections."""
 
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -45,7 +46,7 @@ class Server:
         threading.Thread(target=self.collect, daemon=True).start()
 
     def collect(self):
-        for line in [*iter(self.process.stderr.readline, ""), "the end\n"]:
+        for line in itertools.chain(self.process.stderr, ["the end\n"]):
             with self.changed:
                 self.text += line
                 self.changed.notify_all()
