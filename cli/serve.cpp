@@ -103,7 +103,8 @@ void add_record_flags(CLI::App& app, deploy::ServeOptions& options) {
 
 void add_chat_flags(CLI::App& app, deploy::ServeOptions& options) {
   app.add_option("--tool-call-parser", options.tool_call_parser,
-                 "How the model writes function calls: hermes, llama3_json, mistral, qwen3_coder, none, or auto, which recognises it "
+                 "How the model writes function calls: hermes, llama3_json, mistral, qwen3_coder, none, or auto, which "
+                 "recognises it "
                  "from the chat template")
       ->check(CLI::IsMember({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "none"}))
       ->capture_default_str()

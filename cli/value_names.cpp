@@ -19,7 +19,7 @@ std::string without_spaces(std::string text) {
 }
 
 constexpr char kTypes[] = "auto|fp32|bf16|fp16|int8", kSpec[] = "prune:N|model:MODEL|config:FILE",
-           kPackage[] = "PACKAGE|STORE:CHANNEL";
+               kPackage[] = "PACKAGE|STORE:CHANNEL";
 
 struct ValueName {
   const char* of;  // a flag, or a command and its flag or positional argument
