@@ -46,6 +46,7 @@ dist: build
 
 # Makes dist/specdec_VERSION-1_ARCHITECTURE.deb.
 deb: build
+	@rm -f $(BUILD)/deb/*.deb dist/*.deb
 	@$(ENV) && cd $(BUILD) && cpack -G DEB -B deb > deb.log || { cat deb.log; exit 1; }
 	@mkdir -p dist && cp $(BUILD)/deb/*.deb dist/
 

@@ -38,17 +38,19 @@ bool has_result(const fs::path& directory, const OutputRule& rule) {
   });
 }
 
-// Returns the names in the directory that count, in alphabetical order.
-std::vector<std::string> entries_of(const fs::path& directory) {
+// Returns the names in the directory that count, in alphabetical order. Where the whole directory would be replaced,
+// all of them count.
+std::vector<std::string> entries_of(const fs::path& directory, bool all) {
   std::vector<std::string> names;
   try {
     for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
   } catch (const fs::filesystem_error& e) {
     throw Error(ErrorKind::kIo, directory.string() + ": cannot be read: " + e.code().message());
   }
-  std::erase_if(names, [](const std::string& name) {
-    return name.ends_with(".partial") || name.ends_with(".lock") || name == "lost+found";
-  });
+  if (!all)
+    std::erase_if(names, [](const std::string& name) {
+      return name.ends_with(".partial") || name == ".lock" || name == "lost+found";
+    });
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -74,7 +76,7 @@ bool check_output_directory(const fs::path& directory, const OutputRule& rule) {
   // A link cannot be replaced as a whole: the new directory would take its place, and the old one would stay.
   if (rule.writes && fs::is_symlink(fs::symlink_status(directory, ec)))
     throw Error(ErrorKind::kUsage, rule.flag + " " + directory.string() + ": is a link: " + wanted(rule));
-  const std::vector<std::string> names = entries_of(directory);
+  const std::vector<std::string> names = entries_of(directory, static_cast<bool>(rule.writes));
   if (names.empty()) return false;
   const auto refuse = [&](const std::string& name, const std::string& why) {
     const std::string others = names.size() == 1 ? "" : " among " + std::to_string(names.size()) + " entries";

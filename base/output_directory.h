@@ -25,9 +25,9 @@ struct OutputRule {
 };
 
 // Returns true if the directory has an earlier result of the command, false if it is new or empty. Files that a killed
-// run left (*.partial), lock files and a volume's lost+found do not count. Throws Error(kUsage) for any other
-// directory, naming an entry that was found, and for a path that is no directory; Error(kIo) if this user may not write
-// there.
+// run left (*.partial), .lock and a volume's lost+found do not count, unless `writes` is set. Throws Error(kUsage) for
+// any other directory, naming an entry that was found, and for a path that is no directory; Error(kIo) if this user may
+// not write there.
 bool check_output_directory(const std::filesystem::path& directory, const OutputRule& rule);
 
 // Checks only that the path is a directory, or can become one, in which this user may write. For a directory that a

@@ -137,11 +137,43 @@ void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& argume
 }
 
 void refuse_empty_names(const CLI::App& app) {
-  static const std::set<std::string> kNames = {
-      "against",     "api-key-file", "baseline", "canary",     "config", "data",         "dir",
-      "directory",   "domain-rules", "draft",    "file",       "key",    "messages",     "model",
-      "holdout-src", "out",          "package",  "public-key", "record", "report",       "salt",
-      "source",      "sources",      "state",    "store",      "target", "target-files", "passphrase-file"};
+  static const std::set<std::string> kNames = {"against",
+                                               "api-key-file",
+                                               "baseline",
+                                               "canary",
+                                               "config",
+                                               "data",
+                                               "dir",
+                                               "directory",
+                                               "domain-rules",
+                                               "draft",
+                                               "file",
+                                               "key",
+                                               "messages",
+                                               "model",
+                                               "acceptance-log",
+                                               "admin-key-file",
+                                               "admin-socket",
+                                               "html",
+                                               "target-key-file",
+                                               "tls-cert",
+                                               "tls-key",
+                                               "webhook-secret-file",
+                                               "work",
+                                               "holdout-src",
+                                               "out",
+                                               "package",
+                                               "public-key",
+                                               "record",
+                                               "report",
+                                               "salt",
+                                               "source",
+                                               "sources",
+                                               "state",
+                                               "store",
+                                               "target",
+                                               "target-files",
+                                               "passphrase-file"};
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_lnames().empty() ? option->get_name(true) : option->get_lnames().front();
     if (!kNames.contains(name) || option->count() == 0) continue;

@@ -100,6 +100,16 @@ std::string command_of(const CLI::App& app, const std::vector<std::string>& argu
   return name;
 }
 
+// Returns the command of a line that was parsed.
+std::string chosen_command(const CLI::App& app) {
+  std::string name;
+  for (const CLI::App* level = &app; !level->get_subcommands().empty();) {
+    level = level->get_subcommands().front();
+    name += (name.empty() ? "" : " ") + level->get_name();
+  }
+  return name;
+}
+
 // True for commands that resume the work of a stopped process when they are run again (some only with --resume).
 bool goes_on(const std::string& command) {
   static const std::set<std::string> kThese = {"distill", "data regenerate", "package push",  "package pull",
@@ -151,6 +161,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
     refuse_empty_names(app);
+    command = chosen_command(app);
     if (goes_on(command)) set_stop_resumes();
     take_hangups(command == "serve");
     install_log(global);

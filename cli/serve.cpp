@@ -151,7 +151,7 @@ void add_serve(Cli& cli) {
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
       "in use, 75 another server records to the same directory.");
   sub->callback([&cli, options, sub] {
-    if (options->package.empty() && options->target.empty())
+    if (sub->count("package") == 0 && sub->count("--target") == 0)
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");
     options->max_k_given = sub->count("--max-k") > 0;
     options->verify_given = sub->count("--verify") > 0;

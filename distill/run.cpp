@@ -58,14 +58,15 @@ class RunDirectory {
   }
   ~RunDirectory() {
     try {
-      if (!is_new_ || fs::exists(run_ / "checkpoints" / "latest")) return;
+      if (!is_new_ || has_checkpoint()) return;
       std::vector<fs::path> entries;
-      for (const auto& entry : fs::directory_iterator(run_)) entries.push_back(entry.path());
-      // run.json goes last: whatever else is left, the directory stays one that --resume takes.
-      std::stable_partition(entries.begin(), entries.end(),
-                            [](const fs::path& p) { return p.filename() != "run.json"; });
+      for (const auto& entry : fs::directory_iterator(run_))
+        if (is_own(entry.path().filename().string())) entries.push_back(entry.path());
       for (const fs::path& entry : entries) remove_tree(entry);
-      if (!existed_) fs::remove(run_);
+      // These go last: whatever else is left, the directory stays one that --resume takes, and it stays locked.
+      for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
+      std::error_code not_empty;  // what others have put into it stays
+      if (!existed_) fs::remove(run_, not_empty);
     } catch (const std::exception&) {  // the error that ended the run is the one to report
     }
   }
@@ -75,6 +76,18 @@ class RunDirectory {
   void keep() { is_new_ = false; }
 
  private:
+  bool has_checkpoint() const {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(run_ / "checkpoints", none))
+      if (entry.path().filename().string().starts_with("step-")) return true;
+    return false;
+  }
+  // Returns whether a run writes this, run.json and .lock apart.
+  static bool is_own(const std::string& name) {
+    return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" ||
+           name.starts_with("events.out.tfevents") || name == "result.json" || name == "report.html";
+  }
+
   fs::path run_;
   bool existed_, is_new_ = false;
   std::optional<FileLock> lock_;

@@ -195,8 +195,8 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
     if (!message.tool_call_id.empty()) list.back()["tool_call_id"] = message.tool_call_id;
     if (!message.name.empty()) list.back()["name"] = message.name;
     if (!message.reasoning_content.empty()) list.back()["reasoning_content"] = message.reasoning_content;
-    bytes +=
-        message.role.size() + message.content.size() + message.tool_calls.size() + message.reasoning_content.size();
+    bytes += message.role.size() + message.content.size() + message.tool_calls.size() +
+             message.reasoning_content.size() + message.tool_call_id.size() + message.name.size();
   }
   context["messages"] = std::move(list);
   context["add_generation_prompt"] = add_generation_prompt;

@@ -1,7 +1,10 @@
 #include "deploy/package/quantise.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -308,8 +311,9 @@ QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, 
   const OutputRule rule{.flag = "--out", .command = "specdec package quantise", .results = {}};
   check_output_directory(out, rule);
   Quantiser quantiser(draft, format);
-  std::error_code none;
-  fs::remove(out, none);  // only an empty directory can be removed so
+  if (::rmdir(out.c_str()) != 0 && errno != ENOENT)
+    throw Error(ErrorKind::kUsage, "--out " + out.string() + ": cannot be replaced (" + std::strerror(errno) +
+                                       "): give the name of a new directory");
   QuantisedDraft result;
   if (!publish_directory(out, [&](const fs::path& tmp) { result = quantiser.write(tmp, progress); }))
     throw Error(ErrorKind::kIo, "--out " + out.string() + ": another process made it meanwhile");

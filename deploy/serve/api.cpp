@@ -18,13 +18,16 @@ namespace {
 // An exchange whose reply is complete from the start.
 class Finished final : public Exchange {
  public:
-  explicit Finished(HttpReply reply) : reply_(std::move(reply)) {}
+  // `held` counts the reply's bytes until it is sent; null: they are not counted.
+  explicit Finished(HttpReply reply, std::shared_ptr<ByteBudget::Hold> held = nullptr)
+      : reply_(std::move(reply)), held_(std::move(held)) {}
   void on_wake(std::function<void()>) override {}
   Turn next() override { return {Turn::Kind::kReply, std::move(reply_), {}}; }
   void abandon() override {}
 
  private:
   HttpReply reply_;
+  std::shared_ptr<ByteBudget::Hold> held_;
 };
 
 std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id) {
@@ -234,10 +237,17 @@ void Api::replied(const HttpRequest& request, int status) {
   metrics_.replied(!route ? "other" : route->path == std::string(kModelPrefix) ? "/v1/models" : route->path, status);
 }
 
+// Counts the bytes of a reply instead of those of its request, or refuses the request.
+std::shared_ptr<Exchange> Api::counted(HttpReply reply, const HttpRequest& request) const {
+  if (request.held && !request.held->resize(reply.body.size()))
+    return finished(too_many_bytes(queue_.retry_after(request.party)), request.id);
+  return std::make_shared<Finished>(std::move(reply), request.held);
+}
+
 std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
   try {
-    if (request.path == "/tokenize") return std::make_shared<Finished>(tokenize(request));
-    if (request.path == "/detokenize") return std::make_shared<Finished>(detokenize(request));
+    if (request.path == "/tokenize") return counted(tokenize(request), request);
+    if (request.path == "/detokenize") return counted(detokenize(request), request);
     return generate(find_route(request.path)->endpoint, request);
   } catch (const std::exception& e) {
     // The exception's text goes to the log, never to the client.
@@ -435,7 +445,8 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
   const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
   size_t request = parsed.rules.allowed_ids.size() * sizeof(int32_t), echoed = answers * kReplyBytesPerAnswer;
   for (const auto& prompt : out.prompts) request += prompt.size() * sizeof(int32_t);
-  request += content_bytes(out.messages) + 2 * out.tools.size();  // the tools as text, and parsed
+  constexpr size_t kParsed = 32;  // bytes of parsed JSON for each of its text
+  request += content_bytes(out.messages) + (kParsed + 1) * parsed.chat.tools.text.size();
   for (size_t i = 0; i < out.texts.size(); ++i) {
     request += out.texts[i].size();
     if (out.echo) echoed += n * (out.texts[i].size() + (frame.logprobs >= 0 ? out.prompts[i].size() * per_token : 0));

@@ -84,6 +84,7 @@ class Api final : public HttpHandler {
   HttpReply get(const Route& route, const HttpRequest& request);
   std::optional<HttpReply> stranger(HttpRequest& request, bool open_route) const;
   std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
+  std::shared_ptr<Exchange> counted(HttpReply reply, const HttpRequest& request) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,

@@ -23,7 +23,8 @@ constexpr size_t kListedTokenBytes = 32;
 size_t Api::content_bytes(const std::vector<ChatMessage>& messages) {
   size_t bytes = 0;
   for (const ChatMessage& message : messages)
-    bytes += message.content.size() + message.tool_calls.size() + message.reasoning_content.size();
+    bytes += message.content.size() + message.tool_calls.size() + message.reasoning_content.size() +
+             message.tool_call_id.size() + message.name.size();
   return bytes;
 }
 
@@ -85,6 +86,7 @@ bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_specia
     while (first < std::min(around.size(), kept) && tokens[first] == around[first]) ++first;
   }
   tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end() - static_cast<ptrdiff_t>(kept - first));
+  tokens.shrink_to_fit();  // only what is kept is counted
   return true;
 }
 

@@ -100,6 +100,8 @@ void Connection::start() {
       stream_.executor(), [self = shared_from_this()] { return self->run(); },
       [self = shared_from_this()](std::exception_ptr error) {
         if (!error) return;
+        self->disarm();  // an armed deadline would keep the connection for ever
+        self->stream_.close();
         try {
           std::rethrow_exception(error);
         } catch (const std::exception& e) {

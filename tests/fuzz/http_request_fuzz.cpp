@@ -41,7 +41,7 @@ void try_token_routes(std::string_view body, const ServeLimits& limits) {
   const auto text = parse_tokenize(body, limits);
   if (const auto* error = std::get_if<ApiError>(&text))
     check_refusal(*error);
-  else if (std::get<TokenizeRequest>(text).prompt.has_value() == !std::get<TokenizeRequest>(text).messages.empty())
+  else if (std::get<TokenizeRequest>(text).prompt.has_value() == !std::get<TokenizeRequest>(text).chat.messages.empty())
     std::abort();
   const auto tokens = parse_detokenize(body, limits);
   if (const auto* error = std::get_if<ApiError>(&tokens))

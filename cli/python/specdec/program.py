@@ -48,8 +48,11 @@ class Command:
 
 
 def _is_python_script(path: str) -> bool:
-    with open(path, "rb") as file:
-        first = file.readline(256)
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256)
+    except OSError:  # executable and not readable
+        return False
     return first.startswith(b"#!") and b"python" in first
 
 
@@ -98,7 +101,12 @@ def arguments_of(command: Command, given: Mapping[str, Value]) -> list[str]:
         if flag.kind == "flag":
             flags.append(flag.name if value else flag.off)
         elif flag.kind == "positional":
-            positional += _words(value, flag)
+            for word in _words(value, flag):
+                if word.startswith("-"):
+                    raise UsageError(
+                        f"{key}: found '{word}', which the program would read as a flag: write ./{word}", 2
+                    )
+                positional.append(word)
         else:
             flags += [f"{flag.name}={word}" for word in _words(value, flag)]
     return [*command.words, *positional, *flags]

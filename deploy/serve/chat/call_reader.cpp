@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
+#include <set>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "deploy/serve/stop.h"
 
@@ -149,9 +151,8 @@ class JsonCallReader final : public CallReader {
     if (member_ != Member::kArguments) return true;
     arguments_read_ = true;
     if (string_) {
-      const std::optional<std::string> unpacked = unquoted(text_);
-      if (!unpacked) return false;
-      text_ = *unpacked;
+      // What is no JSON string is passed on as it is.
+      text_ = unquoted(text_).value_or(text_);
     }
     if (begun_)
       arguments += string_ ? text_ : "";
@@ -223,8 +224,10 @@ std::string value_json(const nlohmann::ordered_json* schema, const std::string& 
   if (schema && may_be_json(*schema)) {
     if (text == "True" || text == "False") return text == "True" ? "true" : "false";
     if (text == "None") return "null";
-    const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (!value.is_discarded()) return value.dump();
+    try {
+      return parse_ordered_json(text, "value").dump();
+    } catch (const Error&) {  // no JSON, or too deep
+    }
   }
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -246,7 +249,7 @@ class XmlCallReader final : public CallReader {
     if ((tag_.empty() && c != '<') || tag_.size() > kMaxTag) return malformed(arguments);
     tag_ += c;
     if (c != '>') return Status::kMore;
-    if (tag_ == "</function>") {
+    if (tag_ == "</function>" || tag_ == "</tool_call>") {  // some models leave out the first
       arguments += "}";
       return Status::kDone;
     }
@@ -280,16 +283,17 @@ class XmlCallReader final : public CallReader {
 
   // The new line after the opening tag and the one before the closing tag are no part of the value.
   void add_parameter(std::string& arguments) {
+    if (!keys_.insert(key_).second) return;  // a key counts once
     if (!text_.empty() && text_.front() == '\n') text_.erase(0, 1);
     if (!text_.empty() && text_.back() == '\n') text_.pop_back();
-    arguments += (first_ ? "" : ", ") + Json(key_).dump(-1, ' ', false, Json::error_handler_t::replace) + ": " +
-                 value_json(parameter_schema(offered_, name_, key_), text_);
-    first_ = false;
+    arguments += (keys_.size() == 1 ? "" : ", ") + Json(key_).dump(-1, ' ', false, Json::error_handler_t::replace) +
+                 ": " + value_json(parameter_schema(offered_, name_, key_), text_);
   }
 
   const OfferedTools& offered_;
-  bool begun_ = false, first_ = true;
+  bool begun_ = false;
   std::string name_, tag_, key_, text_;
+  std::set<std::string> keys_;
   std::optional<StopMatcher> value_;  // of the parameter being read
 };
 

@@ -22,19 +22,25 @@ constexpr FormatName kNames[] = {{ToolFormat::kNone, "none"},
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Makes the references within a schema that has moved from the root to `place` refer to its new place. A text under
-// one of the other keys is data and not a reference.
-void move_references(OrderedJson& schema, const std::string& place) {
+// Makes the references within a schema that has moved from the root to `place` refer to its new place. What stands
+// under const, enum, default or examples is data. The keys of an object whose values are schemas are names, which may
+// be these words, too.
+void move_references(OrderedJson& schema, const std::string& place, bool keys_are_names = false) {
   if (schema.is_array())
     for (OrderedJson& item : schema) move_references(item, place);
   if (!schema.is_object()) return;
   for (auto& [key, value] : schema.items()) {
+    if (keys_are_names) {
+      move_references(value, place);
+      continue;
+    }
     if (key == "const" || key == "enum" || key == "default" || key == "examples") continue;
     const bool reference = key == "$ref" && value.is_string() && value.get_ref<const std::string&>().rfind('#', 0) == 0;
     if (reference)
       value = place + value.get<std::string>().substr(1);
     else
-      move_references(value, place);
+      move_references(value, place,
+                      key == "properties" || key == "patternProperties" || key == "$defs" || key == "definitions");
   }
 }
 
@@ -102,6 +108,10 @@ std::string forced_schema(ToolFormat format, const OfferedTools& tools) {
     if (tools.choice == ToolChoice::kNamed && tool.name != tools.named) continue;
     const std::string number = std::to_string(calls.size()), place = "#/$defs/" + number;
     OrderedJson parameters = tool.parameters;
+    // Arguments are an object, also where the schema does not say so.
+    const bool says = parameters.contains("type") || parameters.contains("$ref") || parameters.contains("anyOf") ||
+                      parameters.contains("oneOf") || parameters.contains("allOf");
+    if (!says) parameters["type"] = "object";
     move_references(parameters, place);
     definitions[number] = std::move(parameters);
     calls.push_back(call_schema(tool, arguments, place));
