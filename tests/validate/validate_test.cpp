@@ -462,6 +462,7 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.target = target;
   o.draft = draft;
   o.data = ingest.out;
+  o.out = folder / "gate";
   o.contexts = "data";
   o.parts = "acceptance";
   o.max_requests = 0;
