@@ -212,7 +212,7 @@ def run_command(
     if not isinstance(value, dict):
         raise _error(last, exit_code, line, value)
     if value.get("schema") == ERROR_SCHEMA:
-        raise _error(str(value.get("message") or last), exit_code, line, value)
+        raise _error(str(value.get("message") or last), exit_code, line, None)
     if exit_code not in VERDICTS | command.exit_codes:
         raise _error(last, exit_code, line, value)
     for kind in command.results:
