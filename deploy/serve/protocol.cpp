@@ -239,7 +239,6 @@ ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, con
     reject("n", "at most " + std::to_string(limits.choices) + " answers per request, over all prompts");
   parse_stop(body, limits, out);
   parse_stream(body, out);
-  if (endpoint == Endpoint::kCompletions) require_default(body, "chat_template_kwargs", {Json::object()});
   refuse_unsupported(body, endpoint, out.n);
   out.grammar = read_grammar(text, body, limits);
   if (out.grammar && out.chat.tools.choice != ToolChoice::kNone)

@@ -72,14 +72,6 @@ int64_t read_integer(const Json& value, const IntegerRange& range, const char* p
   return value.get<int64_t>();
 }
 
-void require_default(const Json& object, const char* key, const std::vector<Json>& defaults) {
-  const Json* value = find_field(object, key);
-  if (!value) return;
-  for (const Json& allowed : defaults)
-    if (*value == allowed) return;
-  refuse(key);
-}
-
 std::optional<std::string_view> raw_member(std::string_view body, std::string_view key) {
   std::optional<std::string_view> found;
   size_t at = body.find('{');

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json.h"
 #include "deploy/serve/api_error.h"
@@ -32,9 +31,6 @@ bool read_boolean(const Json& object, const char* key, const std::string& param,
 std::string read_text(const Json& value, const std::string& param);
 
 int64_t read_integer(const Json& value, const IntegerRange& range, const char* param);
-
-// Refuses the field unless it is absent or one of the values that the server applies anyway.
-void require_default(const Json& object, const char* key, const std::vector<Json>& defaults);
 
 // Returns the text of a member of the object `body`, which must be well-formed JSON, or nothing if it has no such
 // member. If the key occurs several times, the last one counts, as in parse_json().

@@ -50,6 +50,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "echo", .only = kChat, .defaults = {false}},
       {.name = "documents", .only = kChat, .defaults = {empty}, .in_prompt = true},
       {.name = "chat_template", .defaults = {none}, .in_prompt = true},
+      {.name = "chat_template_kwargs", .only = kCompletions, .defaults = {none}},
       // media, search and the older form of tools
       {.name = "mm_processor_kwargs", .defaults = {none}, .in_prompt = true},
       {.name = "media_io_kwargs", .defaults = {none}, .in_prompt = true},

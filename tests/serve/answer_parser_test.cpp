@@ -38,7 +38,7 @@ std::shared_ptr<AnswerFormat> format_of(ToolFormat tools) {
 constexpr auto kHermes = ToolFormat::kHermes, kQwen = ToolFormat::kQwen3Coder, kLlama = ToolFormat::kLlama3Json,
                kMistral = ToolFormat::kMistral, kPlain = ToolFormat::kNone;
 
-// Answers without calls.
+// Returns answers without calls.
 std::vector<Case> texts_and_thoughts() {
   return {
       {"plain text", kHermes, "Hello, <b>world</b>.\n", "Hello, <b>world</b>.\n", "", {}},
@@ -51,7 +51,7 @@ std::vector<Case> texts_and_thoughts() {
   };
 }
 
-// Calls in the format of Hermes.
+// Returns answers with calls in the format of Hermes.
 std::vector<Case> hermes_calls() {
   return {
       {"one call",
@@ -107,7 +107,7 @@ std::vector<Case> hermes_calls() {
   };
 }
 
-// What looks like a call, and calls that break off.
+// Returns answers with text that only looks like a call, and with calls that break off.
 std::vector<Case> odd_hermes_calls() {
   return {
       {"a name that is no string",
@@ -162,7 +162,7 @@ std::vector<Case> odd_hermes_calls() {
   };
 }
 
-// Calls in the format of Qwen3-Coder.
+// Returns answers with calls in the format of Qwen3-Coder.
 std::vector<Case> qwen_calls() {
   return {
       {"parameters by type",
@@ -207,7 +207,7 @@ std::vector<Case> qwen_calls() {
   };
 }
 
-// Calls in the format of Llama 3.
+// Returns answers with calls in the format of Llama 3.
 std::vector<Case> llama_calls() {
   return {
       {"a call as the whole answer",
@@ -250,7 +250,7 @@ std::vector<Case> llama_calls() {
   };
 }
 
-// Calls in the formats of Mistral.
+// Returns answers with calls in the formats of Mistral.
 std::vector<Case> mistral_calls() {
   return {
       {"a list",
