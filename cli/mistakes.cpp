@@ -55,12 +55,12 @@ const std::map<std::string, std::string>& other_words() {
 [[noreturn]] void refuse_command(const Levels& levels, const std::string& word) {
   const CLI::App& level = *levels.back();
   std::string meant = nearest(word, subcommand_names(level));
-  if (levels.size() == 1) {
-    if (const auto other = other_words().find(word); meant.empty() && other != other_words().end())
-      meant = other->second;
-    for (const CLI::App* sub : level.get_subcommands({}))
-      if (meant.empty() && subcommand(*sub, word)) meant = sub->get_name() + " " + word;
-  }
+  const CLI::App& program = *levels.front();
+  if (const auto other = other_words().find(word); meant.empty() && levels.size() == 1 && other != other_words().end())
+    meant = other->second;
+  if (meant.empty() && subcommand(program, word)) meant = word;
+  for (const CLI::App* sub : program.get_subcommands({}))
+    if (meant.empty() && subcommand(*sub, word)) meant = sub->get_name() + " " + word;
   const std::string command = (words_of(levels) + " " + word).substr(1);
   refuse(levels, "unknown command '" + command + "'", meant.empty() || meant[0] == '-' ? meant : "'" + meant + "'");
 }

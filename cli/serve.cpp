@@ -146,8 +146,8 @@ void add_serve(Cli& cli) {
       "A package brings its validated K schedule: the first K for each batch size, until costs are measured, with the "
       "largest as --max-k,\n"
       "and its verification rule. --k, --max-k and --verify override these.\n"
-      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /ping, /version, /metrics, /gate, "
-      "/dashboard\n"
+      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /health, /ready, /ping, "
+      "/version, /metrics, /gate, /dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
       "in use, 75 another server records to the same directory.");
   sub->callback([&cli, options, sub] {

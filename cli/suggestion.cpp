@@ -45,7 +45,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
       longer = name;
     }
   }
-  return best.empty() && beginnings == 1 ? longer : best;
+  // One word that begins with what was typed is meant rather than a word that differs in two letters or more.
+  return beginnings == 1 && least > 1 ? longer : best;
 }
 
 }  // namespace specdec::cli

@@ -153,6 +153,7 @@ class Fetch {
  private:
   // Asks for the commit and its list of files.
   void ask(int max_attempts) {
+    if (progress_) progress_({"asking the hub", 0, 0, "", where_});
     const std::string path = "/api/models/" + hub_.repository() + "/revision/" + percent_encoded(hub_.revision, false);
     const HttpReply reply = source_.ask(path, false, max_attempts);
     const std::string where = options_.endpoint + path;

@@ -53,7 +53,9 @@ std::vector<std::string> expand(const fs::path& base, const std::string& pattern
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   if (paths.empty())
-    throw Error(ErrorKind::kData, full + ": no such log (write logs = [\"dir/*.jsonl\"] relative to the loop file)");
+    throw Error(ErrorKind::kData, full +
+                                      ": no such log: specdec serve --record DIR writes some (write logs = "
+                                      "[\"dir/*.jsonl\"] relative to the loop file)");
   return paths;
 }
 

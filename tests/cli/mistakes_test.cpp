@@ -26,6 +26,7 @@ TEST(Suggestion, NamesTheNearestWord) {
   EXPECT_EQ(nearest("quantise", known), "") << "nothing is like it";
   EXPECT_EQ(nearest("x", known), "") << "every one-letter name would be one mistake away";
   EXPECT_EQ(nearest("", known), "");
+  EXPECT_EQ(nearest("api-key", {"tls-key", "tls-cert", "api-key-file"}), "api-key-file") << "its beginning";
 }
 
 class Mistakes : public ::testing::Test {
@@ -81,6 +82,9 @@ TEST_F(Mistakes, ACommandThatIsNoneIsNamed) {
   wrong({"data", "ingset"}, {"unknown command 'data ingset': did you mean 'ingest'? See specdec help data"});
   wrong({"ingest", "x"}, {"unknown command 'ingest': did you mean 'data ingest'?"});
   wrong({"version"}, {"did you mean --version?"});
+  wrong({"download", "x"}, {"unknown command 'download': did you mean 'fetch'?"});
+  wrong({"data", "foo"}, {"unknown command 'data foo': see specdec help data"});
+  wrong({"data", "serve"}, {"unknown command 'data serve': did you mean 'serve'?"});
   wrong({"qqqqqq"}, {"unknown command 'qqqqqq': see specdec help"});
   wrong({}, {"specdec: no command given, expected one of serve, data: see specdec help"});
   wrong({"data", "-v"}, {"specdec data: no command given, expected one of ingest, regenerate"});

@@ -204,6 +204,9 @@ for arguments, text in [
     (["--config", work / "no.toml", "doctor"], "no.toml"),
 ]:
     run(*arguments, code=2, last_line=(text,), timeout=60)
+for arguments, hint in ((["loop", "status"], "did you mean 'monitor status'"), (["download"], "did you mean 'fetch'")):
+    run(*arguments, code=2, last_line=(hint,), timeout=60)
+expect(run("-V")[1].startswith("specdec "), "-V is --version")
 print("ok: usage errors")
 
 # Mistakes of a hurried user: each answer says what was meant and what to give instead, and nothing is left behind.
@@ -226,7 +229,9 @@ for arguments, code, texts in [
     (["distill", "--target", MODEL, "--data", "read", "--draft", "model:no", "--out", "r"], 7, ("no:",)),
     (["distill", "--target", MODEL, "--data", "read", "--draft", "config:no", "--out", "r"], 7, ("no:",)),
 ]:
-    run(*arguments, code=code, last_line=texts, timeout=60)
+    _, _, err = run(*arguments, code=code, last_line=texts, timeout=60)
+    expect("memory: " not in err, f"refused before a model is loaded: {arguments[0]}")
+    expect("70000." not in err, "a whole number is shown as one")
 expect(not any((work / name).exists() for name in ("none", "g", "r")), "a refused command leaves nothing behind")
 expect((work / "read/index.json").exists(), "the data that were read are there")
 print("ok: mistakes of a hurried user")

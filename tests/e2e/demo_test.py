@@ -9,8 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from specdec_run import SKIP, expect, run
+from specdec_run import SKIP, SOURCE, expect, run
 
+expect("/specdec-demo/" in (SOURCE / ".gitignore").read_text().split(), "git does not see what make demo writes")
 with tempfile.TemporaryDirectory() as folder:
     code, out, err = run("--json", "-q", "demo", "--out", Path(folder) / "demo", code=(0, 3), timeout=1100)
     result = json.loads(out)

@@ -105,6 +105,8 @@ TEST_F(ModelArgument, UnboundPairLoadsWithOneWarning) {
   ASSERT_TRUE(loaded.target && loaded.draft && loaded.tokenizer);
   EXPECT_EQ(loaded.binding, BindingState::kUnbound);
   EXPECT_TRUE(contains(loaded.warning, "not bound"));
+  EXPECT_TRUE(contains(loaded.warning, "specdec distill binds")) << loaded.warning;
+  EXPECT_FALSE(contains(loaded.warning, "specdec validate")) << loaded.warning;
   EXPECT_FALSE(loaded.chat_template);
   EXPECT_EQ(loaded.dtype, at::kFloat);
   PairOptions alone = pair();

@@ -345,6 +345,9 @@ def check_failures():
         timeout=60,
     )
     fresh()
+    _, _, err = run("fetch", "org/tiny", code=75, env={"HF_ENDPOINT": "http://127.0.0.1:1"})
+    expect("asking the hub" in err, f"a hub that does not answer is named while it is asked: {err}")
+    fresh()
     hub.status = [(429, {"Retry-After": "1"}), (502, {})]
     expect(fetch("org/tiny")["commit"] == C1, "429 and 502 are tried again")
     hub.status = [(503, {})] * 5

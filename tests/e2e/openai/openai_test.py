@@ -9,8 +9,10 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import pydantic  # noqa: E402
 from openai_server import Server, openai  # noqa: E402
 from specdec_run import SHARED, expect, need_shared, run, run_json  # noqa: E402
 
@@ -175,6 +177,11 @@ def check_sampling_options(server, name):
         ids(opted_out) == ids(plain) and opted_out.metrics["speculative_decoding"]["num_draft_tokens"] == 0,
         "speculative: false gives the same text without the draft",
     )
+
+    Pet = pydantic.create_model("Pet", kind=(Literal["cat", "dog"], ...), good=(bool, ...))
+    asked = [{"role": "user", "content": "x"}]
+    pet = client.chat.completions.parse(model=name, messages=asked, response_format=Pet, max_completion_tokens=300)
+    expect(isinstance(pet.choices[0].message.parsed, Pet), "parse() returns the object")
 
     first = ids(plain)[4]
     banned = ask(logit_bias={str(first): -100}, extra_body={"return_token_ids": True})
@@ -373,6 +380,7 @@ def check_errors(server, name):
         "priority": 1,
         "logits_processors": ["x"],
         "lora_request": {"lora_name": "x"},
+        "lora": "x",
     }.items():
         fails(bad, ask(extra_body={field: value}), 400, field, "unsupported_parameter")
     fails(bad, ask(extra_body={"min_tokens": 3}), 400, "min_tokens")
@@ -396,6 +404,7 @@ def check_errors(server, name):
     fails(openai.NotFoundError, ask(model="other"), 404, "model", "model_not_found")
     fails(openai.NotFoundError, lambda: client.models.retrieve("other"), 404, "model", "model_not_found")
     fails(openai.NotFoundError, lambda: client.embeddings.create(model=name, input="x"), 404, None, "unknown_url")
+    fails(openai.NotFoundError, lambda: client.responses.create(model=name, input="x"), 404, None, "unknown_url")
 
 
 def check_overload(name, directory):
