@@ -5,7 +5,7 @@
 namespace specdec {
 
 namespace {
-const char kSchema[] = "specdec.error/";
+const char kErrorSchema[] = "specdec.error/";
 }
 
 const char* to_string(ErrorKind kind) {
@@ -14,7 +14,7 @@ const char* to_string(ErrorKind kind) {
 }
 
 Json to_json(const ErrorReport& report) {
-  return {{"schema", kSchema + std::to_string(ErrorReport::kVersion)},
+  return {{"schema", kErrorSchema + std::to_string(ErrorReport::kVersion)},
           {"verdict", "error"},
           {"kind", to_string(report.kind)},
           {"message", report.message},
@@ -28,7 +28,7 @@ std::optional<std::string> error_message(const Json& printed) {
     const auto found = printed.is_object() ? printed.find(key) : printed.end();
     return found != printed.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  if (!text("schema").starts_with(kSchema)) return std::nullopt;
+  if (!text("schema").starts_with(kErrorSchema)) return std::nullopt;
   return text("message");
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/acceptance.h"
 #include "base/run_options.h"
 #include "engine/decode/causal_model.h"
 #include "engine/decode/request.h"
@@ -56,13 +57,18 @@ struct StepResult : decode::StepOutcome {
 // Holds the figures on which a draft's K rests, as of its last step. Seconds and expectations are NaN until they have
 // been measured.
 struct KBasis {
-  std::string draft;                         // as StepResult::draft
-  int batch = 0;                             // sequences in the step
-  int k = 0;                                 // the K that most of its sequences chose recently
-  double draft_seconds = 0;                  // one pass of the draft
-  std::vector<double> verify_seconds;        // [K] one pass of the target that verifies K tokens; [0]: plain decoding
-  std::vector<double> overlaps;              // expected, by position, mean over its sequences
-  double tokens_per_second(int at_k) const;  // expected for the whole batch at this K; 0: plain decoding
+  std::string draft;                   // as StepResult::draft
+  int batch = 0;                       // sequences in the step
+  int k = 0;                           // the K that most of its sequences chose recently
+  double draft_seconds = 0;            // one pass of the draft
+  std::vector<double> verify_seconds;  // [K] one pass of the target that verifies K tokens; [0]: plain decoding
+  std::vector<double> overlaps;        // expected, by position, mean over its sequences
+
+  // Expected for the whole batch at this K; 0: plain decoding.
+  double tokens_per_second(int at_k) const {
+    const double tau = expected_length(std::span(overlaps).first(static_cast<size_t>(at_k)));
+    return batch * tau / ((at_k > 0 ? at_k * draft_seconds : 0) + verify_seconds[static_cast<size_t>(at_k)]);
+  }
 };
 
 // Running totals since the start, in seconds of each stage.

@@ -173,7 +173,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   EXPECT_FALSE(state.apply(two));
   EXPECT_TRUE(state.apply(three));
   LogitsProcessors ends;  // every token that is allowed would end the answer too early
-  ends.allowed_ids = ends.stop_ids = {1, 2};
+  ends.allowed_ids = ends.stop_ids = {0, 1};
   ends.min_tokens = 1;
   LogitsProcessorState too_early(ends, toy::Tokens{0});
   EXPECT_FALSE(too_early.apply(two));

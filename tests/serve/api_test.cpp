@@ -133,6 +133,9 @@ TEST(Api, BytesOfAllRequestsAreCountedAndGivenBack) {
 }
 
 TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a grammar's size comes from malloc's own figures, which the sanitizers' allocators do not keep";
+#endif
   const text::GrammarChecker grammars;
   Config setup;
   setup.limits.held_bytes = 400'000;

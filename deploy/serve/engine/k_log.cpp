@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/acceptance.h"
-
 namespace specdec::deploy {
 
 namespace {
@@ -20,11 +18,6 @@ std::string rate(double tokens) { return printed(tokens < 100 ? "%.1f" : "%.0f",
 std::string milliseconds(double seconds) { return printed("%.3g ms", 1e3 * seconds); }
 
 }  // namespace
-
-double KBasis::tokens_per_second(int at_k) const {
-  const double tau = expected_length(std::span(overlaps).first(static_cast<size_t>(at_k)));
-  return batch * tau / ((at_k > 0 ? at_k * draft_seconds : 0) + verify_seconds[static_cast<size_t>(at_k)]);
-}
 
 void KLog::chose(std::span<const int> ks) {
   constexpr double kFade = 0.95, kClear = 1.2;  // another K prevails only if its share is kClear times as large
