@@ -7,16 +7,17 @@ ARG BUILD_BASE=debian:12
 ARG RUNTIME_BASE=debian:12-slim
 
 FROM ${BUILD_BASE} AS build
-ARG DEVICE=cpu
 ENV SPECDEC_CACHE=/cache
 RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates make
 WORKDIR /src
 # A change of the sources alone does not install again.
-COPY cmake/setup.sh cmake/requirements.txt cmake/
+COPY cmake/setup.sh cmake/requirements.txt cmake/packaging.txt cmake/
 RUN cmake/setup.sh
 COPY . .
 RUN make dist
-# The engine needs these files of LibTorch; those of CUDA are opened at the first question about a GPU.
+# The engine needs these files of LibTorch; those of CUDA are opened at the first question about a GPU. An ARG is in the
+# environment of every RUN below it: above, a build for the other device would install and compile again.
+ARG DEVICE=cpu
 RUN cd /cache/venv-*/lib/python3*/site-packages \
     && mkdir /torch \
     && case "$DEVICE" in \

@@ -1,4 +1,4 @@
-# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist | deb | image: each target installs what is missing, builds and runs on its own.
+# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist | deb | wheel | image: each target installs what is missing, builds and runs on its own.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -6,12 +6,12 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build test fast format tidy demo dist deb image asan tsan fuzz nightly clean help
+.PHONY: setup build test fast format tidy demo dist deb wheel image asan tsan fuzz nightly clean help
 help:
 	@sed -n '1p' Makefile
 
 setup:
-	@cmake/setup.sh
+	@cmake/setup.sh $(if $(filter aarch64,$(PRESET)),--aarch64)
 
 $(BUILD)/build.ninja: | setup
 	@$(ENV) && cmake --preset $(PRESET)
@@ -49,6 +49,10 @@ deb: build
 	@rm -f $(BUILD)/deb/*.deb dist/*.deb
 	@$(ENV) && cd $(BUILD) && cpack -G DEB -B deb > deb.log || { cat deb.log; exit 1; }
 	@mkdir -p dist && cp $(BUILD)/deb/*.deb dist/
+
+# Makes the wheels specdec_core and specdec in dist; PRESET=aarch64 makes specdec_core for 64-bit ARM.
+wheel: build
+	@$(ENV) && "$$SPECDEC_PACKAGING_PYTHON" cmake/wheel.py $(BUILD) dist
 
 # Makes the container image specdec:VERSION; DEVICE=cuda makes specdec:VERSION-cuda.
 image:

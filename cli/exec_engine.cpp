@@ -1,5 +1,5 @@
-// Replaces this process by specdec-engine. In a build tree the engine's run path names LibTorch; in an installed tree
-// LibTorch has to be searched for.
+// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; in
+// another installed tree LibTorch has to be searched for.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -50,12 +50,14 @@ fs::path find_torch() {
   return {};
 }
 
-// Returns the torch/lib that the engine of a build tree was linked with; "" in an installed tree.
-fs::path torch_of_build(const fs::path& libexec) {
+// Returns the torch/lib of the engine's run path, which the file torch-lib beside the engine names: the LibTorch that a
+// build tree was linked with, or, in a wheel, the torch of the same Python environment as a path relative to the
+// engine. Returns "" if there is no such file.
+fs::path torch_of_run_path(const fs::path& libexec) {
   std::ifstream file(libexec / "torch-lib");
   std::string line;
   std::getline(file, line);
-  return line;
+  return line.empty() ? fs::path() : libexec / line;
 }
 
 void prepend_library_path(const fs::path& directory) {
@@ -69,9 +71,13 @@ fs::path prepare_engine(const Global& global) {
   const fs::path directory = fs::path(global.program).parent_path().parent_path() / "libexec";
   const fs::path engine = directory / "specdec-engine";
   std::error_code ec;
-  if (!fs::exists(engine, ec)) return engine;
+  if (!fs::exists(engine, ec))
+    throw Error(ErrorKind::kConfig,
+                engine.string() +
+                    ": there is no such file, and this command runs models: install the engine, too "
+                    "(pip install specdec), or build with SPECDEC_TORCH=ON");
   const char* given = std::getenv("SPECDEC_TORCH_LIB");
-  if (!given && holds_torch(torch_of_build(directory))) return engine;
+  if (!given && holds_torch(torch_of_run_path(directory))) return engine;
   const fs::path torch = find_torch();
   if (torch.empty())
     throw Error(ErrorKind::kConfig,
@@ -100,8 +106,7 @@ void exec_engine(const Global& global) {
   ::sigprocmask(SIG_BLOCK, &stops, nullptr);
   if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
   ::execv(engine.c_str(), argv.data());
-  throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started (" + std::strerror(errno) +
-                                        "): this command runs models and needs a build with LibTorch");
+  throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started: " + std::strerror(errno));
 }
 
 }  // namespace specdec::cli

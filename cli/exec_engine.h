@@ -7,9 +7,9 @@
 
 namespace specdec::cli {
 
-// Returns the path of specdec-engine, without checking that the file exists. Adds LibTorch to the library path of this
-// process, unless this is a build tree whose own LibTorch this user can read and SPECDEC_TORCH_LIB is not set. Throws
-// Error(kConfig) if LibTorch is not found.
+// Returns the path of specdec-engine. Adds LibTorch to the library path of this process, unless the engine finds it
+// itself (a build tree, a wheel) and SPECDEC_TORCH_LIB is not set. Throws Error(kConfig) if there is no engine, as in
+// the wheel specdec-core, or if LibTorch is not found.
 std::filesystem::path prepare_engine(const Global& global);
 
 }  // namespace specdec::cli

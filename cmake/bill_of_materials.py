@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""bill_of_materials.py PREFIX SOURCE FILE…: writes down what an install tree is made of, for `cmake --install` (`make
-dist`).
+"""bill_of_materials.py PREFIX SOURCE MACHINE SYSROOT FILE…: writes down what an install tree is made of, for
+`cmake --install` (`make dist`).
 
-PREFIX is the install tree, SOURCE is the root of the repository, and FILE… are the archives and headers of Debian
-packages that were linked or compiled in. The results are written below PREFIX/share/doc/specdec:
+PREFIX is the install tree, SOURCE is the root of the repository, MACHINE is what the tree runs on (x86_64, aarch64),
+SYSROOT is the folder that has the Debian packages of that machine (/ for this one), and FILE… are the archives and
+headers of Debian packages that were linked or compiled in. The results are written below PREFIX/share/doc/specdec:
 
   sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the owners of the FILEs
                   and of the shared libraries in PREFIX/lib/specdec), vendored code, and the wheels that the tree
@@ -62,7 +63,7 @@ def component(kind, name, version, purl, licence, sha256=None, contained=True):
     return out
 
 
-def crates(source, licences):
+def crates(source, machine, licences):
     """Returns the components of the linked crates, a map from each crate to the crates that it needs (bom-refs), and
     the crates that specdec itself needs. Copies the licence texts of the crates."""
     metadata = json.loads(
@@ -74,7 +75,7 @@ def crates(source, licences):
             "--format-version",
             "1",
             "--filter-platform",
-            "x86_64-unknown-linux-gnu",
+            machine + "-unknown-linux-gnu",
             "--manifest-path",
             os.path.join(source, "rust", "Cargo.toml"),
         )
@@ -127,36 +128,41 @@ def crates(source, licences):
     return found, {purl(i): sorted(purl(n) for n in needs[i]) for i in linked}, sorted(purl(n) for n in needs[root])
 
 
-def debian_licence(package):
-    with open(f"/usr/share/doc/{package}/copyright", errors="replace") as f:
+def debian_licence(copyright_file):
+    with open(copyright_file, errors="replace") as f:
         text = f.read()
     main = re.search(r"^Files:\s*\*\s*$.*?^License:\s*(.+?)\s*$", text, re.M | re.S)
     name = main[1] if main else "see the text"
     return {"license": {"id": SPDX[name.lower()]} if name.lower() in SPDX else {"name": name}}
 
 
-def debian(prefix, files, licences):
+def debian(prefix, sysroot, files, licences):
+    """Returns the components of the packages that own the files and the tree's shared libraries, and copies their
+    licence texts. dpkg's database and the texts are those of the sysroot."""
     shared = [
         "*/" + os.path.basename(p)
         for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*"))
         if not os.path.islink(p)
     ]
-    owners = re.findall(
-        r"^([^\s:]+)(?::\w+)?: ", run("dpkg-query", "--search", *map(os.path.realpath, files), *shared), re.M
-    )
+    root = os.path.realpath(sysroot)
+    compiled_in = ["/" + os.path.relpath(os.path.realpath(path), root) for path in files]
+    query = ["dpkg-query", "--admindir=" + os.path.join(root, "var", "lib", "dpkg")]
+    owners = re.findall(r"^(\S+?): ", run(*query, "--search", *compiled_in, *shared), re.M)
     found = []
-    for package in sorted(set(owners)):
-        version, architecture = run("dpkg-query", "--show", "--showformat=${Version} ${Architecture}", package).split()
+    for owner in sorted(set(owners)):  # a name, with :ARCHITECTURE where packages of two may be installed
+        package = owner.partition(":")[0]
+        version, architecture = run(*query, "--show", "--showformat=${Version} ${Architecture}", owner).split()
         folder = os.path.join(licences, "debian")
         os.makedirs(folder, exist_ok=True)
-        shutil.copyfile(f"/usr/share/doc/{package}/copyright", os.path.join(folder, package))
+        text = os.path.join(root, "usr", "share", "doc", package, "copyright")
+        shutil.copyfile(text, os.path.join(folder, package))
         found.append(
             component(
                 "library",
                 package,
                 version,
                 f"pkg:deb/debian/{package}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}",
-                debian_licence(package),
+                debian_licence(text),
             )
         )
     return found
@@ -193,17 +199,19 @@ def compress(folder):
 
 
 def main():
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 5:
         sys.exit(__doc__)
-    prefix, source, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    prefix, source, machine, sysroot, *files = sys.argv[1:]
     folder = os.path.join(prefix, "share", "doc", "specdec")
     licences = os.path.join(folder, "licences")
     shutil.rmtree(licences, ignore_errors=True)
     os.makedirs(licences)
     with open(os.path.join(source, "VERSION")) as f:
         version = f.read().strip()
-    rust, needs, direct = crates(source, licences)
-    others = debian(prefix, files, licences) + wheels(source)
+    rust, needs, direct = crates(source, machine, licences)
+    others = debian(prefix, sysroot, files, licences)
+    if os.path.exists(os.path.join(prefix, "libexec", "specdec-engine")):  # the half that runs models
+        others += wheels(source)
     for v in VENDORED:
         others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))
         shutil.copyfile(os.path.join(source, "base", "page", "assets", "LICENSE"), os.path.join(licences, "uPlot"))

@@ -1,5 +1,6 @@
 # cmake -DPROGRAM=… -DPYTHON=… -DSOURCE=… -DOUT=… -P generated.cmake: asks the program for its completion scripts and
 # manual pages and for what the Python package is generated from, and writes them below OUT as an install tree has them.
+# PROGRAM is a list where the program needs an emulator.
 function(write_output file)
   get_filename_component(folder ${OUT}/${file} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
@@ -16,6 +17,6 @@ set(package ${OUT}/lib/python3/dist-packages/specdec)
 file(REMOVE_RECURSE ${package})
 file(GLOB modules ${SOURCE}/cli/python/specdec/*.py ${SOURCE}/cli/python/specdec/py.typed)
 file(COPY ${modules} DESTINATION ${package})
-execute_process(COMMAND ${PYTHON} ${SOURCE}/cli/python/generate.py ${PROGRAM} ${SOURCE}/docs/results.json ${package}
+execute_process(COMMAND ${PYTHON} ${SOURCE}/cli/python/generate.py ${SOURCE}/docs/results.json ${package} ${PROGRAM}
   COMMAND_ERROR_IS_FATAL ANY)
 file(TOUCH ${STAMP})

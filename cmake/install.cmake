@@ -2,9 +2,13 @@
 # share/specdec with the demo's model, share/doc/specdec with the licences and the SBOM. LibTorch, CUDA, glibc and
 # libstdc++ come from the machine (cli/exec_engine.cpp finds torch). The tree uses DT_RPATH because DT_RUNPATH does not
 # apply to the libraries that the small shared libraries need themselves.
+set(SPECDEC_EXECUTABLE_LINKING -Wl,--disable-new-dtags,--gc-sections)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # base/older_libstdcxx.cpp says why
+  list(APPEND SPECDEC_EXECUTABLE_LINKING -Wl,--wrap=_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE)
+endif()
 install(TARGETS specdec RUNTIME DESTINATION bin)
 set_target_properties(specdec PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
-target_link_options(specdec PRIVATE -Wl,--disable-new-dtags,--gc-sections)
+target_link_options(specdec PRIVATE ${SPECDEC_EXECUTABLE_LINKING})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/cli/demo/assets/ DESTINATION share/specdec/demo)
 foreach(folder share/bash-completion share/zsh share/fish share/man lib/python3)
   get_filename_component(parent ${folder} DIRECTORY)
@@ -15,12 +19,16 @@ set(SPECDEC_INSTALLED $<TARGET_FILE:specdec>)
 if(SPECDEC_TORCH)
   install(TARGETS specdec-engine RUNTIME DESTINATION libexec)
   set_target_properties(specdec-engine PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
-  target_link_options(specdec-engine PRIVATE -Wl,--disable-new-dtags,--gc-sections)
+  target_link_options(specdec-engine PRIVATE ${SPECDEC_EXECUTABLE_LINKING})
   list(APPEND SPECDEC_INSTALLED $<TARGET_FILE:specdec-engine>)
   if(TARGET specdec_cuda)
     install(TARGETS specdec_cuda LIBRARY DESTINATION libexec)
     set_target_properties(specdec_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
   endif()
+endif()
+if(CMAKE_CROSSCOMPILING)  # GET_RUNTIME_DEPENDENCIES below looks where the run path of the built program points
+  set_target_properties(specdec PROPERTIES
+    BUILD_RPATH "${CMAKE_SYSROOT}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE};${CMAKE_SYSROOT}/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
 endif()
 set(SPECDEC_INSTALL_SCRIPT ${CMAKE_BINARY_DIR}/install_libraries-$<CONFIG>.cmake)
 find_program(SPECDEC_PYTHON3 python3 REQUIRED)
@@ -44,5 +52,8 @@ file(GENERATE OUTPUT ${SPECDEC_INSTALL_SCRIPT} CONTENT "${SPECDEC_INSTALL_CODE}"
 install(SCRIPT ${SPECDEC_INSTALL_SCRIPT} COMPONENT bundled)
 # The bill of materials reads lib/specdec, so it comes last. DESTDIR is the place where cpack gathers the files.
 install(CODE "execute_process(COMMAND ${SPECDEC_PYTHON3} ${CMAKE_SOURCE_DIR}/cmake/bill_of_materials.py
-  \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" ${CMAKE_SOURCE_DIR} ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)")
-include(cmake/deb.cmake)
+  \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" ${CMAKE_SOURCE_DIR} ${CMAKE_SYSTEM_PROCESSOR} ${CMAKE_SYSROOT}/
+  ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)")
+if(NOT CMAKE_CROSSCOMPILING)  # the package's dependencies come from this machine's dpkg
+  include(cmake/deb.cmake)
+endif()

@@ -10,7 +10,11 @@ Parts, in this order (all of them if none is named):
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
+  aarch64     builds the half without LibTorch for 64-bit ARM and runs its quick GoogleTests under qemu
+              (tests/aarch64.py); the cross compiler, qemu and Debian's libraries for arm64 are fetched once (351 MB)
   tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
+  image       the Dockerfile's instructions in fresh Debian roots, and what they build (tests/e2e/image_root.py). Where
+              there is no root, network or mmdebstrap, the summary says so
   fuzz        FUZZ_INPUTS inputs per target (1e7 unless set), the Rust half with coverage counters
 
 A part that fails does not stop the others. The time and the findings of each part are printed when it ends and written
@@ -171,11 +175,27 @@ def sanitizer(name):
     return lambda log: run(log, ["make", "--no-print-directory", name])
 
 
+def aarch64(log):
+    if code := run(log, ["make", "--no-print-directory", "build", "PRESET=aarch64"]):
+        return code
+    return run(log, [sys.executable, "tests/aarch64.py", "build-aarch64"], JOBS=JOBS)
+
+
 def tidy(log):
     if not shutil.which("clang-tidy-19"):
         log.write("nightly: the sources are not tested: clang-tidy-19 is not installed\n")
         return 0
     return run(log, ["make", "--no-print-directory", "tidy"])
+
+
+def image(log):
+    code = run(log, [sys.executable, "tests/e2e/image_root.py"])
+    if code != 77:
+        return code
+    with open(log.name, errors="replace") as f:
+        reason = re.search(r"^image: skipped: (.*)$", f.read(), re.M)[1]
+    log.write(f"nightly: the image's steps are not tested: {reason}\n")
+    return 0
 
 
 def fuzz(log):
@@ -198,7 +218,9 @@ PARTS = {
     "soak": soak,
     "asan": sanitizer("asan"),
     "tsan": sanitizer("tsan"),
+    "aarch64": aarch64,
     "tidy": tidy,
+    "image": image,
     "fuzz": fuzz,
 }
 
@@ -215,6 +237,8 @@ def counts(text):
         found["skipped"] = skipped
     if untested := re.findall(r"^nightly: (.* not tested: .*)$", text, re.M):
         found["untested"] = untested
+    if size := re.search(r"^image: (\d+ MB on a base of \d+ MB)", text, re.M):
+        found["size"] = size[1]
     if fuzzed := re.search(r"^fuzz: ([\d,]+) inputs, (.*)$", text, re.M):
         found["inputs"] = int(fuzzed[1].replace(",", ""))
         found["targets"] = fuzzed[2]
@@ -267,6 +291,7 @@ def main():
 def line_of(result):
     more = [
         f"{result['tests']} tests" if "tests" in result else "",
+        result.get("size", ""),
         f"{result['inputs']:,} inputs, {result['targets']}" if "inputs" in result else "",
         "failed: " + " ".join(result["failed"]) if result.get("failed") else "",
         "skipped: " + " ".join(result["skipped"]) if result.get("skipped") else "",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""generate.py PROGRAM RESULTS OUT: writes the generated half of the Python package to the folder OUT.
+"""generate.py RESULTS OUT PROGRAM…: writes the generated half of the Python package to the folder OUT.
 
-PROGRAM is the specdec program, which is asked for its commands and flags (`specdec --json help`), and RESULTS is
-docs/results.json, the JSON Schema of what the commands print. The results are:
+RESULTS is docs/results.json, the JSON Schema of what the commands print, and PROGRAM… is the command that starts
+specdec, which is asked for its commands and flags (`specdec --json help`). The results are:
 
   results.py    a dataclass for each object
   commands.py   a typed function for each command that prints an object
@@ -208,10 +208,10 @@ def commands_text(commands, definitions):
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
-    program, results, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    asked = subprocess.run([program, "--json", "help"], check=True, capture_output=True, text=True)
+    results, out, program = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    asked = subprocess.run([*program, "--json", "help"], check=True, capture_output=True, text=True)
     tree = json.loads(asked.stdout)
     definitions = json.loads(results.read_text())["$defs"]
     known = {command["command"] for command in tree["commands"]}
