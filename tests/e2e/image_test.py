@@ -2,48 +2,21 @@
 valid shell, the runtime stage has the packages and the files of LibTorch that the binaries load and no others, and what
 it copies runs with nothing else. The health check is asked about a real server."""
 
-import fnmatch
-import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from dockerfile import command_of, ignored, stages
 from specdec_run import BUILD, SOURCE, expect, run
 from tiny_model import write_tiny_model
 
 cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.M))
 site = Path(cache["Torch_DIR"]).parents[3]  # venv/lib/python3.x/site-packages
 work = Path(tempfile.mkdtemp(prefix="specdec-image-"))
-
-
-def instructions():
-    """Returns the instructions of the Dockerfile as (name, rest), with continued lines joined."""
-    text = re.sub(r"^\s*#.*\n", "", (SOURCE / "Dockerfile").read_text(), flags=re.M).replace("\\\n", " ")
-    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
-
-
-def stages():
-    """Returns the instructions of each stage, and those before the first."""
-    parts = [[]]
-    for name, rest in instructions():
-        if name == "FROM":
-            parts.append([])
-        parts[-1].append((name, rest))
-    return parts
-
-
-def ignored(path):
-    """True if .dockerignore keeps the path out of the build."""
-    patterns = [p for p in (SOURCE / ".dockerignore").read_text().split("\n") if p and not p.startswith("#")]
-    parents = [path, *(str(p) for p in Path(path).parents)]
-    return any(fnmatch.fnmatch(part, p.removeprefix("**/")) for p in patterns for part in parents) or any(
-        p.startswith("**/") and fnmatch.fnmatch(Path(path).name, p[3:]) for p in patterns
-    )
 
 
 def packages_of(stage):
@@ -64,17 +37,22 @@ def check_structure(before, build, runtime):
             expect(words[0][7:] in names, f"COPY {rest}: its stage exists")
             continue
         for source in words[:-1]:
-            expect((SOURCE / source).exists() and not ignored(source), f"COPY {source} is there and not ignored")
+            expect(
+                (SOURCE / source).exists() and not ignored(SOURCE, source), f"COPY {source} is there and not ignored"
+            )
     for name, rest in build + runtime:
         if name == "RUN":
             done = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, text=True)
             expect(done.returncode == 0, f"RUN {rest[:50]}… is valid shell {done.stderr}")
     tracked = subprocess.run(["git", "ls-files"], cwd=SOURCE, capture_output=True, text=True).stdout.splitlines()
-    lost = [path for path in tracked if ignored(path)]
+    lost = [path for path in tracked if ignored(SOURCE, path)]
     expect(not lost, f"no file of the {len(tracked)} in git is kept from the build {lost[:5] or ''}")
     setup = (SOURCE / "cmake/setup.sh").read_text()
     installed = set(re.search(r"^packages=\((.*?)\)$", setup, re.M | re.S)[1].split())
     expect(packages_of(build) <= installed, f"the build stage installs {packages_of(build)}; cmake/setup.sh the rest")
+    last = [name for name, _ in build[-2:]]
+    others = [rest for name, rest in build[:-2] if name == "ARG"]
+    expect(last == ["ARG", "RUN"] and not others, f"CPU and CUDA share all steps before the last {last} {others}")
     copied = work / "setup/cmake"
     copied.mkdir(parents=True)
     for source in next(rest for name, rest in build if name == "COPY").split()[:-1]:
@@ -144,7 +122,7 @@ def check_runs(runtime, root, opt):
 
 def check_health(runtime, environment):
     text = next(rest for name, rest in runtime if name == "HEALTHCHECK")
-    command = json.loads(text[text.index("CMD") + 3 :])
+    command = command_of(text.split("CMD", 1)[1].strip())
     expect(command[:2] == ["/bin/bash", "-c"], "the health check is bash, which has /dev/tcp")
     model = work / "model"
     write_tiny_model(model, layers=1, seed=1)
@@ -188,11 +166,11 @@ def check_user(runtime):
     last = [name for name, _ in runtime]
     expect(last.index("USER") > max(i for i, name in enumerate(last) if name in ("RUN", "COPY")), "USER stands last")
     entry = next(rest for name, rest in runtime if name == "ENTRYPOINT")
-    expect(shlex.split(entry.strip("[]")) == ["specdec"], "the entry point is specdec")
+    expect(command_of(entry) == ["specdec"], "the entry point is specdec")
 
 
 try:
-    before, build, runtime = stages()
+    before, build, runtime = stages(SOURCE / "Dockerfile")
     check_structure(before, build, runtime)
     root, opt = work / "usr/local", (work / "opt/torch").resolve()
     install = [cache["CMAKE_COMMAND"], "--install", BUILD, "--prefix", root, "--strip"]

@@ -1,0 +1,39 @@
+"""Reads a Dockerfile and its .dockerignore, as far as specdec's own go."""
+
+import fnmatch
+import json
+import re
+from pathlib import Path
+
+
+def instructions(file):
+    """Returns the instructions of a Dockerfile as (name, rest), with continued lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", Path(file).read_text(), flags=re.M).replace("\\\n", "")
+    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
+
+
+def stages(file):
+    """Returns the instructions of each stage, and those before the first."""
+    parts = [[]]
+    for name, rest in instructions(file):
+        if name == "FROM":
+            parts.append([])
+        parts[-1].append((name, rest))
+    return parts
+
+
+def ignored(context, path):
+    """True if the .dockerignore of the folder `context` keeps the path out of the build."""
+    file = Path(context, ".dockerignore")
+    lines = file.read_text().split("\n") if file.exists() else []
+    patterns = [p for p in lines if p and not p.startswith("#")]
+    parents = [path, *(str(p) for p in Path(path).parents)]
+    return any(fnmatch.fnmatch(part, p.removeprefix("**/")) for p in patterns for part in parents) or any(
+        p.startswith("**/") and fnmatch.fnmatch(Path(path).name, p[3:]) for p in patterns
+    )
+
+
+def command_of(rest):
+    """Returns the words that CMD, ENTRYPOINT, RUN or the CMD of HEALTHCHECK start: a JSON list as it stands, other
+    text by the shell."""
+    return json.loads(rest) if rest.startswith("[") else ["/bin/sh", "-c", rest]
