@@ -129,8 +129,11 @@ def pack(wheel, documents, name, version, summary, requires, out, excluded):
     (made,) = glob.glob(os.path.join(plain, "*.whl"))
     exclude = [word for library in excluded for word in ("--exclude", library)]
     options = ["--plat", "auto", "--only-plat", "--wheel-dir", out]
+    named = os.path.join(out, f"{name.replace('-', '_')}-{version}-*_{machine}.whl")
+    for old in glob.glob(named):
+        os.remove(old)
     run(os.path.join(TOOLS, "auditwheel"), "repair", *options, *exclude, made)
-    (tagged,) = glob.glob(os.path.join(out, f"{name.replace('-', '_')}-{version}-*.whl"))
+    (tagged,) = glob.glob(named)
     check(tagged)
     return tagged
 
@@ -166,8 +169,6 @@ def main():
         run("cmake", "--install", build, "--prefix", stage, "--strip")
         documents = os.path.join(stage, "share/doc/specdec")
         libraries = [os.path.basename(path) for path in glob.glob(os.path.join(stage, "lib/specdec/*.so*"))]
-        for old in glob.glob(os.path.join(out, f"specdec*-{version}-*.whl")):
-            os.remove(old)
         wheel = os.path.join(work, "core")
         core(stage, wheel)
         print(pack(wheel, documents, "specdec-core", version, CORE_SUMMARY, [], out, []))
