@@ -331,8 +331,10 @@ TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
   }
 }
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer's heap is not the one that is counted
 TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a grammar's size comes from malloc's own figures, which the sanitizers' allocators do not keep";
+#endif
   const GrammarChecker checker;
   Json schema = {{"type", "object"}, {"properties", Json::object()}};
   for (int i = 0; i < 400; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "string"}};
@@ -344,7 +346,6 @@ TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
               0.05 * static_cast<double>(large))
       << "what the first left behind is not counted again";
 }
-#endif
 
 TEST(GrammarChecker, AGrammarWithoutBoundsCostsItsOwnRequest) {
   const GrammarChecker checker({256u << 20, 1, 30});
