@@ -20,6 +20,13 @@ using specdec::testing::Scratch;
 
 const std::string kMatrix = "model.layers.0.mlp.down_proj.weight", kStem = "model.layers.0.mlp.down_proj.";
 
+// IEEE half precision. GCC 12 has _Float16 in C++ on x86 only.
+#ifdef __aarch64__
+using Half = __fp16;
+#else
+using Half = _Float16;
+#endif
+
 // A draft with one matrix; `values` has shape [rows, columns].
 struct Draft {
   Scratch dir;
@@ -30,7 +37,7 @@ struct Draft {
     for (const float v : values) {
       const auto bits = std::bit_cast<uint32_t>(v);
       const uint16_t half =
-          dtype == "BF16" ? static_cast<uint16_t>(bits >> 16) : std::bit_cast<uint16_t>(static_cast<_Float16>(v));
+          dtype == "BF16" ? static_cast<uint16_t>(bits >> 16) : std::bit_cast<uint16_t>(static_cast<Half>(v));
       const auto part = dtype == "F32" ? std::as_bytes(std::span(&v, 1)) : std::as_bytes(std::span(&half, 1));
       bytes.insert(bytes.end(), part.begin(), part.end());
     }
@@ -122,7 +129,7 @@ TEST(Quantise, Fp8TakesTheNearestCodeInEveryRow) {
 std::vector<double> unpack_gptq(const fs::path& directory, int64_t rows, int64_t columns, int64_t group) {
   const auto packed = tensor<uint32_t>(directory, kStem + "qweight", "I32"),
              zeros = tensor<uint32_t>(directory, kStem + "qzeros", "I32");
-  const auto scales = tensor<_Float16>(directory, kStem + "scales", "F16");
+  const auto scales = tensor<Half>(directory, kStem + "scales", "F16");
   const auto of = tensor<int32_t>(directory, kStem + "g_idx", "I32");
   EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "qweight").shape, (std::vector<int64_t>{columns / 4, rows}));
   EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "qzeros").shape,
@@ -157,7 +164,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
     EXPECT_EQ(read_json(draft.dir / "int8/config.json")["quantization_config"]["group_size"],
               group == columns ? -1 : group);
     const auto got = unpack_gptq(draft.dir / "int8", kRows, columns, group);
-    const auto scales = tensor<_Float16>(draft.dir / "int8", kStem + "scales", "F16");
+    const auto scales = tensor<Half>(draft.dir / "int8", kStem + "scales", "F16");
     for (int64_t n = 0; n < kRows; ++n)  // nothing is clipped
       for (int64_t k = 0; k < columns; ++k)
         EXPECT_GE(127 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]),
@@ -180,7 +187,7 @@ TEST(Quantise, SixteenBitDraftsAreRead) {
   std::vector<float> values = noise(8 * 32);
   for (float& v : values)
     // Both bf16 and fp16 hold the value exactly.
-    v = static_cast<float>(static_cast<_Float16>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));
+    v = static_cast<float>(static_cast<Half>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));
   values[3] = 0x1p-20f;  // subnormal in fp16
   const Draft wide(values, 8), brain(values, 8, "BF16"), half(values, 8, "F16");
   for (const char* format : {"fp8", "int8"}) {
