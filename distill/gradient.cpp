@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "distill/head_loss.h"
+#include "engine/kernels/ops.h"
 #include "engine/model/forward.h"
 
 namespace specdec::distill {
@@ -35,42 +37,66 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
 // weights, gradients and two moments; the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
 
+// Adds the gradients of one batch, whose loss has this weight, to `sums`. Autograd carries the gradient through the
+// layers and the final norm; the head and the embedding, whose gradients are as large as the vocabulary, are added up
+// without it.
+HeadLoss batch_gradients(const GradientSource& source, const LossOptions& loss, const Batch& batch, double weight,
+                         GradientSums& sums, const std::function<void()>& between) {
+  const model::Decoder& draft = *source.draft;
+  const at::Device device = draft.weights.embed.device();
+  const at::Tensor ids = batch.tokens.to(device), rows = batch.rows.to(device);
+  HeadLossInput input;
+  if (source.teacher) input.target = source.teacher->rows(batch);
+  between();
+  const at::Tensor embedded = kernels::embedding(draft.weights.embed.detach(), ids).requires_grad_(true);
+  const at::Tensor hidden = model::final_norm(
+      draft, model::last_hidden(draft, {.tokens = ids, .embedded = embedded}).flatten(0, 1).index_select(0, rows));
+  input.hidden = hidden;
+  input.head = model::head_matrix(draft).detach();
+  input.soft_cap = draft.config.final_soft_cap;
+  input.labels = batch.labels.index_select(0, batch.rows);
+  input.kept = source.kept;
+  input.weight = weight;
+  at::Tensor& head_sum = sums.of(draft.weights.lm_head);
+  const bool whole = input.head.size(0) == head_sum.size(0);
+  at::Tensor head_grad = whole ? head_sum : at::zeros(input.head.sizes(), head_sum.options());
+  const HeadLoss result = head_loss(loss, input, head_grad, between);
+  if (!std::isfinite(result.loss)) return result;
+  if (!whole) head_sum.index_add_(0, source.kept.to(device), head_grad);
+  between();
+  hidden.backward(result.hidden_grad);
+  sums.take();
+  sums.of(draft.weights.embed).index_add_(0, ids.flatten(), embedded.grad().flatten(0, 1).to(at::kFloat));
+  return result;
+}
+
 }  // namespace
 
-GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
-                              const std::function<void()>& between) {
+GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
+                                  const std::function<void()>& between) {
   const auto pause = [&] {
     if (between) between();
   };
   const double rows = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
     return sum + static_cast<double>(b.rows.numel());
   });
+  LossOptions loss = source.loss;
+  loss.acceptance = loss.acceptance.value_or(0);
+  sums.clear();
   GradientFigures out;
   for (const Batch& batch : batches) {
     pause();
-    LossInput input;
-    if (source.teacher) input.target = source.teacher->logits(batch);
-    pause();
-    const at::Tensor logits =
-        model::forward(*source.draft, model::TrainBatch{batch.tokens.to(source.draft->weights.embed.device()), {}, {}});
-    pause();
-    input.draft = logits.detach().reshape({-1, logits.size(-1)});
-    input.labels = batch.labels;
-    input.rows = batch.rows;
-    input.kept = source.kept;
-    input.weight = static_cast<double>(batch.rows.numel()) / rows;
-    const LossResult result = loss_and_grad(source.loss, input);
-    input.target = at::Tensor();
-    pause();
-    out.loss += input.weight * result.loss;
-    out.acceptance += input.weight * result.acceptance;
+    const double weight = static_cast<double>(batch.rows.numel()) / rows;
+    const HeadLoss result = batch_gradients(source, loss, batch, weight, sums, pause);
+    out.loss += weight * result.loss;
+    out.acceptance += weight * result.acceptance;
     out.tokens += batch.num_tokens;
     if (!std::isfinite(result.loss)) {
       out.finite = false;
       break;
     }
-    logits.backward(result.grad.view_as(logits));
   }
+  sums.publish();
   return out;
 }
 
@@ -79,9 +105,7 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
   const auto& [source, parameters, rows] = input;
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
-  const auto forget = [&] {
-    for (const NamedTensor& p : parameters) p.tensor.mutable_grad() = at::Tensor();
-  };
+  GradientSums sums(parameters);
   // Takes the shortest of a few runs, because disturbances only make a step longer. The first run also fills the
   // teacher's cache, so it counts only if there is no other.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
@@ -89,14 +113,14 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
     for (int i = 0; i < 4; ++i) {
       if (i > 0 && clock.seconds() - begin > until) break;
       const double start = clock.seconds();
-      add_gradients(source, batches, between);
+      compute_gradients(source, batches, sums, between);
       const double middle = clock.seconds();
       norms.grad_norm();
       const double step = middle - start, end = clock.seconds() - middle;
       least = i <= 1 ? step : std::min(least, step);
       norm = i <= 1 ? end : std::min(norm, end);
-      forget();
     }
+    sums.clear();
     return std::pair(least, norm);
   };
   const int64_t vocab = source.draft->config.vocab_size;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "distill/defaults.h"
+#include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "distill/optimizer.h"
 #include "distill/teacher.h"
@@ -28,10 +29,11 @@ struct GradientFigures {
   bool finite = true;  // if false, the gradients are useless
 };
 
-// Adds the gradients of the mean loss over all batches to the parameters' existing gradients. `between` is called
-// repeatedly during the work and may throw to abandon it.
-GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
-                              const std::function<void()>& between = {});
+// Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the
+// draft's parameters; what they hold is lost. lk_hybrid follows source.loss.acceptance, or 0 if that is not set.
+// `between` is called repeatedly during the work and may throw to abandon it.
+GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
+                                  const std::function<void()>& between = {});
 
 // The input of a training step.
 struct StepInput {

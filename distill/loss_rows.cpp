@@ -62,6 +62,12 @@ void widen_bf16(const uint16_t* bits, int64_t count, float* out) {
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
+void add_bf16(const uint16_t* bits, int64_t count, float* sums) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) sums[i] += std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+}
+
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 void narrow_bf16(const float* values, int64_t count, uint16_t* out) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {

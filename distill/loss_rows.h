@@ -10,6 +10,8 @@ namespace specdec::distill {
 // Converts bf16 bits to fp32, and fp32 to bf16 rounded to nearest even; NaN stays NaN.
 void widen_bf16(const uint16_t* bits, int64_t count, float* out);
 void narrow_bf16(const float* values, int64_t count, uint16_t* out);
+// Adds bf16 values to fp32 sums.
+void add_bf16(const uint16_t* bits, int64_t count, float* sums);
 
 // Returns the index of the largest value, the first one among equals.
 int64_t first_largest(const float* values, int64_t count);

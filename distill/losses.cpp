@@ -55,7 +55,14 @@ struct HostRows {
   const int64_t *labels, *rows;
   const int64_t* kept;  // [vocab]; null if the two vocabularies are the same
   int64_t vocab, target_vocab, count;
-  float inverse;  // 1 / temperature
+  float inverse;     // 1 / temperature
+  bool overwritten;  // the gradient takes the place of the draft's logits
+
+  // Returns a row of the draft's logits, which stays as it is while its gradient is written.
+  const float* draft_row(int64_t row, float* copy) const {
+    const float* own = draft.row(row, copy);
+    return overwritten && own != copy ? std::copy_n(own, vocab, copy) - vocab : own;
+  }
 };
 
 // Buffers of one thread, and both models' distributions of its current row.
@@ -75,7 +82,7 @@ struct Compared {
   RowFigures figures;
 };
 Compared compare(const HostRows& in, int64_t row, Room& room) {
-  Compared out{in.target.row(row, room.target.data()), in.draft.row(row, room.draft.data()), true, {}};
+  Compared out{in.target.row(row, room.target.data()), in.draft_row(row, room.draft.data()), true, {}};
   float mass = 1;
   if (in.kept) {
     const Kept kept = keep_row(out.target, in.target_vocab, in.inverse, in.kept, in.vocab, room.kept.data());
@@ -134,7 +141,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
 // Computes a row whose loss is cross entropy alone.
 Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
-  const float ce = cross_entropy_row(in.draft.row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
+  const float ce = cross_entropy_row(in.draft_row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
                                      in.inverse, label < 0 ? 0.0f : weight, grad);
   return {.ce = label < 0 ? 0.0 * ce : ce};
 }
@@ -142,7 +149,7 @@ Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, floa
 LossResult host_loss(const LossOptions& options, const LossInput& in) {
   const LogitRows draft(in.draft), target = in.target.defined() ? LogitRows(in.target) : LogitRows();
   LossResult result;
-  result.grad = at::empty(in.draft.sizes(), in.draft.options());
+  result.grad = in.grad.defined() ? in.grad : at::empty(in.draft.sizes(), in.draft.options());
   const RowWriter grad(result.grad);
   const int64_t vocab = draft.width(), count = in.rows.numel();
   const int64_t* rows = in.rows.const_data_ptr<int64_t>();
@@ -160,9 +167,11 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
                       vocab,
                       in.target.defined() ? target.width() : vocab,
                       count,
-                      static_cast<float>(1 / options.temperature)};
-  const bool hybrid = options.mix.lk_hybrid > 0;  // its weights need a pass over all rows first
-  const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
+                      static_cast<float>(1 / options.temperature),
+                      in.grad.defined() && in.grad.is_alias_of(in.draft)};
+  const bool looks_first = options.mix.lk_hybrid > 0 && !options.acceptance;
+  const LossMix mix =
+      resolve(options.mix, options.eta, looks_first ? mean_overlap(host) : options.acceptance.value_or(0));
   // Combines three factors: the mean over rows, the weight of the call, and d(logit / T)/d logit.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));
@@ -261,8 +270,8 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / vocab);
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   LossResult result;
-  result.grad = at::zeros_like(draft);
-  LossMix mix = options.mix;
+  result.grad = in.grad.defined() ? in.grad : at::empty_like(draft);
+  LossMix mix = options.acceptance ? resolve(options.mix, options.eta, *options.acceptance) : options.mix;
   at::Tensor figures;
   for (const bool gradient : {false, true}) {
     if (!gradient && mix.lk_hybrid == 0) continue;
@@ -273,6 +282,10 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
       if (gradient) result.grad.index_copy_(0, index, (grad * scale).to(draft.scalar_type()));
     }
     if (!gradient) mix = resolve(mix, options.eta, figures[5].item<double>() / static_cast<double>(count));
+  }
+  if (count < draft.size(0)) {
+    const at::Tensor other = at::ones({draft.size(0)}, draft.options().dtype(at::kBool)).index_fill_(0, rows, 0);
+    result.grad.masked_fill_(other.unsqueeze(1), 0);
   }
   const at::Tensor host = figures.to(at::kCPU);
   const double* f = host.const_data_ptr<double>();

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "distill/options.h"
 
 namespace specdec::distill {
@@ -14,6 +16,9 @@ struct LossOptions {
   LossMix mix = {.lk_hybrid = 1};
   double eta = 3.0;          // η of lk_hybrid
   double temperature = 1.0;  // p, q = softmax(logits / temperature); > 0
+  // The mean acceptance that lk_hybrid's weights follow. If it is not set, it is that of the rows, which are then read
+  // twice.
+  std::optional<double> acceptance = {};
 };
 
 struct LossInput {
@@ -29,6 +34,9 @@ struct LossInput {
   // nla use the target without renormalisation; ce leaves out labels that are not among the ids. Every mean is over all
   // R rows.
   at::Tensor kept = {};
+  // Where the gradient is written: contiguous, of the draft's shape and dtype, perhaps `draft` itself. If undefined, a
+  // new tensor is made.
+  at::Tensor grad = {};
 };
 
 struct LossResult {

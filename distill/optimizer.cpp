@@ -56,10 +56,6 @@ void AdamW::step(double learning_rate, double norm) {
     if (parameters_[i].tensor.scalar_type() != at::kFloat) parameters_[i].tensor.detach().copy_(masters_[i]);
 }
 
-void AdamW::zero_grad() {
-  for (NamedTensor& p : parameters_) p.tensor.mutable_grad() = at::Tensor();
-}
-
 std::vector<NamedTensor> AdamW::state() const {
   std::vector<NamedTensor> out;
   for (size_t i = 0; i < parameters_.size(); ++i) {

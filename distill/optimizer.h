@@ -31,7 +31,6 @@ class AdamW {
   // Updates the parameters once with their current gradients, scaled by min(1, clip / norm); `norm` is the result of
   // grad_norm().
   void step(double learning_rate, double norm);
-  void zero_grad();
 
   // state() returns the tensors that a checkpoint keeps: moments "exp_avg.<name>" and "exp_avg_sq.<name>",
   // "master.<name>" for low-precision parameters, and "steps". load() throws Error(kData) for a missing, unknown or

@@ -16,11 +16,6 @@ constexpr int64_t kGroupTokens = 1024, kBlockValues = int64_t{1} << 23;
 
 }  // namespace
 
-at::Tensor frozen_logits(const model::Decoder& decoder, const at::Tensor& tokens) {
-  at::NoGradGuard guard;
-  return model::forward(decoder, model::TrainBatch{tokens.to(decoder.weights.embed.device()), {}, {}});
-}
-
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
   at::NoGradGuard guard;
   const at::Device device = decoder.weights.embed.device();
@@ -68,19 +63,6 @@ void Teacher::fill(size_t group) {
   }
   for (size_t b = 0, begin = 0; b < members.size(); begin += static_cast<size_t>(learnt[b++]))
     kept_[members[b]] = all.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(begin) + learnt[b]).clone();
-}
-
-at::Tensor Teacher::logits(const Batch& batch) {
-  at::NoGradGuard guard;
-  const int64_t vocab = target_->config.vocab_size;
-  if (!cached_) return frozen_logits(*target_, batch.tokens).reshape({-1, vocab});
-  at::Tensor out = at::empty({batch.tokens.numel(), vocab}, target_->weights.embed.options().dtype(at::kFloat));
-  int64_t at = 0;
-  for (const size_t row : batch.row_index) {
-    const at::Tensor& answers = answers_of(row);
-    for (int64_t i = 0; i < answers.size(0); ++at, ++i) out[batch.rows.const_data_ptr<int64_t>()[at]].copy_(answers[i]);
-  }
-  return out;
 }
 
 const at::Tensor& Teacher::answers_of(size_t row) {

@@ -14,9 +14,6 @@
 
 namespace specdec::distill {
 
-// Returns the logits [B, S, V] of `tokens`, [B, S] int64 with rows padded on the right, without recording gradients.
-at::Tensor frozen_logits(const model::Decoder& decoder, const at::Tensor& tokens);
-
 // A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
 // to a constant per row. row_logits returns such a function for `decoder`, which must outlive the function.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
@@ -31,10 +28,7 @@ class Teacher {
 
   const model::Decoder& target() const { return *target_; }
   bool cached() const { return cached_; }
-  // Returns the logits [B·S, V] of a batch of these rows, up to a constant per row; only the values at batch.rows are
-  // specified.
-  at::Tensor logits(const Batch& batch);
-  // Returns the logits at batch.rows only. The teacher must outlive the result.
+  // Returns the logits at batch.rows, up to a constant per row. The teacher must outlive the result.
   RowLogits rows(const Batch& batch);
 
  private:

@@ -42,6 +42,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       store_(options.run_directory / "checkpoints"),
       parameters_(trainable(draft)),
       optimizer_(parameters_, options.adamw),
+      sums_(parameters_),
       batcher_(*data.train, options.batch_tokens, options.seed) {
   if (!draft.config.draft_vocab.empty()) kept_ = model::draft_vocab_index(draft.config.draft_vocab, at::kCPU);
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
@@ -77,6 +78,7 @@ Json Trainer::state() const {
           {"skipped_steps", skipped_},
           {"evaluations", evaluations_},
           {"last_loss", last_loss_},
+          {"acceptance", acceptance_},
           {"measured", measured},
           {"extra", options_.extra}};
 }
@@ -89,6 +91,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     batcher_.seek({s.at("cursor").at("epoch").get<int64_t>(), s.at("cursor").at("batch").get<int64_t>()});
     evaluations_ = s.at("evaluations").get<int>();
     last_loss_ = s.at("last_loss").get<double>();
+    acceptance_ = s.value("acceptance", 0.0);  // checkpoints of version 0.6 and older have none
     measured_.clear();
     for (const Json& m : s.at("measured"))
       measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
@@ -114,7 +117,6 @@ Trainer::StepFigures Trainer::train_step() {
   const BatchCursor before = batcher_.cursor();
   std::vector<Batch> batches;
   for (int64_t i = 0; i < options_.accumulate; ++i) batches.push_back(batcher_.next());
-  optimizer_.zero_grad();
   StepFigures out;
   // A step of a large model can take longer than a stop request may wait, so a stop abandons the step as if it had not
   // begun.
@@ -122,10 +124,12 @@ Trainer::StepFigures Trainer::train_step() {
     if (stop_requested()) throw GivenUp{};
   };
   try {
-    const GradientFigures f = add_gradients({&draft_, data_.teacher, options_.loss, kept_}, batches, stopped);
+    LossOptions loss = options_.loss;
+    loss.acceptance = acceptance_;
+    const GradientFigures f = compute_gradients({&draft_, data_.teacher, loss, kept_}, batches, sums_, stopped);
     out.loss = f.loss, out.acceptance = f.acceptance, out.tokens = f.tokens, out.finite = f.finite;
   } catch (const GivenUp&) {
-    optimizer_.zero_grad();
+    sums_.clear();
     batcher_.seek(before);
     out.given_up = true;
     return out;
@@ -154,7 +158,10 @@ Trainer::StepFigures Trainer::train_step() {
   }
   ++step_;
   tokens_ += out.tokens;
-  if (out.finite) last_loss_ = out.loss;
+  if (out.finite) {
+    last_loss_ = out.loss;
+    if (std::isfinite(out.acceptance)) acceptance_ = out.acceptance;  // it is NaN for ce alone
+  }
   return out;
 }
 

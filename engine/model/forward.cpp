@@ -102,23 +102,15 @@ at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations&
   return x;
 }
 
-at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
-  const at::Tensor x = ops::embedding(decoder.weights.embed, ids);
-  if (decoder.config.embedding_scale == 1) return x;
-  return x * at::scalar_tensor(decoder.config.embedding_scale, x.options().dtype(at::kFloat)).to(x.scalar_type());
+// Scales rows of the embedding table, [..., E], as the first layer reads them.
+at::Tensor scaled(const Decoder& decoder, const at::Tensor& rows) {
+  if (decoder.config.embedding_scale == 1) return rows;
+  return rows *
+         at::scalar_tensor(decoder.config.embedding_scale, rows.options().dtype(at::kFloat)).to(rows.scalar_type());
 }
 
-at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
-  const std::vector<int32_t>& kept = decoder.config.draft_vocab;
-  at::Tensor rows = decoder.weights.lm_head;
-  if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) {
-    if (rows.scalar_type() == at::kChar)
-      rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(x.scalar_type());
-    if (rows.scalar_type() == at::kByte) rows = ops::unpack(rows, decoder.config.hidden_size, x.scalar_type());
-    rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
-  }
-  const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), rows);
-  return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
+at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
+  return scaled(decoder, ops::embedding(decoder.weights.embed, ids));
 }
 
 ops::AttentionOptions attention_options(const DecoderConfig& config, int64_t layer) {
@@ -217,17 +209,34 @@ at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> 
   };
   const at::Tensor x =
       run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);
-  const at::Tensor logits = head(decoder, x.index_select(0, flat.logit_rows)).to(at::kFloat);
+  const at::Tensor logits = head_logits(decoder, x.index_select(0, flat.logit_rows)).to(at::kFloat);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
 }
 
 }  // namespace
 
-at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden) { return head(decoder, hidden); }
+at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden) {
+  return ops::rms_norm(hidden, decoder.weights.norm, norm_options(decoder.config));
+}
+
+at::Tensor head_matrix(const Decoder& decoder) {
+  const std::vector<int32_t>& kept = decoder.config.draft_vocab;
+  at::Tensor rows = decoder.weights.lm_head;
+  if (kept.empty() || rows.size(0) == static_cast<int64_t>(kept.size())) return rows;
+  const at::ScalarType dtype = decoder.weights.norm.scalar_type();
+  if (rows.scalar_type() == at::kChar) rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(dtype);
+  if (rows.scalar_type() == at::kByte) rows = ops::unpack(rows, decoder.config.hidden_size, dtype);
+  return rows.index_select(0, draft_vocab_index(kept, rows.device()));
+}
+
+at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden) {
+  const at::Tensor logits = ops::linear(final_norm(decoder, hidden), head_matrix(decoder));
+  return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
+}
 
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
-  return head(decoder, last_hidden(decoder, batch, observer));
+  return head_logits(decoder, last_hidden(decoder, batch, observer));
 }
 
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
@@ -249,7 +258,8 @@ at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const Hi
   const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed, attention_options(config, layer));
   };
-  return run_layers(decoder, embed(decoder, batch.tokens), rotations, observer, attend);
+  const at::Tensor x = batch.embedded.defined() ? scaled(decoder, batch.embedded) : embed(decoder, batch.tokens);
+  return run_layers(decoder, x, rotations, observer, attend);
 }
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -20,10 +20,12 @@ using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidde
 // forward() of a TrainBatch runs a differentiable teacher-forced pass without a cache. tokens [B, S] int64 are
 // right-padded; the mask is causal, so padding never affects earlier positions. positions are [B, S] int64, or
 // undefined for 0..S-1. segment is [B, S] int64 or undefined: tokens attend only to tokens of the same segment (packed
-// rows). Rope scalings that depend on the length use the batch's longest position (rope.h). Returns logits [B, S, V] in
-// the weights' dtype, or [B, S, D] with a reduced vocabulary of D ids (config.draft_vocab; spread_logits()).
+// rows). `embedded` are the rows of the embedding table for `tokens`, [B, S, E]; a caller that differentiates with
+// respect to them gives them, else the pass looks them up. Rope scalings that depend on the length use the batch's
+// longest position (rope.h). Returns logits [B, S, V] in the weights' dtype, or [B, S, D] with a reduced vocabulary of
+// D ids (config.draft_vocab; spread_logits()).
 struct TrainBatch {
-  at::Tensor tokens = {}, positions = {}, segment = {};
+  at::Tensor tokens = {}, positions = {}, segment = {}, embedded = {};
 };
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 
@@ -32,6 +34,12 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 // [B, S, E] after the last layer. head_logits() returns the logits [..., V] (or [..., D]) of any of its rows [..., E].
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
+
+// The parts of head_logits(), for callers that compute the head's gradient themselves: the logits are
+// final_norm(hidden) · head_matrix()ᵀ, under soft_cap() if config.final_soft_cap is not 0. head_matrix() returns [V,
+// E], or the D rows of config.draft_vocab, [D, E].
+at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden);
+at::Tensor head_matrix(const Decoder& decoder);
 
 // One sequence's part of an incremental pass over several sequences at once (flat batch). The pass appends the part's T
 // tokens to its cache and returns logits for the last `num_logits` of them. tree_mask: bool [T, T] over the part's own

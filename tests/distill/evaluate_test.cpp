@@ -7,6 +7,7 @@
 
 #include "distill/draft_init.h"
 #include "distill/teacher.h"
+#include "engine/model/forward.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -24,8 +25,8 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const at::Tensor ids =
         at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
-    const at::Tensor p = at::softmax(frozen_logits(target, ids)[0] / 0.8, -1),
-                     q = at::softmax(frozen_logits(draft, ids)[0] / 0.8, -1);
+    const at::Tensor p = at::softmax(model::forward(target, {.tokens = ids})[0] / 0.8, -1),
+                     q = at::softmax(model::forward(draft, {.tokens = ids})[0] / 0.8, -1);
     double sum = 0;
     for (int64_t t = 1; t + 1 < static_cast<int64_t>(rows[i].tokens.size()); ++t) {  // the answer begins at token 2
       sum += at::minimum(p[t], q[t]).sum().item<double>();
@@ -58,14 +59,16 @@ TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
   ASSERT_FALSE(direct.cached());
   for (const std::vector<size_t>& index : {std::vector<size_t>{3, 9, 1}, {9, 20}, {3}}) {
     const Batch batch = make_batch(rows, index);
-    const at::Tensor a = at::softmax(cached.logits(batch).index_select(0, batch.rows), -1);
-    const at::Tensor b = at::softmax(direct.logits(batch).index_select(0, batch.rows), -1);
+    const int64_t count = batch.rows.numel();
+    const at::Tensor a = at::softmax(cached.rows(batch)(0, count).to(at::kFloat), -1);
+    const at::Tensor b = at::softmax(direct.rows(batch)(0, count), -1);
     EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // the cache holds fp16 log-probabilities
   }
   // A row's bits do not depend on which batch needed it first; a resumed run relies on this.
   Teacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
-  EXPECT_TRUE(at::equal(other.logits(one).index_select(0, one.rows), cached.logits(one).index_select(0, one.rows)));
+  const int64_t count = one.rows.numel();
+  EXPECT_TRUE(at::equal(other.rows(one)(0, count), cached.rows(one)(0, count)));
 }
 
 TEST(Evaluate, HalvesShareNoConversation) {

@@ -131,6 +131,33 @@ TEST(Losses, HybridTurnsFromKlToTv) {
   EXPECT_LT(same.grad.abs().max().item<double>(), 1e-7);
 }
 
+// The mean acceptance can be given, and then the rows are not read for it first.
+TEST(Losses, HybridFollowsAGivenAcceptance) {
+  const LossInput input = random_input(6, 50);
+  LossOptions options{parse_loss("lk_hybrid"), 3.0, 1.0};
+  options.acceptance = 0.25;
+  for (const LossResult& r : {loss_and_grad(options, input), loss_and_grad_aten(options, input)})
+    EXPECT_NEAR(r.kl_weight, std::exp(-0.75), 1e-12);
+}
+
+// A gradient written over the logits is the same as one beside them.
+TEST(Losses, GradientMayTakeThePlaceOfTheLogits) {
+  for (const char* name : {"lk_hybrid", "ce", "0.2*ce+jsd+rkl"}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      LossInput input = random_input(9, 33);
+      input.draft = input.draft.to(dtype);
+      const LossOptions options{parse_loss(name), 3.0, 1.1};
+      for (const auto& compute : {loss_and_grad, loss_and_grad_aten}) {
+        const at::Tensor expected = compute(options, input).grad;
+        LossInput over = input;
+        over.draft = over.grad = input.draft.clone();
+        EXPECT_TRUE(at::equal(compute(options, over).grad, expected)) << name;
+        EXPECT_TRUE(at::equal(over.draft, expected)) << name;
+      }
+    }
+  }
+}
+
 TEST(Losses, LowPrecisionLogitsKeepTheirDtype) {
   LossInput input = random_input(5, 40);
   const LossResult full = loss_and_grad({}, input);
