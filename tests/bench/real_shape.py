@@ -212,4 +212,5 @@ def main():
         sys.exit(1 if late or max([out["longest_silence"], *(s["silence"] for s in out["stops"])]) > 2.5 else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
