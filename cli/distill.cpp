@@ -18,6 +18,10 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
        "a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Temperature of both models, in the loss and in the measured acceptance");
+  flag("--contexts", o.contexts,
+       "target: the target answers held-out prompts that somebody else has answered, as the gate does | data: measure "
+       "on "
+       "the text as it is");
   flag("--lr", o.learning_rate,
        "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
   flag("--min-lr-ratio", o.min_lr_ratio, "Final learning rate divided by the peak");

@@ -45,10 +45,13 @@ struct BatchShape {
 };
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
-// Shares of the run that may be spent on choosing layers, on measuring the machine or a step, on the first evaluation,
-// and on each evaluation of the selection half.
-inline constexpr double kLayerChoiceShare = 0.04, kTuningShare = 0.01, kFirstEvaluationShare = 0.04,
-                        kSelectionShare = 0.01;
+// Shares of the run that may be spent on choosing layers, on measuring the machine or a step, on answering held-out
+// prompts, on the first evaluation, and on each evaluation of the selection half.
+inline constexpr double kLayerChoiceShare = 0.03, kTuningShare = 0.01, kContextsShare = 0.03,
+                        kFirstEvaluationShare = 0.03, kSelectionShare = 0.01;
+// Estimated time of decoding a token in a batch of sequences, as a multiple of reading one in a long pass: a step of a
+// few rows reads all weights.
+inline constexpr double kDecodeOverPrefill = 4;
 // Floating-point operations that a measurement may take however short the run is; they take about a second.
 inline constexpr double kFreeFlop = 5e10;
 

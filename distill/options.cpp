@@ -109,6 +109,7 @@ void validate(const DistillOptions& o) {
   require(o.evaluate_rows >= 0, "--evaluate-rows", "a number >= 1, or 0 for the default");
   require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
+  require(o.contexts == "target" || o.contexts == "data", "--contexts", "target or data, found '" + o.contexts + "'");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",
           "MiB in [0, 16777216]");
   specdec::validate(o.device);

@@ -29,10 +29,11 @@ struct DistillOptions {
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if 64 would take over a hundredth of the run
-  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
-  double temperature = 1.0;      // temperature of p and q in the loss and in the measured acceptance
+  int64_t evaluate_every = 0;       // steps; 0 = 10 evaluations over the run
+  int64_t evaluate_rows = 0;        // 0 = 64, or fewer if 64 would take over a hundredth of the run
+  int64_t checkpoint_every = 0;     // steps; 0 = at evaluations
+  double temperature = 1.0;         // temperature of p and q in the loss and in the measured acceptance
+  std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none

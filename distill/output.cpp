@@ -115,6 +115,7 @@ Json describe(const DistillOptions& o) {
           {"checkpoint_every", o.checkpoint_every},
           {"temperature", o.temperature},
           {"teacher_cache_mib", o.teacher_cache_mib},
+          {"contexts", o.contexts},
           {"dtype", o.device.dtype},
           {"seed", o.device.seed}};
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "distill/contexts.h"
 #include "distill/draft_vocab.h"
 #include "engine/model/memory_plan.h"
 
@@ -133,7 +134,15 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   out.selection_rows = in.options.evaluate_rows > 0
                            ? in.options.evaluate_rows
                            : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
+  if (in.answer) {
+    const double answer = kAnswerTokens * kDecodeOverPrefill * work.target;
+    const int64_t affordable = rows_for(kContextsShare * flop, answer, 1);
+    if (in.options.evaluate_rows == 0)
+      out.selection_rows = std::min(out.selection_rows, std::max<int64_t>(1, affordable / 4));
+    out.verdict_rows = std::min(out.verdict_rows, std::max<int64_t>(1, affordable - affordable / 4));
+  }
   shorten(held_out, out.selection_rows, out.verdict_rows);
+  if (in.answer) in.answer(held_out);
   const double measured =
       static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);

@@ -3,6 +3,7 @@
 // requested.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,8 @@ struct PreparationInput {
   const model::DecoderConfig& draft;             // for prune, the target's
   at::Device device;
   const PreparedRows& train;
+  // Is called once the held-out rows are chosen, with the stage's progress: puts the target's answers in their place.
+  std::function<void(HeldOut&)> answer = {};
 };
 struct Preparation {
   DraftInit init;

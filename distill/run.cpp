@@ -12,7 +12,9 @@
 #include "base/verdict.h"
 #include "base/version.h"
 #include "data/shard_reader.h"
+#include "distill/contexts.h"
 #include "distill/draft_vocab.h"
+#include "distill/head_loss.h"
 #include "distill/output.h"
 #include "distill/preparation.h"
 #include "distill/trainer.h"
@@ -24,6 +26,7 @@ namespace specdec::distill {
 namespace {
 
 constexpr size_t kMaxSelectionRows = 64, kMaxVerdictRows = 1000;
+constexpr const char* kContextsFile = "contexts.json";
 
 bool has_weights(const fs::path& directory) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
@@ -40,8 +43,9 @@ struct Setup {
   std::optional<Fingerprint> target_id;          // empty if the target has no weights
   PreparedRows train;
   HeldOut held_out;
-  int64_t holdout_rows = 0;
-  Json given;  // the options that --resume compares
+  int64_t holdout_rows = 0, context = 0;  // context: the longest row that both models take
+  bool answers_anew = false;              // the target answers the held-out prompts
+  Json given;                             // the options that --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
 };
@@ -84,7 +88,7 @@ class RunDirectory {
   }
   // Returns whether a run writes this, run.json and .lock apart.
   static bool is_own(const std::string& name) {
-    return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" ||
+    return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
            name.starts_with("events.out.tfevents") || name == "result.json" || name == "report.html";
   }
 
@@ -183,16 +187,20 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
+  s.context = context;
+  s.answers_anew =
+      s.target && o.contexts == "target" &&
+      !(reader.index().written_by == "target" && s.target_id && reader.index().target_id == s.target_id->id);
   s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
   s.held_out =
       split_held_out(std::move(held_out.rows),
                      o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
   s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
-  s.data_counts = {{"train_rows", s.train.rows.size()},      {"train_tokens", s.train.tokens},
-                   {"loss_tokens", s.train.loss_tokens},     {"cut_rows", s.train.cut_rows},
-                   {"cut_tokens", s.train.cut_tokens},       {"empty_rows", s.train.empty_rows},
-                   {"holdout_rows", s.holdout_rows},         {"sequence_length", o.sequence_length},
-                   {"written_by", reader.index().written_by}};
+  s.data_counts = {{"train_rows", s.train.rows.size()},       {"train_tokens", s.train.tokens},
+                   {"loss_tokens", s.train.loss_tokens},      {"cut_rows", s.train.cut_rows},
+                   {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
+                   {"holdout_rows", s.holdout_rows},          {"sequence_length", o.sequence_length},
+                   {"written_by", reader.index().written_by}, {"contexts", s.answers_anew ? "target" : "data"}};
   if (s.train.cut_tokens > 0)
     log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +
                              std::to_string(o.sequence_length) + " tokens: " + std::to_string(s.train.cut_tokens) +
@@ -228,9 +236,15 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
   return draft;
 }
 
-// Throws if the run does not fit into memory or on the disk. For the draft, memory holds weights and gradients in its
-// dtype, and master weights and Adam's two moments in fp32. It also holds both models' logits of a batch with their
-// gradients, and the target's cached logits.
+// Returns an estimate of what autograd keeps of a batch: about twelve rows as wide as the model and five as wide as its
+// MLP for each token and layer.
+int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element) {
+  return tokens * draft.num_layers * element * (12 * draft.hidden_size + 5 * draft.intermediate_size);
+}
+
+// Throws if the run does not fit into memory or on the disk. For the draft, memory holds the weights in its dtype, and
+// gradients, Adam's two moments and, for 16-bit weights, their masters in fp32. It also holds the activations of a
+// batch, both models' logits of a chunk (head_loss.h), and the target's cached logits.
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
@@ -243,10 +257,12 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
                                                .device = s.device});
   const int64_t parameters = model::num_parameters(draft);
   plan.target_bytes = 0;  // already loaded
-  plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  plan.draft_bytes = parameters * (element + (element < 4 ? 16 : 12));
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
-  plan.workspace_bytes += 3 * 4 * batch * draft.vocab_size;
+  plan.workspace_bytes += activation_bytes(draft, batch, element) +
+                          2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
   if (s.target && !s.ce)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
@@ -324,9 +340,22 @@ struct Start {
   Json kept;
 };
 
+// Lets the target answer the held-out prompts, and keeps the answers in RUN.
+void answer_prompts(const Setup& s, HeldOut& held_out, Stages& stages) {
+  stages.begin("answering held-out prompts");
+  const EvaluationStep step = stages.step();
+  const fs::path file = fs::path(s.options.out) / kContextsFile;
+  const HeldOutAnswers answers = answer_held_out(s.target, held_out, {s.options.temperature, s.options.device.seed},
+                                                 [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
+  write_answers(file, answers);
+  put_answers(answers, s.context, file, held_out);
+}
+
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
-  Preparation prepared =
-      prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train}, s.held_out, stages, clock);
+  const model::DecoderConfig draft = draft_config(s);
+  PreparationInput input{s.options, s.spec, s.target, draft, s.device, s.train};
+  if (s.answers_anew) input.answer = [&](HeldOut& held_out) { answer_prompts(s, held_out, stages); };
+  Preparation prepared = prepare(input, s.held_out, stages, clock);
   return {std::move(prepared.init.decoder),
           std::nullopt,
           {{"before", to_json(prepared.before)},
@@ -346,6 +375,10 @@ Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
                                         " is missing: an earlier version wrote it; start again with another --out");
   shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
           json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
+  if (s.answers_anew) {
+    const fs::path file = fs::path(s.options.out) / kContextsFile;
+    put_answers(read_answers(file, s.target->config.vocab_size), s.context, file, s.held_out);
+  }
   const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
   return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
 }

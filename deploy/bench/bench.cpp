@@ -367,7 +367,7 @@ class Run {
   // Compares the greedy text of every draft and K with that of plain decoding, and runs one sampled test per draft.
   // Does both whatever the temperature of the timed runs is.
   void judge_quality() {
-    RolloutOptions greedy;
+    decode::RolloutOptions greedy;
     greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};
     greedy.verify = options_.speculation.verify;
     greedy.max_k = std::max(options_.speculation.max_k, 1);
@@ -375,7 +375,7 @@ class Run {
     greedy.seed = options_.device.seed;
     greedy.stage = "bench: greedy text";
     greedy.k = 0;
-    const auto plain = roll_out(*target_, nullptr, rows_, greedy);
+    const auto plain = decode::roll_out(*target_, nullptr, rows_, greedy);
     std::vector<std::vector<int32_t>> contexts;
     for (size_t i = 0; i < std::min<size_t>(kSampledContexts, prompts_.size()); ++i) {
       contexts.push_back(prompts_[i]);
@@ -384,9 +384,9 @@ class Run {
     for (const auto& c : contenders_) {
       for (const int k : options_.ks) {
         greedy.k = k;
-        c->quality[k] =
-            compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_),
-                            unit_roundoff(dtype()));
+        c->quality[k] = compare_answers(*target_, rows_, plain,
+                                        decode::roll_out(*target_, c->model.get(), rows_, greedy, progress_),
+                                        unit_roundoff(dtype()));
       }
       SampledOptions sampled;
       sampled.sampling = options_.sampling;

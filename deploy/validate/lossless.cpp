@@ -168,7 +168,8 @@ double unit_roundoff(const std::string& dtype) {
 }
 
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows,
-                                 std::span<const Rollout> plain, std::span<const Rollout> speculative, double unit) {
+                                 std::span<const decode::Rollout> plain, std::span<const decode::Rollout> speculative,
+                                 double unit) {
   GreedyComparison result;
   decode::LogitRows logits;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -182,8 +183,8 @@ GreedyComparison compare_answers(decode::CausalModel& target, std::span<const To
     }
     bool tie = false;
     if (shared < a.size() && shared < b.size()) {
-      Rollout common{{a.begin(), a.begin() + static_cast<std::ptrdiff_t>(shared)}, {}};
-      next_logits(target, answered_row(rows[i], common).tokens, logits);
+      decode::Rollout common{{a.begin(), a.begin() + static_cast<std::ptrdiff_t>(shared)}, {}};
+      next_logits(target, decode::answered_row(rows[i], common).tokens, logits);
       tie = tie_between(logits.row(0), a[shared], b[shared], unit);
     }
     ++(tie ? result.near_ties : result.differences);
@@ -191,14 +192,14 @@ GreedyComparison compare_answers(decode::CausalModel& target, std::span<const To
   return result;
 }
 
-GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows, RolloutOptions options,
-                                double unit, const ProgressFn& progress) {
+GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows,
+                                decode::RolloutOptions options, double unit, const ProgressFn& progress) {
   options.request.sampling = SamplingOptions{.temperature = 0};
   options.stage = "lossless: with the draft";
-  const auto speculative = roll_out(models.target, &models.draft, rows, options, progress);
+  const auto speculative = decode::roll_out(models.target, &models.draft, rows, options, progress);
   options.k = 0;
   options.stage = "lossless: without";
-  const auto plain = roll_out(models.target, nullptr, rows, options, progress);
+  const auto plain = decode::roll_out(models.target, nullptr, rows, options, progress);
   return compare_answers(models.target, rows, plain, speculative, unit);
 }
 

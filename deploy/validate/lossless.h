@@ -10,7 +10,7 @@
 #include "base/progress.h"
 #include "base/run_options.h"
 #include "base/schema/shard_index.h"
-#include "deploy/validate/rollout.h"
+#include "deploy/validate/rollout_figures.h"
 #include "engine/decode/causal_model.h"
 #include "engine/decode/step.h"
 
@@ -29,11 +29,11 @@ struct GreedyComparison {
 };
 // Compares plain and speculative roll-outs of the same prompts at temperature 0. Where they diverge, the target's own
 // logits decide whether that is a near-tie between the two tokens or a difference.
-GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows, RolloutOptions options,
-                                double unit_roundoff, const ProgressFn& progress = {});
+GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const TokenRow> rows,
+                                decode::RolloutOptions options, double unit_roundoff, const ProgressFn& progress = {});
 // Compares answers that were generated before, in the same way.
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows,
-                                 std::span<const Rollout> plain, std::span<const Rollout> speculative,
+                                 std::span<const decode::Rollout> plain, std::span<const decode::Rollout> speculative,
                                  double unit_roundoff);
 
 struct SampledOptions {

@@ -21,7 +21,7 @@
 #include "deploy/validate/gate.h"
 #include "deploy/validate/lossless.h"
 #include "deploy/validate/repeat_flags.h"
-#include "deploy/validate/rollout.h"
+#include "deploy/validate/rollout_figures.h"
 #include "deploy/validate/speed.h"
 #include "engine/decode/model_runner.h"
 
@@ -292,8 +292,8 @@ class Run {
       r.baseline = ValidationReport::Baseline{difference, "", "", options_.min_gain, {}};
   }
 
-  RolloutOptions rollout_options() const {
-    RolloutOptions o;
+  decode::RolloutOptions rollout_options() const {
+    decode::RolloutOptions o;
     o.k = options_.speculation.k > 0 ? options_.speculation.k : options_.speculation.max_k;
     o.verify = options_.speculation.verify;
     o.request = {
@@ -307,7 +307,7 @@ class Run {
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
-    for (Rollout& rollout : roll_out(*target_, draft_.get(), rows, rollout_options(), progress_))
+    for (decode::Rollout& rollout : decode::roll_out(*target_, draft_.get(), rows, rollout_options(), progress_))
       rollouts_.push_back(std::move(rollout));
   }
 
@@ -319,7 +319,8 @@ class Run {
                              : rows_.size();
     roll_out_to(count);
     const std::span<const TokenRow> rows = std::span(rows_).first(count);
-    const std::span<const Rollout> rollouts = std::span(rollouts_).first(count);  // acceptance may have needed more
+    const std::span<const decode::Rollout> rollouts =
+        std::span(rollouts_).first(count);  // acceptance may have needed more
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;
@@ -353,7 +354,7 @@ class Run {
       std::vector<TokenRow> answered;
       if (answer_anew) {
         roll_out_to(end);
-        for (size_t i = from; i < end; ++i) answered.push_back(answered_row(rows_[i], rollouts_[i]));
+        for (size_t i = from; i < end; ++i) answered.push_back(decode::answered_row(rows_[i], rollouts_[i]));
       }
       const std::span<const TokenRow> rows = answer_anew ? std::span<const TokenRow>(answered)
                                                          : std::span<const TokenRow>(rows_).subspan(from, end - from);
@@ -426,7 +427,7 @@ class Run {
 
   void lossless() {
     ValidationReport& r = out_.report;
-    RolloutOptions greedy = rollout_options();
+    decode::RolloutOptions greedy = rollout_options();
     const auto rows = pick(rows_, kGreedyPrompts);
     const GreedyComparison c = compare_greedy({*target_, *draft_}, rows, greedy, unit_roundoff(r.dtype), progress_);
     r.greedy_prompts = c.prompts;
@@ -459,7 +460,7 @@ class Run {
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::vector<TokenRow> rows_;
   bool written_by_target_ = false;
-  std::vector<Rollout> rollouts_;  // of the first rows
+  std::vector<decode::Rollout> rollouts_;  // of the first rows
 };
 
 }  // namespace

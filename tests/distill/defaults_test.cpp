@@ -52,7 +52,7 @@ TEST(Defaults, ALargeVocabularyIsTakenInParts) {
 TEST(Defaults, MeasuringIsPaidForByTheRun) {
   const double flop = flop_of_run({.seconds = 100}, 1e9, 1e6, 1e5);
   EXPECT_NEAR(flop, 1e11, 1);
-  EXPECT_EQ(rows_for(kFirstEvaluationShare * 1e13, 1e9, 4), 400);
+  EXPECT_EQ(rows_for(kFirstEvaluationShare * 1e13, 1e9, 4), 300);
   EXPECT_EQ(rows_for(0, 1e9, 4), 50) << "what takes a second is free";
   EXPECT_EQ(rows_for(0, 1e12, 4), 4);
   EXPECT_EQ(evaluations_for(1e15, 1e13), 10);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/schema/binding.h"
 #include "distill/checkpoint.h"
+#include "distill/contexts.h"
 #include "distill/evaluate.h"
 #include "distill/output.h"
 #include "tests/distill/toy.h"
@@ -35,6 +36,12 @@ struct Project {
     options.device.threads = 1;
   }
   DistillResult run() { return distill::run(options, {}, clock); }
+  // The rows that gave the verdict: the target's answers to the prompts of one half.
+  std::vector<TokenRow> judged_rows() const {
+    HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
+    put_answers(read_answers(scratch / "run/contexts.json", 24), 48, "contexts", h);
+    return h.verdict;
+  }
 };
 
 TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
@@ -64,12 +71,38 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   // The reported figures are those of the published weights on the half of the held-out rows that gives the verdict.
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
-  const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-  EXPECT_NEAR(evaluate(draft, &target, h.verdict, {.temperature = 1, .batch_tokens = 200}).acceptance,
+  EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
               a["after"]["value"].get<double>(), 1e-6);
   // A change of the target makes the draft stale.
   put(f.scratch / "target/generation_config.json", R"({"eos_token_id": 3})");
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kStale);
+}
+
+// A draft is measured where it will speculate, in the target's own answers, unless the data are those already or the
+// user wants the text as it is.
+TEST(Run, MeasuresOnTheTargetsOwnAnswers) {
+  Project f;
+  f.options.max_steps = 20;
+  DistillResult r = f.run();
+  EXPECT_EQ(r.json["data"]["contexts"], "target");
+  const double own = r.json["acceptance"]["after"]["value"];
+  f.options.contexts = "data";
+  f.options.out = (f.scratch / "as-it-is").string();
+  r = f.run();
+  EXPECT_EQ(r.json["data"]["contexts"], "data");
+  EXPECT_FALSE(fs::exists(f.scratch / "as-it-is/contexts.json"));
+  const double foreign = r.json["acceptance"]["after"]["value"];
+  EXPECT_GT(std::abs(own - foreign), 0.01) << own << ": the two texts differ";
+  Json index = Json::parse(get(f.scratch / "data/index.json"));
+  index["written_by"] = "target";
+  index["target_id"] = fingerprint_model(f.options.target).id;
+  put(f.scratch / "data/index.json", index.dump());
+  f.options.contexts = "target";
+  f.options.out = (f.scratch / "own-data").string();
+  r = f.run();
+  EXPECT_EQ(r.json["data"]["contexts"], "data") << "the target has written them already";
+  f.options.contexts = "both";
+  expect_error(ErrorKind::kUsage, {"--contexts", "target or data"}, [&] { f.run(); });
 }
 
 TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
@@ -88,8 +121,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
   EXPECT_EQ(draft.weights.lm_head.size(0), draft.config.vocab_size) << "other engines load it whole";
   for (const int32_t id : target.config.eos_ids)
     EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
-  const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-  EXPECT_NEAR(evaluate(draft, &target, h.verdict, {.temperature = 1, .batch_tokens = 200}).acceptance,
+  EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
   // Training that continues from this draft keeps its vocabulary.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();

@@ -44,7 +44,7 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
   Model target(9, random_logits(1)), draft(9, random_logits(2));
   std::vector<TokenRow> rows;
   for (int i = 0; i < 9; ++i) rows.push_back(prompt("p" + std::to_string(i), {i, 1}));
-  RolloutOptions o;
+  decode::RolloutOptions o;
   o.k = 3;
   o.request.max_tokens = 30;
   const GreedyComparison c = compare_greedy({target, draft}, rows, o, unit_roundoff("fp32"));
@@ -65,7 +65,7 @@ TEST(Greedy, DifferencesAndNearTies) {
   });
   const std::vector<TokenRow> rows = {prompt("a", {0})};
   const auto judge = [&](std::vector<int32_t> plain, std::vector<int32_t> speculative) {
-    const std::vector<Rollout> a = {{std::move(plain), {}}}, b = {{std::move(speculative), {}}};
+    const std::vector<decode::Rollout> a = {{std::move(plain), {}}}, b = {{std::move(speculative), {}}};
     return compare_answers(target, rows, a, b, unit_roundoff("fp32"));
   };
   EXPECT_EQ(judge({3, 2}, {3, 2}).identical, 1);

@@ -1,4 +1,4 @@
-#include "deploy/validate/rollout.h"
+#include "deploy/validate/rollout_figures.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,9 @@
 namespace specdec::deploy {
 namespace {
 
+using decode::roll_out;
+using decode::Rollout;
+using decode::RolloutOptions;
 using decode::toy::Model;
 using decode::toy::random_logits;
 
@@ -34,7 +37,7 @@ std::vector<TokenRow> rows(int n) {
   return out;
 }
 
-TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
+TEST(RolloutFigures, CountsAreConsistentAndAnswersAreFull) {
   Model target(7, table_logits(1, 2)), draft(7, table_logits(2, 2));
   RolloutOptions o;
   o.k = 3;
@@ -62,27 +65,7 @@ TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
   }
 }
 
-TEST(Rollout, AnswersDoNotDependOnTheNeighbours) {
-  const auto data = rows(10);
-  RolloutOptions o;
-  o.k = 3;
-  o.request.max_tokens = 15;
-  std::vector<std::vector<Rollout>> runs;
-  for (const int batch : {1, 4, 10}) {
-    Model target(7, random_logits(1)), draft(7, random_logits(2));
-    o.batch = batch;
-    runs.push_back(roll_out(target, &draft, data, o));
-  }
-  for (size_t i = 0; i < data.size(); ++i) {
-    EXPECT_EQ(runs[0][i].tokens, runs[1][i].tokens);
-    EXPECT_EQ(runs[0][i].tokens, runs[2][i].tokens);
-  }
-  o.seed = 5;
-  Model target(7, random_logits(1)), draft(7, random_logits(2));
-  EXPECT_NE(roll_out(target, &draft, data, o)[0].tokens, runs[0][0].tokens);
-}
-
-TEST(Rollout, ADraftLikeTheTargetIsAlwaysAccepted) {
+TEST(RolloutFigures, ADraftLikeTheTargetIsAlwaysAccepted) {
   Model target(5, random_logits(3)), draft(5, random_logits(3));
   RolloutOptions o;
   o.k = 4;
@@ -97,7 +80,7 @@ TEST(Rollout, ADraftLikeTheTargetIsAlwaysAccepted) {
 
 // Compares the measured overlap with Σ min(p, q) computed from the logits, over the contexts that were actually
 // reached.
-TEST(Rollout, OverlapIsTheModelsOverlap) {
+TEST(RolloutFigures, OverlapIsTheModelsOverlap) {
   Model target(4, [](std::span<const int32_t>, std::span<float> l) {
     for (size_t i = 0; i < 4; ++i) l[i] = std::log(std::array{0.4f, 0.3f, 0.2f, 0.1f}[i]);
   });
@@ -117,55 +100,7 @@ TEST(Rollout, OverlapIsTheModelsOverlap) {
   EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // about 1500 steps, sd 0.013
 }
 
-TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
-  // Token 2 is certain after token 1, and token 1 after any other token.
-  const Model::Logits logits = [](std::span<const int32_t> x, std::span<float> l) {
-    std::fill(l.begin(), l.end(), -30.f);
-    l[x.back() == 1 ? 2 : 1] = 30.f;
-  };
-  Model target(4, logits), draft(4, logits);
-  RolloutOptions o;
-  o.k = 3;
-  o.request.eos_ids = {2};
-  const std::vector<TokenRow> data = {row("a", "", {0})};
-  const auto out = roll_out(target, &draft, data, o);
-  EXPECT_EQ(out[0].tokens, (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(out[0].counts.accepted, 3);  // counted before the cut
-  EXPECT_EQ(out[0].counts.emitted, 2);
-}
-
-TEST(Rollout, PromptsWithoutRoomAreLeftOut) {
-  Model target(4, random_logits(1), 6), draft(4, random_logits(2), 6);
-  std::vector<TokenRow> data = {row("long", "", {0, 1, 2, 3, 0, 1}), row("short", "", {0})};
-  RolloutOptions o;
-  o.k = 2;
-  const auto out = roll_out(target, &draft, data, o);
-  EXPECT_TRUE(out[0].tokens.empty());
-  EXPECT_EQ(out[1].tokens.size(), 5u);
-}
-
-TEST(Rollout, AnswersReplaceTheOldOnes) {
-  TokenRow r = row("a", "c", {5, 6});
-  const TokenRow answered = answered_row(r, {{7, 8, 9}, {}});
-  EXPECT_EQ(answered.tokens, (std::vector<int32_t>{5, 6, 7, 8, 9}));
-  EXPECT_EQ(answered.loss_mask, (std::vector<uint8_t>{0, 0, 1, 1, 1}));
-  EXPECT_EQ(answered.prompt_tokens, 2);
-  EXPECT_EQ(answered.conversation, "c");
-}
-
-TEST(Rollout, BadTokensNameTheRow) {
-  Model target(4, random_logits(1)), draft(4, random_logits(2));
-  const std::vector<TokenRow> data = {row("the-row", "", {9})};
-  try {
-    roll_out(target, &draft, data, {});
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kData);
-    EXPECT_NE(std::string(e.what()).find("the-row"), std::string::npos);
-  }
-}
-
-TEST(Rollout, ConversationMeans) {
+TEST(RolloutFigures, ConversationMeans) {
   const std::vector<TokenRow> data = {row("a", "x", {0}), row("b", "", {0}), row("c", "x", {0}), row("x", "", {0})};
   const std::vector<size_t> all = {0, 1, 2, 3};
   const std::vector<double> values = {0.2, 0.5, 0.4, 0.9};

@@ -1,0 +1,28 @@
+// The gate's figures of roll-outs (engine/decode/rollout.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/schema/shard_index.h"
+#include "base/schema/validation_report.h"
+#include "engine/decode/rollout.h"
+
+namespace specdec::deploy {
+
+// Returns the figures of the roll-outs in `members`. The counts are added up; alpha is the mean overlap over reached
+// positions, first within a conversation, then over conversations.
+RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const decode::Rollout> rollouts,
+                               std::span<const size_t> members, const decode::RolloutOptions& options);
+
+// Returns the overlap at each position with its interval: the ratio of sums, bootstrapped over conversations. .n is the
+// number of steps that reached the position.
+std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::span<const decode::Rollout> rollouts);
+
+// Returns the means of `values` (values[i] belongs to rows[members[i]]) within each conversation, in order of first
+// appearance. A row without a conversation counts as a conversation of its own.
+std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
+                                       std::span<const double> values);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,90 @@
+#include "distill/contexts.h"
+
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "distill/batcher.h"
+#include "engine/decode/model_runner.h"
+#include "engine/decode/rollout.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr int kSequences = 16;
+
+using Answers = std::vector<std::vector<int32_t>>;
+
+Answers answers_from_json(const Json& json, const char* half, int64_t vocab, const std::string& where) {
+  Answers out;
+  try {
+    out = json.at(half).get<Answers>();
+  } catch (const Json::exception& e) {
+    throw Error(ErrorKind::kData, where + ": " + half + ": expected lists of token ids: " + e.what());
+  }
+  for (const std::vector<int32_t>& answer : out)
+    for (const int32_t token : answer)
+      if (token < 0 || token >= vocab)
+        throw Error(ErrorKind::kData, where + ": " + half + ": token id " + std::to_string(token) +
+                                          " is outside the vocabulary of " + std::to_string(vocab));
+  return out;
+}
+
+// Returns the number of conversations that are left.
+int64_t put_half(const Answers& answers, int64_t longest, std::vector<TokenRow>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = decode::answered_row(rows[i], {answers[i], {}});
+  rows = prepare_rows(std::move(rows), longest).rows;
+  std::set<std::string> conversations;
+  for (const TokenRow& row : rows) conversations.insert(row.conversation);
+  return static_cast<int64_t>(conversations.size());
+}
+
+}  // namespace
+
+HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& target, const HeldOut& held_out,
+                               const ContextOptions& options, const ProgressFn& progress) {
+  const auto runner = decode::make_model_runner(target);
+  decode::RolloutOptions wanted;
+  wanted.k = 0;
+  wanted.request.max_tokens = kAnswerTokens;
+  wanted.request.eos_ids = target->config.eos_ids;
+  wanted.request.sampling.temperature = options.temperature;
+  wanted.seed = options.seed;
+  wanted.batch = kSequences;
+  std::vector<TokenRow> all = held_out.selection;
+  all.insert(all.end(), held_out.verdict.begin(), held_out.verdict.end());
+  std::vector<decode::Rollout> answers = decode::roll_out(*runner, nullptr, all, wanted, progress);
+  HeldOutAnswers out;
+  for (size_t i = 0; i < answers.size(); ++i)
+    (i < held_out.selection.size() ? out.selection : out.verdict).push_back(std::move(answers[i].tokens));
+  return out;
+}
+
+void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::filesystem::path& where,
+                 HeldOut& held_out) {
+  if (answers.selection.size() != held_out.selection.size() || answers.verdict.size() != held_out.verdict.size())
+    throw Error(ErrorKind::kData, where.string() + ": answers of " + std::to_string(answers.selection.size()) +
+                                      " and " + std::to_string(answers.verdict.size()) + " rows, expected " +
+                                      std::to_string(held_out.selection.size()) + " and " +
+                                      std::to_string(held_out.verdict.size()) + ": start again with another --out");
+  held_out.selection_conversations = put_half(answers.selection, longest, held_out.selection);
+  held_out.verdict_conversations = put_half(answers.verdict, longest, held_out.verdict);
+}
+
+void write_answers(const std::filesystem::path& file, const HeldOutAnswers& answers) {
+  const Json json = {
+      {"schema", "specdec.distill_contexts/1"}, {"selection", answers.selection}, {"verdict", answers.verdict}};
+  write_file_atomic(file, json.dump() + "\n");
+}
+
+HeldOutAnswers read_answers(const std::filesystem::path& file, int64_t vocab) {
+  const Json json = read_json(file);
+  const std::string where = file.string();
+  require_schema(json, "distill_contexts", 1, where);
+  return {answers_from_json(json, "selection", vocab, where), answers_from_json(json, "verdict", vocab, where)};
+}
+
+}  // namespace specdec::distill

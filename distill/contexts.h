@@ -1,0 +1,43 @@
+// The text on which a draft is judged. Drafts speculate in answers that the target itself writes, so the gate measures
+// them there (validate --contexts target), and so does distill: held-out rows that somebody else has answered are
+// answered anew by the target before anything is measured on them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "base/progress.h"
+#include "distill/evaluate.h"
+#include "engine/model/weights.h"
+
+namespace specdec::distill {
+
+struct ContextOptions {
+  double temperature = 1;
+  uint64_t seed = 0;
+};
+// Most tokens of an answer, as in the gate's own measurement.
+inline constexpr int64_t kAnswerTokens = 64;
+
+// The target's answers to the prompts of both halves, in the order of their rows. An answer is empty if the prompt
+// leaves no room for it.
+struct HeldOutAnswers {
+  std::vector<std::vector<int32_t>> selection, verdict;
+};
+
+// Lets the target answer. An answer depends on its row's id and prompt and on the seed. Throws Error(kNetwork) if a
+// stop is requested.
+HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& target, const HeldOut& held_out,
+                               const ContextOptions& options, const ProgressFn& progress = {});
+// Puts the answers in the place of the rows' own. Rows are cut to `longest` tokens, and dropped if nothing of their
+// answer is left. Throws Error(kData) naming `where` if the answers are not those of these rows.
+void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::filesystem::path& where, HeldOut& held_out);
+
+// Write and read the answers as JSON, because a run that goes on must measure on the same text. read_answers() throws
+// Error(kData) if the file is missing or malformed, or has a token outside of the vocabulary.
+void write_answers(const std::filesystem::path& file, const HeldOutAnswers& answers);
+HeldOutAnswers read_answers(const std::filesystem::path& file, int64_t vocab);
+
+}  // namespace specdec::distill

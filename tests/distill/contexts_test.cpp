@@ -1,0 +1,87 @@
+#include "distill/contexts.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "distill/batcher.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+HeldOut toy_held_out() {
+  HeldOut out;
+  out.selection = toy_rows(6, 8), out.verdict = toy_rows(24, 9);
+  return out;
+}
+
+std::shared_ptr<const model::Decoder> toy_target() { return std::make_shared<model::Decoder>(toy_decoder(3, 1)); }
+
+// The rows keep their prompts, and what follows is text that the target itself finds likely.
+TEST(Contexts, AreTheTargetsOwnText) {
+  const auto target = toy_target();
+  const HeldOut before = toy_held_out();
+  HeldOut after = before;
+  put_answers(answer_held_out(target, before, {.temperature = 1, .seed = 3}), 48, "file", after);
+  ASSERT_EQ(after.verdict.size(), before.verdict.size());
+  EXPECT_EQ(after.verdict_conversations, 24);
+  EXPECT_EQ(after.selection_conversations, 6);
+  std::set<std::vector<int32_t>> answers;
+  for (size_t i = 0; i < after.verdict.size(); ++i) {
+    const TokenRow &row = after.verdict[i], &old = before.verdict[i];
+    EXPECT_EQ(row.id, old.id);
+    EXPECT_TRUE(std::equal(old.tokens.begin(), old.tokens.begin() + old.prompt_tokens, row.tokens.begin()));
+    EXPECT_EQ(learnt_positions(row), static_cast<int64_t>(row.tokens.size()) - row.prompt_tokens);
+    EXPECT_LE(row.tokens.size(), 48u);
+    answers.insert({row.tokens.begin() + row.prompt_tokens, row.tokens.end()});
+  }
+  EXPECT_GT(answers.size(), 20u);
+  const double own = evaluate(*target, nullptr, after.verdict, {}).cross_entropy,
+               foreign = evaluate(*target, nullptr, before.verdict, {}).cross_entropy;
+  EXPECT_LT(own, foreign - 0.3) << own << " nats a token";
+}
+
+TEST(Contexts, DependOnTheSeedAlone) {
+  const HeldOut rows = toy_held_out();
+  const HeldOutAnswers a = answer_held_out(toy_target(), rows, {1, 3}), b = answer_held_out(toy_target(), rows, {1, 3}),
+                       other = answer_held_out(toy_target(), rows, {1, 4});
+  EXPECT_EQ(a.selection, b.selection);
+  EXPECT_EQ(a.verdict, b.verdict);
+  EXPECT_NE(a.verdict, other.verdict);
+}
+
+TEST(Contexts, PromptsWithoutRoomAreDropped) {
+  const auto target = toy_target();
+  HeldOut rows = toy_held_out();
+  TokenRow& full = rows.verdict[2];
+  full.tokens.resize(48, 3);
+  full.loss_mask.resize(48, 1);
+  full.prompt_tokens = 48;
+  put_answers(answer_held_out(target, rows, {}), 48, "file", rows);
+  EXPECT_EQ(rows.verdict.size(), 23u);
+  EXPECT_EQ(rows.verdict_conversations, 23);
+}
+
+TEST(Contexts, AreReadAsTheyWereWritten) {
+  const Scratch scratch(true);
+  const HeldOut rows = toy_held_out();
+  const HeldOutAnswers answers = answer_held_out(toy_target(), rows, {});
+  const fs::path file = scratch / "contexts.json";
+  write_answers(file, answers);
+  const HeldOutAnswers back = read_answers(file, 24);
+  EXPECT_EQ(back.selection, answers.selection);
+  EXPECT_EQ(back.verdict, answers.verdict);
+  expect_error(ErrorKind::kData, {"contexts.json", "outside the vocabulary of 2"}, [&] { read_answers(file, 2); });
+  put(file, R"({"schema":"specdec.distill_contexts/1","selection":[],"verdict":[[1,"a"]]})");
+  expect_error(ErrorKind::kData, {"verdict", "lists of token ids"}, [&] { read_answers(file, 24); });
+  HeldOut fewer = rows;
+  fewer.verdict.pop_back();
+  expect_error(ErrorKind::kData, {"contexts.json", "expected 6 and 23", "another --out"},
+               [&] { put_answers(answers, 48, file, fewer); });
+}
+
+}  // namespace
+}  // namespace specdec::distill
