@@ -75,6 +75,10 @@ void add_distill(Cli& cli) {
   sub->add_option("--draft", options->draft,
                   "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
       ->required();
+  sub->add_option("--teacher", options->teacher,
+                  "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving "
+                  "it)")
+      ->capture_default_str();
   sub->add_option("--draft-vocab", options->draft_vocab,
                   "Number of tokens that the draft can propose, the commonest of the data; 0 = all, or those of the "
                   "model: draft")
@@ -89,6 +93,7 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
+      "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "

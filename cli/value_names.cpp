@@ -109,6 +109,7 @@ constexpr ValueName kNames[] = {
     {"--target-files", "DIR"},
     {"--target-key-file", "FILE"},
     {"--target-model", "NAME"},
+    {"--teacher", "target|hidden:DIR"},
     {"--tenant-field", "FIELD"},
     {"--time-limit", "DURATION"},
     {"--tls-cert", "FILE"},

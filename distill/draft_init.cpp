@@ -125,7 +125,7 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
   Json record = {{"trials", Json::array()}};
   const SearchPlan plan = plan_search(keep, total, probe.size(), limits.passes);
   probe.resize(plan.rows);
-  Teacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
+  ModelTeacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
   double reached = 1;
   size_t trials = 0;
   // Measures each of `candidates` and returns the best; ties go to the last.

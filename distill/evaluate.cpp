@@ -71,7 +71,8 @@ void score_on_device(const PositionBlock& block, double temperature, PositionSco
 
 // The logits of both models at the learnt positions of a batch; `target` may be empty.
 struct ComparedLogits {
-  RowLogits draft, target;
+  RowLogits draft;
+  TargetRows target;
   int64_t vocab = 0;  // vocabulary size of the draft
 };
 
@@ -86,7 +87,8 @@ PositionScores score_positions(const ComparedLogits& logits, const Batch& batch,
     figures->resize(static_cast<size_t>(count));
   for (int64_t begin = 0; begin < count; begin += block) {
     const int64_t end = std::min(count, begin + block);
-    const PositionBlock positions{logits.draft(begin, end), logits.target ? logits.target(begin, end) : at::Tensor(),
+    const at::Tensor draft = logits.draft(begin, end);
+    const PositionBlock positions{draft, logits.target ? logits.target(begin, end, {draft, {}}) : at::Tensor(),
                                   labels.slice(0, begin, end), begin};
     positions.draft.is_cpu() ? score_on_host(positions, temperature, out)
                              : score_on_device(positions, temperature, out);
@@ -107,9 +109,7 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-using TargetRows = std::function<RowLogits(const Batch&)>;  // empty without a target
-
-Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, const std::vector<TokenRow>& rows,
+Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
                          const EvaluationOptions& options) {
   at::NoGradGuard guard;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -123,7 +123,7 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
-    const ComparedLogits logits{row_logits(draft, batch), target ? target(batch) : RowLogits(),
+    const ComparedLogits logits{row_logits(draft, batch), target ? target->rows(batch) : TargetRows(),
                                 draft.config.vocab_size};
     const PositionScores scores = score_positions(logits, batch, options.temperature, [&](int64_t done) {
       const double share = static_cast<double>(done) / static_cast<double>(batch.rows.numel());
@@ -161,14 +161,14 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
 
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
-  return evaluate_with(
-      draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows,
-      options);
+  if (!target) return evaluate_with(draft, nullptr, rows, options);
+  ModelTeacher teacher(std::shared_ptr<const model::Decoder>(std::shared_ptr<void>(), target), rows, 0);
+  return evaluate_with(draft, &teacher, rows, options);
 }
 
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
-  return evaluate_with(draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, options);
+  return evaluate_with(draft, &teacher, rows, options);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

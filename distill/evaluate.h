@@ -46,7 +46,7 @@ struct EvaluationOptions {
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// Does the same with the logits of `teacher`, which must be made for these rows and may cache the logits between calls.
+// Does the same with the answers of `teacher`, which must be made for these rows.
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 

@@ -74,7 +74,7 @@ HeadLoss head_loss(const LossOptions& options, const HeadLossInput& in, at::Tens
     input.draft = room.narrow(0, 0, count);
     at::mm_out(input.draft, chunk, head.t());
     if (in.soft_cap != 0) input.draft.div_(in.soft_cap).tanh_().mul_(in.soft_cap);
-    if (in.target) input.target = in.target(begin, end);
+    if (in.target) input.target = in.target(begin, end, {input.draft, in.kept});
     input.labels = in.labels.slice(0, begin, end);
     input.rows = at::arange(count, at::kLong);
     input.weight = in.weight * share;

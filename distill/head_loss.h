@@ -17,7 +17,7 @@ struct HeadLossInput {
   at::Tensor hidden;       // [R, E] in the head's dtype: the rows that are learnt, after the final norm
   at::Tensor head;         // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
   double soft_cap = 0;     // as DecoderConfig::final_soft_cap
-  RowLogits target;        // logits of the target at the same rows; empty for ce alone
+  TargetRows target;       // logits of the target at the same rows; empty for ce alone
   at::Tensor labels;       // [R] int64 on the CPU, as LossInput::labels
   at::Tensor kept;         // as LossInput::kept
   double weight = 1;       // as LossInput::weight

@@ -81,12 +81,21 @@ DraftSpec parse_draft_spec(const std::string& text) {
               "--draft: expected prune:N (N layers of the target), model:MODEL or config:FILE, found '" + text + "'");
 }
 
+TeacherSpec parse_teacher(const std::string& text) {
+  if (text == "target") return {};
+  const size_t colon = text.find(':');
+  const std::string kind = text.substr(0, colon), argument = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (kind == "hidden" && !argument.empty()) return {TeacherSpec::Kind::kHidden, argument};
+  throw Error(ErrorKind::kUsage, "--teacher: expected target or hidden:DIR, found '" + text + "'");
+}
+
 void validate(const DistillOptions& o) {
   require(!o.target.empty(), "--target", "a model");
   require(!o.data.empty(), "--data", "a directory written by `specdec data ingest`");
   require(!o.out.empty(), "--out", "a directory to write");
   parse_draft_spec(o.draft);
   parse_loss(o.loss);
+  parse_teacher(o.teacher);
   require(o.draft_vocab >= 0, "--draft-vocab", "a number of tokens, or 0 for all");
   require(o.lk_eta >= 0 && o.lk_eta <= 1000, "--lk-eta", "a number in [0, 1000]");
   require(o.learning_rate >= 0 && std::isfinite(o.learning_rate), "--lr", "a number > 0, or 0 for the default");

@@ -14,6 +14,9 @@ struct DistillOptions {
   // Size of the draft's vocabulary, which takes the commonest tokens of the data; 0 = all tokens, or the vocabulary
   // of the model that --draft model: names.
   int64_t draft_vocab = 0;
+  // Text for parse_teacher. With another teacher than the target itself, the target's layers are read only for
+  // draft prune:N.
+  std::string teacher = "target";
   // Text for parse_loss. ce alone needs no target model: --target may then be a directory with only a tokenizer.
   std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
@@ -61,6 +64,12 @@ struct DraftSpec {
   int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+
+struct TeacherSpec {
+  enum class Kind { kTarget, kHidden } kind = Kind::kTarget;
+  std::string argument;  // a directory for hidden:
+};
+TeacherSpec parse_teacher(const std::string& text);  // throws Error(kUsage)
 
 // Throws Error(kUsage) that names the flag and its range.
 void validate(const DistillOptions& options);

@@ -64,6 +64,7 @@ std::string compact(double x) {
 std::string longer(const DistillOptions& o) {
   std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
                                     o.data,    "--draft", o.draft,    "--out",  o.out + "-longer"};
+  if (o.teacher != "target") words.insert(words.end(), {"--teacher", o.teacher});
   if (o.time_limit_seconds > 0)
     words.insert(words.end(), {"--time-limit", compact(4 * o.time_limit_seconds) + "s"});
   else if (o.epochs > 0)
@@ -92,7 +93,7 @@ NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising) {
 }
 
 Json describe(const DistillOptions& o) {
-  return {{"draft", o.draft},
+  Json out = {{"draft", o.draft},
           {"draft_vocab", o.draft_vocab},
           {"loss", o.loss},
           {"lk_eta", o.lk_eta},
@@ -118,6 +119,8 @@ Json describe(const DistillOptions& o) {
           {"contexts", o.contexts},
           {"dtype", o.device.dtype},
           {"seed", o.device.seed}};
+  if (o.teacher != "target") out["teacher"] = o.teacher;  // runs of version 0.6 and older do not have it
+  return out;
 }
 
 std::string differing_keys(const Json& a, const Json& b) {

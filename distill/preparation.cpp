@@ -147,8 +147,9 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
       static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);
   stages.begin("measuring the start");
-  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict,
-                        {.temperature = in.options.temperature, .step = stages.step()});
+  const EvaluationOptions options{.temperature = in.options.temperature, .step = stages.step()};
+  out.before = in.teacher ? evaluate(out.init.decoder, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
+                          : evaluate(out.init.decoder, nullptr, held_out.verdict, options);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
   // the reduction loses.
   if (in.options.draft_vocab > 0) {
@@ -167,10 +168,8 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput
   if (measures) {
     stages.begin("measuring a step");
     cost = measure_step(input, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
-    const bool kept = source.teacher && source.teacher->cached();
-    if (kept)
-      cost.first_answer =
-          cost.per_token * flop_per_token(source.teacher->target().config) / (3 * flop_per_token(config));
+    if (const model::Decoder* target = source.teacher ? source.teacher->first_answers() : nullptr)
+      cost.first_answer = cost.per_token * flop_per_token(target->config) / (3 * flop_per_token(config));
   }
   if (o.batch_tokens == 0) {
     const int64_t wanted = default_step_tokens(limits, cost);

@@ -42,7 +42,8 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows);
 struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
-  std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
+  std::shared_ptr<const model::Decoder> target;  // null: not in this process
+  const TeacherSource* teacher;                  // null: cross entropy alone
   const model::DecoderConfig& draft;             // for prune, the target's
   at::Device device;
   const PreparedRows& train;

@@ -15,6 +15,7 @@
 #include "distill/contexts.h"
 #include "distill/draft_vocab.h"
 #include "distill/head_loss.h"
+#include "distill/open_teacher.h"
 #include "distill/output.h"
 #include "distill/preparation.h"
 #include "distill/trainer.h"
@@ -38,9 +39,12 @@ bool has_weights(const fs::path& directory) {
 struct Setup {
   DistillOptions options;
   DraftSpec spec;
+  TeacherSpec from;
   bool ce = false;
-  std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
-  std::optional<Fingerprint> target_id;          // empty if the target has no weights
+  std::shared_ptr<const model::Decoder> target;      // null: its layers are not needed
+  std::optional<model::DecoderConfig> target_config; // empty: cross entropy alone
+  std::unique_ptr<TeacherSource> teacher;            // null: cross entropy alone
+  std::optional<Fingerprint> target_id;              // empty if the target has no weights
   PreparedRows train;
   HeldOut held_out;
   int64_t holdout_rows = 0, context = 0;  // context: the longest row that both models take
@@ -127,12 +131,15 @@ void load_target(Setup& s) {
   // is not loaded if it has no weights, or if the draft starts as the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
-  if (s.ce && (itself || !has_weights(directory))) return;
+  const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
+  if (here && s.ce && (itself || !has_weights(directory))) return;
   s.target_id = fingerprint_model(directory);
   s.inputs["target"]["id"] = s.target_id->id;
-  const model::DecoderConfig config = model::load_decoder_config(directory);
+  s.target_config = model::load_decoder_config(directory);
+  s.target_config->draft_vocab.clear();
+  if (!here && s.spec.kind != "prune") return;
   const auto target = std::make_shared<model::Decoder>(
-      model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
+      model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, *s.target_config)));
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   s.target = target;
 }
@@ -159,7 +166,23 @@ void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::s
                                           " is outside the vocabulary of " + std::to_string(vocab));
 }
 
-void load_data(Setup& s, const model::DecoderConfig& draft) {
+// Opens the teacher, and leaves out the rows that it does not answer. Returns how many there were, or null if the
+// target itself is the teacher.
+Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
+  if (!s.target_config) return nullptr;
+  if (s.from.kind == TeacherSpec::Kind::kTarget) {
+    s.teacher = std::make_unique<ModelSource>(s.target);
+    return nullptr;
+  }
+  stages.begin("checking the teacher's files", s.from.argument);
+  OpenedTeacher opened = open_teacher_files({s.options, s.from, s.device}, s.train, held_out, stages.step());
+  s.teacher = std::move(opened.source);
+  s.inputs["teacher"] = opened.record;
+  return {{"train", drop_unanswered(*s.teacher, "training", s.train)},
+          {"holdout", drop_unanswered(*s.teacher, "held-out", held_out)}};
+}
+
+void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   DistillOptions& o = s.options;
   const data::ShardReader reader(o.data);
   const std::string tokenizer = s.inputs["target"]["tokenizer"];
@@ -168,9 +191,9 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                                       reader.index().tokenizer_digest.substr(0, 12) + ") than the target's (" +
                                       tokenizer.substr(0, 12) + "): run `specdec data ingest` again with --target " +
                                       o.target);
-  if (s.target && s.target->config.vocab_size != draft.vocab_size)
+  if (s.target_config && s.target_config->vocab_size != draft.vocab_size)
     throw Error(ErrorKind::kModel, "--draft " + o.draft + ": vocab_size " + std::to_string(draft.vocab_size) +
-                                       ", the target has " + std::to_string(s.target->config.vocab_size) +
+                                       ", the target has " + std::to_string(s.target_config->vocab_size) +
                                        ": a draft needs the target's vocabulary");
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   if (o.draft_vocab > draft.vocab_size)
@@ -180,7 +203,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   check_tokens(holdout, draft.vocab_size, o.data);
   int64_t longest = 2, context = draft.max_position;
   for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
-  if (s.target) context = std::min(context, s.target->config.max_position);
+  if (s.target_config) context = std::min(context, s.target_config->max_position);
   if (o.sequence_length > context)
     throw Error(ErrorKind::kUsage, "--sequence-length " + std::to_string(o.sequence_length) + ": the models take " +
                                        std::to_string(context) + " tokens");
@@ -188,8 +211,9 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
   s.context = context;
+  const Json unanswered = open_teacher(s, held_out, stages);
   s.answers_anew =
-      s.target && o.contexts == "target" &&
+      s.target && s.from.kind == TeacherSpec::Kind::kTarget && o.contexts == "target" &&
       !(reader.index().written_by == "target" && s.target_id && reader.index().target_id == s.target_id->id);
   s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
   s.held_out =
@@ -201,6 +225,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                    {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
                    {"holdout_rows", s.holdout_rows},          {"sequence_length", o.sequence_length},
                    {"written_by", reader.index().written_by}, {"contexts", s.answers_anew ? "target" : "data"}};
+  if (!unanswered.is_null()) s.data_counts["unanswered_rows"] = unanswered;
   if (s.train.cut_tokens > 0)
     log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +
                              std::to_string(o.sequence_length) + " tokens: " + std::to_string(s.train.cut_tokens) +
@@ -353,7 +378,7 @@ void answer_prompts(const Setup& s, HeldOut& held_out, Stages& stages) {
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   const model::DecoderConfig draft = draft_config(s);
-  PreparationInput input{s.options, s.spec, s.target, draft, s.device, s.train};
+  PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train};
   if (s.answers_anew) input.answer = [&](HeldOut& held_out) { answer_prompts(s, held_out, stages); };
   Preparation prepared = prepare(input, s.held_out, stages, clock);
   return {std::move(prepared.init.decoder),
@@ -396,8 +421,9 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.search = start.kept.at("search");
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, cache);
-  if (s.target) judge = std::make_unique<Teacher>(s.target, s.held_out.selection, cache);
+  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
+  if (!s.ce) teacher = s.teacher->teach(s.train.rows, cache);
+  if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
   {
     if (start.kept.contains("chosen"))
       apply_settings(start.kept.at("chosen"), s.options);
@@ -420,9 +446,10 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   judge.reset();
   outcome.kept_step = restore_best(outcome.training.measured, store, draft);
   stages.begin("judging");
-  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict,
-                           {.temperature = s.options.temperature, .step = stages.step()});
-  outcome.by_acceptance = s.target != nullptr;
+  const EvaluationOptions measured{.temperature = s.options.temperature, .step = stages.step()};
+  outcome.after = s.teacher ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
+                            : evaluate(draft, nullptr, s.held_out.verdict, measured);
+  outcome.by_acceptance = s.teacher != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
   outcome.selection_conversations = s.held_out.selection_conversations;
@@ -458,6 +485,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   Setup s;
   s.options = options;
   s.spec = parse_draft_spec(options.draft);
+  s.from = parse_teacher(options.teacher);
   s.ce = !parse_loss(options.loss).needs_target();
   check_output(options);
   const fs::path out = options.out;
@@ -467,7 +495,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   load_target(s);
   const model::DecoderConfig draft = draft_config(s);
   stages.begin("reading the data", options.data);
-  load_data(s, draft);
+  load_data(s, draft, stages);
   if (s.options.max_steps == 0 && s.options.epochs == 0 && s.options.time_limit_seconds == 0) s.options.epochs = 3;
   s.given = describe(s.options);
   RunDirectory directory(out);

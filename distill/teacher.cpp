@@ -29,7 +29,7 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
   };
 }
 
-Teacher::Teacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes)
+ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes)
     : target_(std::move(target)), rows_(rows) {
   int64_t tokens = 0;
   for (const TokenRow& row : rows) tokens += learnt_positions(row);
@@ -45,7 +45,7 @@ Teacher::Teacher(std::shared_ptr<const model::Decoder> target, const std::vector
   kept_.resize(rows.size());
 }
 
-void Teacher::fill(size_t group) {
+void ModelTeacher::fill(size_t group) {
   at::NoGradGuard guard;
   const std::vector<size_t>& members = groups_[group];
   const Batch batch = make_batch(rows_, members);
@@ -65,17 +65,20 @@ void Teacher::fill(size_t group) {
     kept_[members[b]] = all.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(begin) + learnt[b]).clone();
 }
 
-const at::Tensor& Teacher::answers_of(size_t row) {
+const at::Tensor& ModelTeacher::answers_of(size_t row) {
   if (!kept_[row].defined()) fill(group_of_[row]);
   return kept_[row];
 }
 
-RowLogits Teacher::rows(const Batch& batch) {
-  if (!cached_) return row_logits(*target_, batch);
+TargetRows ModelTeacher::rows(const Batch& batch) {
+  if (!cached_)
+    return [logits = row_logits(*target_, batch)](int64_t begin, int64_t end, const DraftRows&) {
+      return logits(begin, end);
+    };
   std::vector<at::Tensor> parts;
   for (const size_t row : batch.row_index) parts.push_back(answers_of(row));
   const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
-  return [all](int64_t begin, int64_t end) { return all.slice(0, begin, end); };
+  return [all](int64_t begin, int64_t end, const DraftRows&) { return all.slice(0, begin, end); };
 }
 
 }  // namespace specdec::distill

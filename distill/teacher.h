@@ -1,5 +1,5 @@
-// The target as a teacher: it computes logits without gradients, and caches them in memory if the logits of the whole
-// training set fit.
+// The teacher: what the target answers at the learnt positions of rows. A target in this process computes its logits
+// without gradients (ModelTeacher); others come from files (hidden_teacher.h, label_teacher.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,17 +19,48 @@ namespace specdec::distill {
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch);
 
+// Logits of the draft at some learnt rows: [n, V], or [n, D] if the draft proposes only the tokens `kept` (LossInput).
+struct DraftRows {
+  at::Tensor logits, kept;
+};
+// A function that returns the target's logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
+// dtype, up to a constant per row. `draft` are the draft's logits at the same rows; a teacher that knows only part of a
+// distribution completes it by them.
+using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
+
 class Teacher {
+ public:
+  virtual ~Teacher() = default;
+  // Returns the logits at batch.rows; the batch must be of the rows that the teacher was made for. The teacher must
+  // outlive the result.
+  virtual TargetRows rows(const Batch& batch) = 0;
+  // Returns the model that answers each row once, when the row is first needed; null if no model does, or if it answers
+  // a row every time.
+  virtual const model::Decoder* first_answers() const { return nullptr; }
+};
+
+// Makes teachers for sets of rows.
+class TeacherSource {
+ public:
+  virtual ~TeacherSource() = default;
+  // `rows` must outlive the teacher and stay as they are, but rows may be removed from the end. A teacher that would
+  // answer a row again and again may keep up to `cache_bytes` of answers.
+  virtual std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const = 0;
+  // Returns whether it can answer this row.
+  virtual bool has(const TokenRow& row) const = 0;
+};
+
+// The target in this process.
+class ModelTeacher final : public Teacher {
  public:
   // `rows` must outlive the teacher; row indices of batches refer to them. If the fp16 log-probabilities at all learnt
   // positions fit in `cache_bytes`, each row is computed once, together with fixed neighbours. The values of a row then
   // do not depend on which batch needs it first, so a resumed run sees the same bits.
-  Teacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes);
+  ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes);
 
-  const model::Decoder& target() const { return *target_; }
   bool cached() const { return cached_; }
-  // Returns the logits at batch.rows, up to a constant per row. The teacher must outlive the result.
-  RowLogits rows(const Batch& batch);
+  TargetRows rows(const Batch& batch) override;
+  const model::Decoder* first_answers() const override { return cached_ ? target_.get() : nullptr; }
 
  private:
   void fill(size_t group);
@@ -42,6 +73,18 @@ class Teacher {
   std::vector<size_t> group_of_;
   // kept_[i]: log-probabilities [R, V] fp16 of row i at its learnt positions; undefined until its group is computed.
   std::vector<at::Tensor> kept_;
+};
+
+class ModelSource final : public TeacherSource {
+ public:
+  explicit ModelSource(std::shared_ptr<const model::Decoder> target) : target_(std::move(target)) {}
+  std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override {
+    return std::make_unique<ModelTeacher>(target_, rows, cache_bytes);
+  }
+  bool has(const TokenRow&) const override { return true; }
+
+ private:
+  std::shared_ptr<const model::Decoder> target_;
 };
 
 }  // namespace specdec::distill

@@ -320,6 +320,7 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   frame.include_usage = parsed.include_usage;
   frame.return_token_ids = parsed.return_token_ids;
   frame.include_metrics = parsed.include_metrics;
+  frame.tokens_as_ids = parsed.tokens_as_ids;
   frame.logprobs = parsed.options.logprobs;
   frame.short_call_ids = model_.tool_format == ToolFormat::kMistral;
   for (const auto& prompt : generation.prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());

@@ -131,14 +131,19 @@ class Generation final : public Exchange {
 
   const std::string& bytes_of(int32_t id) const { return reply_.token_bytes->tokens[static_cast<size_t>(id)]; }
 
+  // Returns what stands for a token in a list of log-probabilities.
+  std::string shown(int32_t id) const {
+    return frame_.tokens_as_ids ? "token_id:" + std::to_string(id) : bytes_of(id);
+  }
+
   TokenEntry entry_of(const decode::PositionLogprobs& position) const {
     TokenEntry entry;
-    entry.bytes = bytes_of(position.token.id);
+    entry.bytes = shown(position.token.id);
     const bool special =
         std::binary_search(reply_.token_bytes->special.begin(), reply_.token_bytes->special.end(), position.token.id);
-    entry.characters = special ? 0 : characters(entry.bytes);
+    entry.characters = special ? 0 : characters(bytes_of(position.token.id));
     if (!std::isnan(position.token.logprob)) entry.logprob = position.token.logprob;
-    for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(bytes_of(t.id), t.logprob);
+    for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(shown(t.id), t.logprob);
     return entry;
   }
 

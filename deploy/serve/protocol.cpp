@@ -244,6 +244,7 @@ ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, con
   if (out.grammar && out.chat.tools.choice != ToolChoice::kNone)
     reject(out.grammar->param, "no tools with it, or tool_choice none");
   out.return_token_ids = read_boolean(body, "return_token_ids", "return_token_ids");
+  out.tokens_as_ids = read_boolean(body, "return_tokens_as_token_ids", "return_tokens_as_token_ids");
   out.include_metrics = read_boolean(body, "include_metrics", "include_metrics");
   out.ignore_eos = read_boolean(body, "ignore_eos", "ignore_eos");
   if (const Json* user = find_field(body, "user"); user && !user->is_string()) reject("user", "a string");

@@ -42,7 +42,7 @@ struct ApiRequest {
   bool include_stop_str_in_output = false;
   std::optional<int64_t> truncate_prompt_tokens;  // keeps this many of the prompt's last tokens; -1: as many as fit
   bool stream = false, include_usage = false;
-  bool return_token_ids = false, include_metrics = false, ignore_eos = false;
+  bool return_token_ids = false, tokens_as_ids = false, include_metrics = false, ignore_eos = false;
   std::string domain, conversation;  // metadata.domain, metadata.conversation_id: [A-Za-z0-9._-], else ""
 };
 

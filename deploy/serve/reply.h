@@ -22,6 +22,7 @@ struct ReplyFrame {
   std::string model, system_fingerprint;
   int64_t created = 0;
   bool include_usage = false, return_token_ids = false, include_metrics = false;
+  bool tokens_as_ids = false;   // tokens in lists of log-probabilities are "token_id:7" instead of their texts
   int logprobs = -1;            // >= 0: log-probabilities of every token, with this many likeliest ones; -1: none
   int64_t prompt_tokens = 0;    // of all prompts together
   bool short_call_ids = false;  // calls are named by nine letters and digits, as Mistral's templates demand

@@ -20,7 +20,6 @@ std::vector<UnsupportedField> make_table() {
       {.name = "early_stopping", .defaults = {false}},
       {.name = "prompt_logprobs"},
       {.name = "logprob_token_ids", .defaults = {empty}},
-      {.name = "return_tokens_as_token_ids", .defaults = {false}},
       {.name = "logits_processors", .defaults = {empty}},
       {.name = "repetition_detection"},
       {.name = "thinking_token_budget", .defaults = {-1}},

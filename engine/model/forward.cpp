@@ -231,7 +231,11 @@ at::Tensor head_matrix(const Decoder& decoder) {
 }
 
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden) {
-  const at::Tensor logits = ops::linear(final_norm(decoder, hidden), head_matrix(decoder));
+  return normed_logits(decoder, final_norm(decoder, hidden));
+}
+
+at::Tensor normed_logits(const Decoder& decoder, const at::Tensor& normed) {
+  const at::Tensor logits = ops::linear(normed, head_matrix(decoder));
   return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
 }
 

@@ -39,6 +39,7 @@ at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
 // final_norm(hidden) · head_matrix()ᵀ, under soft_cap() if config.final_soft_cap is not 0. head_matrix() returns [V,
 // E], or the D rows of config.draft_vocab, [D, E].
 at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden);
+at::Tensor normed_logits(const Decoder& decoder, const at::Tensor& normed);  // head_logits() after final_norm()
 at::Tensor head_matrix(const Decoder& decoder);
 
 // One sequence's part of an incremental pass over several sequences at once (flat batch). The pass appends the part's T

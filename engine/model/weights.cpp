@@ -162,6 +162,28 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
   return decoder;
 }
 
+Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  Decoder decoder{load_decoder_config(directory), {}};
+  const SafetensorsDirectory files(directory);
+  std::set<std::string> unread;
+  with_context(directory.string(), [&] {
+    DecoderWeights& weights = decoder.weights;
+    const bool tied = decoder.config.tie_embeddings;
+    for (const Parameter& p : list_parameters(weights, decoder.config)) {
+      const bool needed = p.tensor == &weights.norm || p.tensor == (tied ? &weights.embed : &weights.lm_head);
+      if (!needed) continue;
+      at::Tensor made = read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
+      made = made.defined() ? converted(made, dtype, "tensor " + p.stored) : read_tensor(files, p.stored, p.shape, dtype);
+      *p.tensor = made.to(device);
+    }
+    if (tied) weights.lm_head = weights.embed;
+    weights.layers.clear();
+  });
+  decoder.config.dtype = dtype;
+  decoder.config.quantisation = {};
+  return decoder;
+}
+
 void reduce_head(Decoder& decoder) {
   at::Tensor& head = decoder.weights.lm_head;
   if (decoder.config.draft_vocab.empty()) return;

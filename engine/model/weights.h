@@ -72,6 +72,10 @@ struct Decoder {
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder decodes only on a CPU (else Error(kUsage)), and it can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
+// hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
+// throws, except for unknown tensors.
+Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // If config.draft_vocab is not empty, keeps only the rows of the head that it lists. Such a decoder can be neither
 // trained nor saved.
 void reduce_head(Decoder& decoder);

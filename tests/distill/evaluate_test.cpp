@@ -44,7 +44,7 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   EXPECT_NEAR(e.greedy_agreement, static_cast<double>(agreed) / static_cast<double>(tokens), 1e-9);
   EXPECT_NEAR(e.cross_entropy, entropy / static_cast<double>(tokens), 1e-4);
   EXPECT_NEAR(evaluate(target, &target, rows, {.temperature = 1, .batch_tokens = 64}).acceptance, 1, 1e-6);
-  Teacher teacher(std::make_shared<model::Decoder>(target), rows, 1 << 20);
+  ModelTeacher teacher(std::make_shared<model::Decoder>(target), rows, 1 << 20);
   EXPECT_NEAR(evaluate(draft, teacher, rows, {.temperature = 0.8, .batch_tokens = 64}).acceptance, e.acceptance, 1e-3);
   const Evaluation alone = evaluate(draft, nullptr, rows, {.temperature = 0.8, .batch_tokens = 64});
   EXPECT_TRUE(std::isnan(alone.acceptance));
@@ -54,21 +54,21 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
 TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
   const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   const auto rows = toy_rows(40, 4);
-  Teacher cached(target, rows, 1 << 20), direct(target, rows, 0);
+  ModelTeacher cached(target, rows, 1 << 20), direct(target, rows, 0);
   ASSERT_TRUE(cached.cached());
   ASSERT_FALSE(direct.cached());
   for (const std::vector<size_t>& index : {std::vector<size_t>{3, 9, 1}, {9, 20}, {3}}) {
     const Batch batch = make_batch(rows, index);
     const int64_t count = batch.rows.numel();
-    const at::Tensor a = at::softmax(cached.rows(batch)(0, count).to(at::kFloat), -1);
-    const at::Tensor b = at::softmax(direct.rows(batch)(0, count), -1);
+    const at::Tensor a = at::softmax(cached.rows(batch)(0, count, {}).to(at::kFloat), -1);
+    const at::Tensor b = at::softmax(direct.rows(batch)(0, count, {}), -1);
     EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // the cache holds fp16 log-probabilities
   }
   // A row's bits do not depend on which batch needed it first; a resumed run relies on this.
-  Teacher other(target, rows, 1 << 20);
+  ModelTeacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
   const int64_t count = one.rows.numel();
-  EXPECT_TRUE(at::equal(other.rows(one)(0, count), cached.rows(one)(0, count)));
+  EXPECT_TRUE(at::equal(other.rows(one)(0, count, {}), cached.rows(one)(0, count, {})));
 }
 
 TEST(Evaluate, HalvesShareNoConversation) {

@@ -28,7 +28,7 @@ struct HeadCase {
   HeadLossInput input(int64_t chunk_rows) const {
     HeadLossInput in;
     in.hidden = hidden, in.head = head, in.soft_cap = soft_cap, in.labels = labels, in.chunk_rows = chunk_rows;
-    in.target = [this](int64_t begin, int64_t end) { return target.slice(0, begin, end); };
+    in.target = [this](int64_t begin, int64_t end, const DraftRows&) { return target.slice(0, begin, end); };
     in.weight = 0.7;
     return in;
   }
@@ -133,7 +133,7 @@ TEST(Gradient, IsThatOfAutograd) {
     config.draft_vocab = c.kept;
     model::Decoder draft = model::random_decoder(config, 6, at::kCPU, at::kFloat);
     const std::vector<NamedTensor> parameters = trainable(draft);
-    Teacher teacher(target, rows, 0);
+    ModelTeacher teacher(target, rows, 0);
     GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid+0.3*ce"), 3.0, 1.2, 0.3}, {}};
     if (!c.kept.empty()) source.kept = model::draft_vocab_index(c.kept, at::kCPU);
     const auto expected = plain_gradients(draft, *target, batches, source);
@@ -152,7 +152,7 @@ TEST(Gradient, OfBf16ParametersIsSummedInFp32) {
   const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   model::Decoder draft = model::random_decoder(toy_config(2), 6, at::kCPU, at::kBFloat16);
   const std::vector<NamedTensor> parameters = trainable(draft);
-  Teacher teacher(target, rows, 0);
+  ModelTeacher teacher(target, rows, 0);
   GradientSums sums(parameters);
   compute_gradients({&draft, &teacher, {}, {}}, {make_batch(rows, {0, 1}), make_batch(rows, {2, 3})}, sums);
   bool finer = false;
@@ -172,7 +172,7 @@ TEST(Gradient, ANonFiniteLossIsReported) {
     at::NoGradGuard guard;
     draft.weights.norm[0] = std::numeric_limits<float>::infinity();
   }
-  Teacher teacher(target, rows, 0);
+  ModelTeacher teacher(target, rows, 0);
   GradientSums sums(parameters);
   EXPECT_FALSE(compute_gradients({&draft, &teacher, {}, {}}, {make_batch(rows, {0, 1})}, sums).finite);
 }

@@ -65,7 +65,7 @@ TEST(Preparation, WhatIsGivenStaysAndTheRestFollows) {
   auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   model::Decoder draft = keep_layers(*target, {0, 2});
   const auto rows = toy_rows(60, 5);
-  Teacher teacher(target, rows, 1 << 20);
+  ModelTeacher teacher(target, rows, 1 << 20);
   const ManualClock clock(0, 0.01);  // each reading of the clock adds 10 ms, so each half of a step takes 10 ms
   Stages stages({});
   const GradientSource source{&draft, &teacher, {}, {}};

@@ -31,7 +31,7 @@ struct Fixture {
   }
   // Trains to the end, from the newest intact checkpoint if there is one.
   TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
-    Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
+    ModelTeacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
     if (const auto checkpoint = CheckpointStore(options.run_directory / "checkpoints").newest_good())
       trainer.resume(*checkpoint);
@@ -99,7 +99,7 @@ TEST(TrainerTest, EveryLossLowersItself) {
     f.selection = f.train;
     model::Decoder draft = f.draft();
     const bool ce = !f.options.loss.mix.needs_target();
-    Teacher teacher(f.target, f.train, 0), judge(f.target, f.selection, 0);
+    ModelTeacher teacher(f.target, f.train, 0), judge(f.target, f.selection, 0);
     Trainer trainer(f.options, {&f.train, &f.selection, ce ? nullptr : &teacher, ce ? nullptr : &judge}, draft, f.clock,
                     {});
     const TrainingSummary s = trainer.run();
@@ -251,7 +251,7 @@ TEST(TrainerTest, RecoversWithAHalvedRate) {
   const Scratch scratch;
   Fixture f(scratch / "run", 30);
   model::Decoder draft = f.draft();
-  Teacher teacher(f.target, f.train, 1 << 20), judge(f.target, f.selection, 1 << 20);
+  ModelTeacher teacher(f.target, f.train, 1 << 20), judge(f.target, f.selection, 1 << 20);
   int64_t poisoned = 0;
   Trainer trainer(f.options, {&f.train, &f.selection, &teacher, &judge}, draft, f.clock, [&](const Progress& p) {
     if (p.done == 7 && poisoned++ == 0) {

@@ -162,6 +162,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
       {"bad_words", {"\"x\"", "[\"\"]", "[7]", "{}", "[\"\\u0000\"]"}},
       {"speculative", {"0", "\"false\""}},
       {"return_token_ids", {"1"}},
+      {"return_tokens_as_token_ids", {"1", "\"true\""}},
       {"include_metrics", {"\"yes\""}},
       {"ignore_eos", {"0"}},
       {"user", {"7"}},
@@ -275,7 +276,7 @@ TEST(Protocol, ReadsAFullChatRequest) {
     "temperature":0.5,"top_p":0.9,"top_k":40,
     "min_p":0.05,"max_completion_tokens":7,"seed":-3,"n":2,"stop":["x","y"],"stream":true,
     "stream_options":{"include_usage":true},
-    "return_token_ids":true,"include_metrics":true,"ignore_eos":true,
+    "return_token_ids":true,"return_tokens_as_token_ids":true,"include_metrics":true,"ignore_eos":true,
     "metadata":{"domain":"code","conversation_id":"c-1","more":"x"},
     "user":"u","unknown":{"a":[1,2]},"tools":[],"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,
     "logprobs":false,"response_format":{"type":"text"},"service_tier":"auto"})");
@@ -292,7 +293,7 @@ TEST(Protocol, ReadsAFullChatRequest) {
   EXPECT_EQ(r.seed, -3);
   EXPECT_EQ(r.n, 2);
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "y"}));
-  EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.include_metrics && r.ignore_eos);
+  EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.tokens_as_ids && r.include_metrics && r.ignore_eos);
   EXPECT_EQ(r.domain, "code");
   EXPECT_EQ(r.conversation, "c-1");
 }

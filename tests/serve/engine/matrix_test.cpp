@@ -216,6 +216,22 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
   EXPECT_NEAR(choice["logprobs"]["token_logprobs"][3].get<double>(), target_logprob({kToyBos, 0, 1, 2}, 3), 1e-4);
   EXPECT_EQ(server.ask({{"prompt", "abc"}, {"max_tokens", 0}}).status, 400);
+  // By its id a token is named without its text, which other tokens may share.
+  const Json named = server.complete({{"prompt", {kToyBos, 0, 1, 2}},
+                                      {"max_tokens", 0},
+                                      {"echo", true},
+                                      {"logprobs", 3},
+                                      {"return_tokens_as_token_ids", true}});
+  const Json& ids = named["choices"][0]["logprobs"];
+  EXPECT_EQ(ids["tokens"], Json({"token_id:" + std::to_string(kToyBos), "token_id:0", "token_id:1", "token_id:2"}));
+  EXPECT_EQ(ids["text_offset"], choice["logprobs"]["text_offset"]);
+  EXPECT_EQ(ids["token_logprobs"], choice["logprobs"]["token_logprobs"]);
+  EXPECT_TRUE(ids["top_logprobs"][0].is_null());
+  ASSERT_GE(ids["top_logprobs"][2].size(), 3u);
+  for (const auto& [name, value] : ids["top_logprobs"][2].items()) {
+    ASSERT_TRUE(name.starts_with("token_id:")) << name;
+    EXPECT_NEAR(value.get<double>(), target_logprob({kToyBos, 0, std::stoi(name.substr(9))}, 2), 1e-4) << name;
+  }
 }
 
 TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {

@@ -1,0 +1,31 @@
+// Opens a teacher that is not in this process, and leaves out the rows that it does not answer.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "base/json.h"
+#include "distill/options.h"
+#include "distill/teacher.h"
+
+namespace specdec::distill {
+
+struct TeacherInput {
+  const DistillOptions& options;  // with parse_teacher(options.teacher) as `spec`
+  const TeacherSpec& spec;
+  at::Device device;
+};
+struct OpenedTeacher {
+  std::unique_ptr<TeacherSource> source;
+  Json record;  // what run.json keeps of it, so that a resumed run has the same
+};
+// Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.
+// Throws Error(kData) for files that do not fit, and what model::load_head throws.
+OpenedTeacher open_teacher_files(const TeacherInput& input, const PreparedRows& train, const PreparedRows& held_out,
+                                 const std::function<void(double share)>& step);
+
+// Removes the rows without an answer, logs how many there are and names the first. Returns their number.
+int64_t drop_unanswered(const TeacherSource& source, const std::string& split, PreparedRows& rows);
+
+}  // namespace specdec::distill
