@@ -161,8 +161,12 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
                       in.target.defined() ? target.width() : vocab,
                       count,
                       static_cast<float>(1 / options.temperature)};
-  const bool hybrid = options.mix.lk_hybrid > 0;  // its weights need a pass over all rows first
-  const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
+  // Without a known acceptance the weights of lk_hybrid need a pass over all rows first.
+  const bool looks = options.mix.lk_hybrid > 0 && std::isnan(options.mean_acceptance);
+  const LossMix mix = resolve(options.mix, options.eta,
+                              looks                            ? mean_overlap(host)
+                              : options.mix.lk_hybrid > 0      ? options.mean_acceptance
+                                                               : 0);
   // Combines three factors: the mean over rows, the weight of the call, and d(logit / T)/d logit.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));
@@ -263,6 +267,7 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
   LossResult result;
   result.grad = at::zeros_like(draft);
   LossMix mix = options.mix;
+  if (!std::isnan(options.mean_acceptance)) mix = resolve(mix, options.eta, options.mean_acceptance);
   at::Tensor figures;
   for (const bool gradient : {false, true}) {
     if (!gradient && mix.lk_hybrid == 0) continue;

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "distill/options.h"
 
 namespace specdec::distill {
@@ -14,6 +16,9 @@ struct LossOptions {
   LossMix mix = {.lk_hybrid = 1};
   double eta = 3.0;          // η of lk_hybrid
   double temperature = 1.0;  // p, q = softmax(logits / temperature); > 0
+  // ā of lk_hybrid; NaN = the mean acceptance of the rows of this call. A training step gives all its calls, on all
+  // ranks, the mean acceptance of the step before.
+  double mean_acceptance = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct LossInput {

@@ -77,6 +77,7 @@ Json Trainer::state() const {
           {"skipped_steps", skipped_},
           {"evaluations", evaluations_},
           {"last_loss", last_loss_},
+          {"acceptance", acceptance_},
           {"measured", measured},
           {"extra", options_.extra}};
 }
@@ -89,6 +90,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     batcher_.seek({s.at("cursor").at("epoch").get<int64_t>(), s.at("cursor").at("batch").get<int64_t>()});
     evaluations_ = s.at("evaluations").get<int>();
     last_loss_ = s.at("last_loss").get<double>();
+    acceptance_ = s.value("acceptance", 0.0);
     measured_.clear();
     for (const Json& m : s.at("measured"))
       measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
@@ -122,7 +124,9 @@ Trainer::StepFigures Trainer::train_step() {
     if (stop_requested()) throw GivenUp{};
   };
   try {
-    const GradientFigures f = add_gradients({&draft_, data_.teacher, options_.loss, kept_}, batches, stopped);
+    LossOptions loss = options_.loss;
+    loss.mean_acceptance = acceptance_;
+    const GradientFigures f = add_gradients({&draft_, data_.teacher, loss, kept_}, batches, stopped);
     out.loss = f.loss, out.acceptance = f.acceptance, out.tokens = f.tokens, out.finite = f.finite;
   } catch (const GivenUp&) {
     optimizer_.zero_grad();
@@ -155,6 +159,7 @@ Trainer::StepFigures Trainer::train_step() {
   ++step_;
   tokens_ += out.tokens;
   if (out.finite) last_loss_ = out.loss;
+  if (out.finite && data_.teacher) acceptance_ = out.acceptance;
   return out;
 }
 
