@@ -42,9 +42,10 @@ GradientFigures add_gradients(const GradientSource& source, const std::vector<Ba
   const auto pause = [&] {
     if (between) between();
   };
-  const double rows = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
+  const double own = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
     return sum + static_cast<double>(b.rows.numel());
   });
+  const double rows = source.learnt > 0 ? static_cast<double>(source.learnt) : own;
   GradientFigures out;
   for (const Batch& batch : batches) {
     pause();
@@ -76,7 +77,7 @@ GradientFigures add_gradients(const GradientSource& source, const std::vector<Ba
 
 StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between) {
-  const auto& [source, parameters, rows] = input;
+  const auto& [source, parameters, rows, ranks] = input;
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   const auto forget = [&] {
@@ -111,6 +112,7 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
     cost.per_token = std::clamp(slope, 0.1 * short_step / n, short_step / n);
     cost.fixed += short_step - cost.per_token * n;
   }
+  cost.per_token /= ranks;
   return cost;
 }
 

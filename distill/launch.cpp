@@ -245,8 +245,8 @@ std::string device_of_rank(const std::string& flag, const Launch& launch, int vi
   if (visible == 0 || (flag != "auto" && flag != "cuda")) return flag;
   if (visible == 1) return "cuda:0";
   if (launch.local_rank >= visible)
-    throw Error(ErrorKind::kUsage, "local rank " + std::to_string(launch.local_rank) + " has no GPU of its own: " +
-                                       std::to_string(visible) +
+    throw Error(ErrorKind::kUsage, "local rank " + std::to_string(launch.local_rank) +
+                                       " has no GPU of its own: " + std::to_string(visible) +
                                        " are visible; start as many processes on each machine as it has GPUs");
   return "cuda:" + std::to_string(launch.local_rank);
 }

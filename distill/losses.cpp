@@ -164,9 +164,9 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
   // Without a known acceptance the weights of lk_hybrid need a pass over all rows first.
   const bool looks = options.mix.lk_hybrid > 0 && std::isnan(options.mean_acceptance);
   const LossMix mix = resolve(options.mix, options.eta,
-                              looks                            ? mean_overlap(host)
-                              : options.mix.lk_hybrid > 0      ? options.mean_acceptance
-                                                               : 0);
+                              looks                       ? mean_overlap(host)
+                              : options.mix.lk_hybrid > 0 ? options.mean_acceptance
+                                                          : 0);
   // Combines three factors: the mean over rows, the weight of the call, and d(logit / T)/d logit.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));

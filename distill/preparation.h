@@ -45,6 +45,7 @@ struct PreparationInput {
   const model::DecoderConfig& draft;             // for prune, the target's
   at::Device device;
   const PreparedRows& train;
+  const Ranks* ranks = &Ranks::alone();
 };
 struct Preparation {
   DraftInit init;
@@ -52,7 +53,8 @@ struct Preparation {
   int64_t selection_rows = 0, verdict_rows = 0;  // for shorten() when the run is resumed
   int64_t evaluations = kMostEvaluations;        // evaluations of the selection half over the run
 };
-// Makes the initial draft, shortens `held_out` to what the run can afford to measure, and measures the draft.
+// Makes the initial draft, shortens `held_out` to what the run can afford to measure, and measures the draft. Rank 0
+// makes the draft, all ranks measure it, and all get the same preparation.
 Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& stages, const Clock& clock);
 
 // Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and, under a time
@@ -61,6 +63,10 @@ Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& st
 Json choose_settings(DistillOptions& options, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
+
+// Returns rank 0's decoder on every rank; the others' argument is not used.
+model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device);
+void share_weights(model::Decoder& decoder, const Ranks& ranks);  // the same, if all have a decoder of that shape
 
 // Sets requires_grad on every parameter of the draft and returns them all.
 std::vector<NamedTensor> trainable(model::Decoder& draft);

@@ -163,6 +163,18 @@ TEST(Launch, FirstHostOfANodeList) {
     expect_error(ErrorKind::kConfig, {"V: "}, [&] { first_host(list, "V"); });
 }
 
+TEST(Launch, EachLocalRankHasItsGpu) {
+  Launch l = detect_launch(kTorchrun);  // local rank 1
+  EXPECT_EQ(device_of_rank("auto", l, 4), "cuda:1");
+  EXPECT_EQ(device_of_rank("cuda", l, 2), "cuda:1");
+  EXPECT_EQ(device_of_rank("auto", l, 1), "cuda:0") << "the launcher shows each process its own";
+  EXPECT_EQ(device_of_rank("auto", l, 0), "auto");
+  EXPECT_EQ(device_of_rank("cpu", l, 4), "cpu");
+  EXPECT_EQ(device_of_rank("cuda:3", l, 4), "cuda:3");
+  l.local_rank = 3;
+  expect_error(ErrorKind::kUsage, {"local rank 3", "2 are visible"}, [&] { device_of_rank("auto", l, 2); });
+}
+
 TEST(Launch, AsJson) {
   const Json json = to_json(detect_launch(kTorchrun));
   EXPECT_EQ(json["schema"], "specdec.distill_launch/1");
