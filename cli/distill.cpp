@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
 
 #include "base/clock.h"
 #include "cli/command.h"
+#include "distill/launch.h"
 #include "distill/options.h"
 
 namespace specdec::cli {
@@ -62,10 +64,33 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Limits and checkpoints");
 }
 
+int print_launch(const Global& global) {
+  const distill::Launch launch = distill::detect_launch(distill::process_environment());
+  const std::string text =
+      global.json ? to_json(launch).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : launch_text(launch);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    throw Error(ErrorKind::kIo, "standard output: write failed");
+  return 0;
+}
+
+// --print-launch needs no other flag, so it lifts the requirements of the others. CLI11 calls it before it looks for
+// missing flags.
+void add_launch_flags(CLI::App& sub, bool& print) {
+  sub.add_flag_callback(
+         "--print-launch",
+         [&sub, &print] {
+           print = true;
+           for (CLI::Option* option : sub.get_options()) option->required(false);
+         },
+         "Print what the launcher (torchrun, srun, mpirun, Kubernetes) says of this process, and stop")
+      ->group("Several processes");
+}
+
 }  // namespace
 
 void add_distill(Cli& cli) {
   auto options = std::make_shared<distill::DistillOptions>();
+  auto print = std::make_shared<bool>(false);
   CLI::App* sub = cli.app.add_subcommand(
       "distill", "Train a draft from the target; ends with the best measured draft and a verdict");
   sub->add_option("--target", options->target,
@@ -87,6 +112,7 @@ void add_distill(Cli& cli) {
       ->required();
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
+  add_launch_flags(*sub, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"
@@ -94,12 +120,19 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
+      "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
+      "  srun specdec distill --print-launch\n"
       "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
       "saved.\n"
       "TensorBoard can read --out directly.");
-  sub->callback([&cli, options] { select_engine(cli, cli.runners.distill, options); });
+  sub->callback([&cli, options, print] {
+    if (*print)
+      cli.selected = [&cli] { return print_launch(cli.global); };
+    else
+      select_engine(cli, cli.runners.distill, options);
+  });
 }
 
 }  // namespace specdec::cli

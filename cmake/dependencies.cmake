@@ -67,6 +67,7 @@ if(SPECDEC_TORCH)
   find_library(SPECDEC_C10 c10 PATHS ${SPECDEC_TORCH_ROOT}/lib NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH REQUIRED)
   add_library(specdec_torch INTERFACE)
   target_link_libraries(specdec_torch INTERFACE specdec_torch_headers ${SPECDEC_TORCH_CPU} ${SPECDEC_C10})
+  find_path(SPECDEC_GLOO_INC gloo/context.h REQUIRED)  # headers only: LibTorch contains Gloo
   if(SPECDEC_CUDA)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)

@@ -40,6 +40,9 @@ foreach(header CLI/CLI.hpp nlohmann/json.hpp boost/version.hpp toml++/toml.h xxh
   find_file(${variable} ${header} REQUIRED)
   list(APPEND compiled_in ${${variable}})
 endforeach()
+if(SPECDEC_TORCH)
+  list(APPEND compiled_in ${SPECDEC_GLOO_INC}/gloo/context.h)
+endif()
 string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\n" [=[
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
   PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"

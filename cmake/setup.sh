@@ -19,7 +19,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 libraries=(libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
   libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev zlib1g-dev libsimdjson-dev libxxhash-dev libssl-dev
   libcurl4-openssl-dev prometheus-cpp-dev)
-packages=(g++ make pkg-config python3-venv ca-certificates "${libraries[@]}" clang-19 libclang-rt-19-dev ccache mold)
+packages=(g++ make pkg-config python3-venv ca-certificates "${libraries[@]}" libgloo-dev clang-19 libclang-rt-19-dev ccache mold)
 cross_packages=(g++-12-aarch64-linux-gnu qemu-user-static debian-archive-keyring)
 sysroot=$cache/sysroot-arm64-$(echo "${libraries[@]}" | sha256sum | cut -c1-12)
 

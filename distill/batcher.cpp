@@ -104,6 +104,32 @@ std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, c
   return batches;
 }
 
+std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
+                                          const std::vector<std::vector<size_t>>& groups, int64_t batch_tokens,
+                                          int rank, int ranks) {
+  if (ranks == 1) return groups;
+  std::vector<size_t> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [&](size_t a, size_t b) { return rows[a].tokens.size() > rows[b].tokens.size(); });
+  std::vector<int64_t> tokens(static_cast<size_t>(ranks), 0);
+  std::vector<std::vector<size_t>> out;
+  size_t width = 0, room = 0;
+  for (const size_t row : all) {
+    const auto least = std::min_element(tokens.begin(), tokens.end());
+    *least += length_of(rows[row]);
+    if (least - tokens.begin() != rank) continue;
+    if (room == 0) {
+      width = std::max<size_t>(1, rows[row].tokens.size());
+      room = std::max<size_t>(1, static_cast<size_t>(batch_tokens) / width);
+      out.emplace_back();
+    }
+    out.back().push_back(row);
+    --room;
+  }
+  return out;
+}
+
 Batcher::Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor)
     : rows_(rows), batch_tokens_(batch_tokens), seed_(seed) {
   if (rows.empty()) throw Error(ErrorKind::kInternal, "batcher: no rows");
@@ -129,9 +155,23 @@ void Batcher::seek(BatchCursor cursor) {
                                       std::to_string(cursor.batch));
 }
 
-Batch Batcher::next() {
+const std::vector<size_t>& Batcher::next_group() {
   if (cursor_.batch == static_cast<int64_t>(plan_.size())) seek({cursor_.epoch + 1, 0});
-  return make_batch(rows_, plan_[static_cast<size_t>(cursor_.batch++)]);
+  return plan_[static_cast<size_t>(cursor_.batch++)];
+}
+
+Batch Batcher::next() { return make_batch(rows_, next_group()); }
+
+StepShare Batcher::next_step(int64_t batches, int rank, int ranks) {
+  std::vector<std::vector<size_t>> groups;
+  StepShare out;
+  for (int64_t i = 0; i < batches; ++i) {
+    groups.push_back(next_group());
+    for (const size_t row : groups.back()) out.learnt += learnt_positions(rows_[row]);
+  }
+  for (const auto& group : share_of(rows_, groups, batch_tokens_, rank, ranks))
+    out.batches.push_back(make_batch(rows_, group));
+  return out;
 }
 
 int64_t Batcher::batches_in_epoch(int64_t epoch) const {

@@ -42,6 +42,19 @@ Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& i
 std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
                                             int64_t batch_tokens);
 
+// Returns one rank's share of the rows of `groups`, grouped into batches of at most `batch_tokens` padded tokens; with
+// one rank the groups themselves. Every row goes to exactly one rank, the longest first, each to the rank with the
+// fewest tokens so far, so that the ranks need about the same time. A share may be empty.
+std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
+                                          const std::vector<std::vector<size_t>>& groups, int64_t batch_tokens,
+                                          int rank, int ranks);
+
+// What one rank does in a training step.
+struct StepShare {
+  std::vector<Batch> batches;  // may be empty
+  int64_t learnt = 0;          // learnt positions of the whole step, over all ranks
+};
+
 struct BatchCursor {
   int64_t epoch = 0;
   int64_t batch = 0;  // batches of this epoch that were already returned
@@ -54,12 +67,16 @@ class Batcher {
   Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor = {});
 
   Batch next();  // gives every row exactly once per epoch, then starts the next epoch
+  // Takes the next `batches` batches, and returns this rank's share of their rows. Which rows the ranks have together
+  // does not depend on how many ranks there are.
+  StepShare next_step(int64_t batches, int rank, int ranks);
   const BatchCursor& cursor() const { return cursor_; }
   void seek(BatchCursor cursor);
   int64_t batches_in_epoch(int64_t epoch) const;
 
  private:
   std::vector<std::vector<size_t>> plan(int64_t epoch) const;
+  const std::vector<size_t>& next_group();
 
   const std::vector<TokenRow>& rows_;
   int64_t batch_tokens_;

@@ -4,8 +4,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "distill/batcher.h"
 #include "engine/decode/model_runner.h"
 #include "engine/decode/rollout.h"
@@ -18,7 +16,7 @@ constexpr int kSequences = 16;
 
 using Answers = std::vector<std::vector<int32_t>>;
 
-Answers answers_from_json(const Json& json, const char* half, int64_t vocab, const std::string& where) {
+Answers half_from_json(const Json& json, const char* half, int64_t vocab, const std::string& where) {
   Answers out;
   try {
     out = json.at(half).get<Answers>();
@@ -63,10 +61,9 @@ HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& targ
   return out;
 }
 
-void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::filesystem::path& where,
-                 HeldOut& held_out) {
+void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::string& where, HeldOut& held_out) {
   if (answers.selection.size() != held_out.selection.size() || answers.verdict.size() != held_out.verdict.size())
-    throw Error(ErrorKind::kData, where.string() + ": answers of " + std::to_string(answers.selection.size()) +
+    throw Error(ErrorKind::kData, where + ": answers of " + std::to_string(answers.selection.size()) +
                                       " and " + std::to_string(answers.verdict.size()) + " rows, expected " +
                                       std::to_string(held_out.selection.size()) + " and " +
                                       std::to_string(held_out.verdict.size()) + ": start again with another --out");
@@ -74,17 +71,13 @@ void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::file
   held_out.verdict_conversations = put_half(answers.verdict, longest, held_out.verdict);
 }
 
-void write_answers(const std::filesystem::path& file, const HeldOutAnswers& answers) {
-  const Json json = {
-      {"schema", "specdec.distill_contexts/1"}, {"selection", answers.selection}, {"verdict", answers.verdict}};
-  write_file_atomic(file, json.dump() + "\n");
+Json to_json(const HeldOutAnswers& answers) {
+  return {{"schema", "specdec.distill_contexts/1"}, {"selection", answers.selection}, {"verdict", answers.verdict}};
 }
 
-HeldOutAnswers read_answers(const std::filesystem::path& file, int64_t vocab) {
-  const Json json = read_json(file);
-  const std::string where = file.string();
+HeldOutAnswers answers_from_json(const Json& json, int64_t vocab, const std::string& where) {
   require_schema(json, "distill_contexts", 1, where);
-  return {answers_from_json(json, "selection", vocab, where), answers_from_json(json, "verdict", vocab, where)};
+  return {half_from_json(json, "selection", vocab, where), half_from_json(json, "verdict", vocab, where)};
 }
 
 }  // namespace specdec::distill

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/progress.h"
 #include "distill/evaluate.h"
 #include "engine/model/weights.h"
@@ -33,11 +34,11 @@ HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& targ
                                const ContextOptions& options, const ProgressFn& progress = {});
 // Puts the answers in the place of the rows' own. Rows are cut to `longest` tokens, and dropped if nothing of their
 // answer is left. Throws Error(kData) naming `where` if the answers are not those of these rows.
-void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::filesystem::path& where, HeldOut& held_out);
+void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::string& where, HeldOut& held_out);
 
-// Write and read the answers as JSON, because a run that goes on must measure on the same text. read_answers() throws
-// Error(kData) if the file is missing or malformed, or has a token outside of the vocabulary.
-void write_answers(const std::filesystem::path& file, const HeldOutAnswers& answers);
-HeldOutAnswers read_answers(const std::filesystem::path& file, int64_t vocab);
+// Convert the answers to JSON and back, because a run that goes on must measure on the same text.
+// answers_from_json() throws Error(kData) naming `where` for another schema, or for a token outside of the vocabulary.
+Json to_json(const HeldOutAnswers& answers);
+HeldOutAnswers answers_from_json(const Json& json, int64_t vocab, const std::string& where);
 
 }  // namespace specdec::distill

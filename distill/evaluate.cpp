@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/progress.h"
 #include "base/sha256.h"
 #include "distill/batcher.h"
 #include "distill/logit_rows.h"
@@ -109,17 +111,23 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
-                         const EvaluationOptions& options) {
-  at::NoGradGuard guard;
+// Passed through the computation of this rank when the step function has thrown.
+struct Abandoned {
+  std::exception_ptr cause;
+};
+
+// Adds the scores of this rank's share of the rows to `out`.
+void score_share(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
+                 const EvaluationOptions& options, std::vector<RowScore>& out) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  Evaluation out;
-  out.rows.resize(rows.size());
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto total = static_cast<double>(std::max<size_t>(1, rows.size()));
-  double rows_done = 0;
-  for (const auto& group : group_rows(rows, order, options.batch_tokens)) {
+  const auto groups = group_rows(rows, order, options.batch_tokens);
+  const auto first = static_cast<size_t>(options.ranks->rank()), stride = static_cast<size_t>(options.ranks->count());
+  double total = 0, rows_done = 0;
+  for (size_t g = first; g < groups.size(); g += stride) total += static_cast<double>(groups[g].size());
+  for (size_t g = first; g < groups.size(); g += stride) {
+    const auto& group = groups[g];
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
@@ -127,18 +135,53 @@ Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std
                                 draft.config.vocab_size};
     const PositionScores scores = score_positions(logits, batch, options.temperature, [&](int64_t done) {
       const double share = static_cast<double>(done) / static_cast<double>(batch.rows.numel());
-      if (options.step) options.step((rows_done + in_batch * share) / total);
+      try {
+        if (options.step) options.step((rows_done + in_batch * share) / total);
+      } catch (...) {
+        throw Abandoned{std::current_exception()};
+      }
     });
     rows_done += in_batch;
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
-      RowScore& row = out.rows[group[static_cast<size_t>(position[i] / width)]];
+      RowScore& row = out[group[static_cast<size_t>(position[i] / width)]];
       ++row.tokens;
       row.cross_entropy += scores.cross_entropy[static_cast<size_t>(i)];
       row.acceptance += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
       row.agreement += target ? scores.agree[static_cast<size_t>(i)] : kNaN;
     }
   }
+}
+
+// Gives every rank the scores of all rows, each of which one rank has computed.
+void exchange_scores(const Ranks& ranks, std::vector<RowScore>& rows) {
+  if (ranks.count() == 1) return;
+  std::vector<double> values;
+  for (const RowScore& row : rows)
+    values.insert(values.end(), {row.acceptance, row.agreement, row.cross_entropy, static_cast<double>(row.tokens)});
+  ranks.sum(values);
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i] = {values[4 * i], values[4 * i + 1], values[4 * i + 2], static_cast<int64_t>(values[4 * i + 3])};
+}
+
+Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
+                         const EvaluationOptions& options) {
+  at::NoGradGuard guard;
+  Evaluation out;
+  out.rows.resize(rows.size());
+  std::exception_ptr abandoned;
+  try {
+    score_share(draft, target, rows, options, out.rows);
+  } catch (const Abandoned& a) {
+    abandoned = a.cause;
+  }
+  if (options.ranks->any(abandoned != nullptr)) {
+    if (abandoned) std::rethrow_exception(abandoned);
+    request_stop();  // another rank was asked to stop; this rank's step function now throws, too
+    if (options.step) options.step(1);
+    throw Error(ErrorKind::kNetwork, "stopped by a signal on another rank");
+  }
+  exchange_scores(*options.ranks, out.rows);
   for (RowScore& row : out.rows) {
     out.acceptance_tokens += row.acceptance;
     out.greedy_agreement += row.agreement;

@@ -11,6 +11,7 @@
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
 #include "base/verdict.h"
+#include "distill/ranks.h"
 #include "distill/teacher.h"
 #include "engine/model/weights.h"
 
@@ -39,6 +40,9 @@ struct EvaluationOptions {
   double temperature = 1;                    // of p and q, > 0
   int64_t batch_tokens = kEvaluationTokens;  // limit of padded tokens per pass
   EvaluationStep step = {};
+  // Each rank computes a share of the rows, and all get all scores. If `step` throws on one rank, the evaluation ends
+  // on all of them.
+  const Ranks* ranks = &Ranks::alone();
 };
 
 // Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large

@@ -77,9 +77,10 @@ GradientFigures compute_gradients(const GradientSource& source, const std::vecto
   const auto pause = [&] {
     if (between) between();
   };
-  const double rows = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
+  const double own = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
     return sum + static_cast<double>(b.rows.numel());
   });
+  const double rows = source.learnt > 0 ? static_cast<double>(source.learnt) : own;
   LossOptions loss = source.loss;
   loss.acceptance = loss.acceptance.value_or(0);
   sums.clear();
@@ -102,7 +103,7 @@ GradientFigures compute_gradients(const GradientSource& source, const std::vecto
 
 StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between) {
-  const auto& [source, parameters, rows] = input;
+  const auto& [source, parameters, rows, ranks] = input;
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   GradientSums sums(parameters);
@@ -135,6 +136,7 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
     cost.per_token = std::clamp(slope, 0.1 * short_step / n, short_step / n);
     cost.fixed += short_step - cost.per_token * n;
   }
+  cost.per_token /= ranks;
   return cost;
 }
 

@@ -20,7 +20,8 @@ struct GradientSource {
   const model::Decoder* draft = nullptr;  // its weights require gradients
   Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
-  at::Tensor kept;  // ids of the draft's tokens, as LossInput::kept
+  at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
+  int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
 };
 
 struct GradientFigures {
@@ -30,8 +31,9 @@ struct GradientFigures {
 };
 
 // Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the
-// draft's parameters; what they hold is lost. lk_hybrid follows source.loss.acceptance, or 0 if that is not set.
-// `between` is called repeatedly during the work and may throw to abandon it.
+// draft's parameters; what they hold is lost. With `learnt`, loss, acceptance and gradients are this rank's share, and
+// their sums over the ranks are those of the whole step. lk_hybrid follows source.loss.acceptance, or 0 if that is not
+// set. `between` is called repeatedly during the work and may throw to abandon it.
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between = {});
 
@@ -40,6 +42,7 @@ struct StepInput {
   GradientSource source;
   std::vector<NamedTensor> parameters;  // of the source's draft
   const std::vector<TokenRow>& rows;    // training rows
+  int ranks = 1;                        // that share each step
 };
 
 // Measures the time of a training step by running a few steps on training batches, without changing the weights. Takes

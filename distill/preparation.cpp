@@ -119,7 +119,10 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows) {
   keep_first(held_out.verdict, held_out.verdict_conversations, verdict_rows, 2 * kMinVerdictConversations);
 }
 
-Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
+namespace {
+
+// Makes the initial draft and decides how much the run can afford to measure.
+Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
   const Work work = work_of(in);
   const double flop = flop_of_run(run_limits(in.options, in.train.tokens), flop_per_second(in, work, stages, clock),
                                   work.target, work.draft);
@@ -142,12 +145,48 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
     out.verdict_rows = std::min(out.verdict_rows, std::max<int64_t>(1, affordable - affordable / 4));
   }
   shorten(held_out, out.selection_rows, out.verdict_rows);
-  if (in.answer) in.answer(held_out);
+  if (in.answer) {
+    const HeldOutAnswers answers = in.answer(held_out);
+    put_answers(answers, in.context, "the target's answers", held_out);
+    out.answers = to_json(answers);
+  }
   const double measured =
       static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);
+  return out;
+}
+
+// Gives every rank the preparation of rank 0.
+void share_start(const PreparationInput& in, Preparation& start) {
+  const Json own = {{"search", start.init.search},
+                    {"selection_rows", start.selection_rows},
+                    {"verdict_rows", start.verdict_rows},
+                    {"evaluations", start.evaluations},
+                    {"answers", start.answers}};
+  const Json first = Json::parse(in.ranks->broadcast(own.dump()));
+  start.init.search = first.at("search");
+  start.selection_rows = first.at("selection_rows").get<int64_t>();
+  start.verdict_rows = first.at("verdict_rows").get<int64_t>();
+  start.evaluations = first.at("evaluations").get<int64_t>();
+  start.answers = first.at("answers");
+  start.init.decoder = share_decoder(std::move(start.init.decoder), *in.ranks, in.device);
+}
+
+}  // namespace
+
+Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
+  Preparation out;
+  if (in.ranks->is_first()) out = make_start(in, held_out, stages, clock);
+  share_start(in, out);
+  if (!in.ranks->is_first()) {
+    shorten(held_out, out.selection_rows, out.verdict_rows);
+    if (!out.answers.is_null())
+      put_answers(answers_from_json(out.answers, in.draft.vocab_size, "rank 0's answers"), in.context,
+                  "rank 0's answers", held_out);
+  }
   stages.begin("measuring the start");
-  const EvaluationOptions options{.temperature = in.options.temperature, .step = stages.step()};
+  const EvaluationOptions options{
+      .temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks};
   out.before = in.teacher ? evaluate(out.init.decoder, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
                           : evaluate(out.init.decoder, nullptr, held_out.verdict, options);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
@@ -203,6 +242,29 @@ void apply_settings(const Json& chosen, DistillOptions& o) {
   o.batch_tokens = chosen.at("batch_tokens").get<int64_t>();
   o.accumulate = chosen.at("accumulate").get<int64_t>();
   o.learning_rate = chosen.at("learning_rate").get<double>();
+}
+
+model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device) {
+  if (ranks.count() == 1) return decoder;
+  const Json own = ranks.is_first() ? Json{{"config", to_json(decoder.config)},
+                                           {"dtype", model::dtype_flag(decoder.weights.embed.scalar_type())},
+                                           {"draft_vocab", decoder.config.draft_vocab}}
+                                    : Json();
+  const Json first = Json::parse(ranks.broadcast(own.dump()));
+  if (!ranks.is_first()) {
+    model::DecoderConfig config = model::parse_decoder_config(first.at("config"), "the draft of rank 0");
+    config.draft_vocab = first.at("draft_vocab").get<std::vector<int32_t>>();
+    const at::ScalarType dtype = model::resolve_dtype(first.at("dtype").get<std::string>(), config);
+    decoder = model::random_decoder(config, 0, device, dtype);
+  }
+  share_weights(decoder, ranks);
+  return decoder;
+}
+
+void share_weights(model::Decoder& decoder, const Ranks& ranks) {
+  std::vector<at::Tensor> weights;
+  decoder.weights.visit(decoder.config, [&](const std::string&, at::Tensor& t) { weights.push_back(t); });
+  ranks.broadcast(weights);
 }
 
 std::vector<NamedTensor> trainable(model::Decoder& draft) {

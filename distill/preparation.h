@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
+#include "distill/contexts.h"
 #include "distill/defaults.h"
 #include "distill/draft_init.h"
 #include "distill/evaluate.h"
@@ -47,16 +48,20 @@ struct PreparationInput {
   const model::DecoderConfig& draft;             // for prune, the target's
   at::Device device;
   const PreparedRows& train;
-  // Is called once the held-out rows are chosen, with the stage's progress: puts the target's answers in their place.
-  std::function<void(HeldOut&)> answer = {};
+  int64_t context = 0;  // the longest row that both models take
+  // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
+  std::function<HeldOutAnswers(const HeldOut&)> answer = {};
+  const Ranks* ranks = &Ranks::alone();
 };
 struct Preparation {
   DraftInit init;
   Evaluation before;
   int64_t selection_rows = 0, verdict_rows = 0;  // for shorten() when the run is resumed
   int64_t evaluations = kMostEvaluations;        // evaluations of the selection half over the run
+  Json answers;                                  // HeldOutAnswers, or null
 };
-// Makes the initial draft, shortens `held_out` to what the run can afford to measure, and measures the draft.
+// Makes the initial draft, shortens `held_out` to what the run can afford to measure, and measures the draft. Rank 0
+// makes the draft, all ranks measure it, and all get the same preparation.
 Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& stages, const Clock& clock);
 
 // Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and, under a time
@@ -65,6 +70,10 @@ Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& st
 Json choose_settings(DistillOptions& options, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
+
+// Returns rank 0's decoder on every rank; the others' argument is not used.
+model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device);
+void share_weights(model::Decoder& decoder, const Ranks& ranks);  // the same, if all have a decoder of that shape
 
 // Sets requires_grad on every parameter of the draft and returns them all.
 std::vector<NamedTensor> trainable(model::Decoder& draft);

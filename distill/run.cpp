@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/file.h"
-#include "base/file_lock.h"
 #include "base/log.h"
 #include "base/output_directory.h"
 #include "base/verdict.h"
@@ -18,6 +17,7 @@
 #include "distill/open_teacher.h"
 #include "distill/output.h"
 #include "distill/preparation.h"
+#include "distill/run_directory.h"
 #include "distill/trainer.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/memory_plan.h"
@@ -27,7 +27,6 @@ namespace specdec::distill {
 namespace {
 
 constexpr size_t kMaxSelectionRows = 64, kMaxVerdictRows = 1000;
-constexpr const char* kContextsFile = "contexts.json";
 
 bool has_weights(const fs::path& directory) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
@@ -52,79 +51,13 @@ struct Setup {
   Json given;                             // the options that --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
+  const Ranks* ranks = nullptr;
 };
-
-// Makes RUN and locks it. If the run fails before its first checkpoint, the destructor removes RUN, or the content of a
-// RUN that existed and was empty: nothing in it is worth resuming, and the corrected command finds it as the first one
-// did.
-class RunDirectory {
- public:
-  explicit RunDirectory(fs::path run) : run_(std::move(run)), existed_(fs::exists(run_)) {
-    make_private_directory(run_);
-    lock_.emplace(run_ / ".lock");
-    is_new_ = !fs::exists(run_ / "run.json");
-  }
-  ~RunDirectory() {
-    try {
-      if (!is_new_ || has_checkpoint()) return;
-      std::vector<fs::path> entries;
-      for (const auto& entry : fs::directory_iterator(run_))
-        if (is_own(entry.path().filename().string())) entries.push_back(entry.path());
-      for (const fs::path& entry : entries) remove_tree(entry);
-      // These go last: whatever else is left, the directory stays one that --resume takes, and it stays locked.
-      for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
-      std::error_code not_empty;  // what others have put into it stays
-      if (!existed_) fs::remove(run_, not_empty);
-    } catch (const std::exception&) {  // the error that ended the run is the one to report
-    }
-  }
-  RunDirectory(const RunDirectory&) = delete;
-  RunDirectory& operator=(const RunDirectory&) = delete;
-
-  void keep() { is_new_ = false; }
-
- private:
-  bool has_checkpoint() const {
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(run_ / "checkpoints", none))
-      if (entry.path().filename().string().starts_with("step-")) return true;
-    return false;
-  }
-  // Returns whether a run writes this, run.json and .lock apart.
-  static bool is_own(const std::string& name) {
-    return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
-           name.starts_with("events.out.tfevents") || name == "result.json" || name == "report.html";
-  }
-
-  fs::path run_;
-  bool existed_, is_new_ = false;
-  std::optional<FileLock> lock_;
-};
-
-// Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
-// differ.
-void enter_run_directory(const Setup& setup) {
-  const fs::path out = setup.options.out;
-  const Json now = {{"schema", "specdec.distill_run/1"},
-                    {"options", setup.given},
-                    {"inputs", setup.inputs},
-                    {"tool_version", kToolVersion}};
-  if (fs::exists(out / "run.json")) {
-    Json then = read_json(out / "run.json");
-    then["tool_version"] = now["tool_version"];
-    const std::string keys = differing_keys(then, now);
-    if (!keys.empty())
-      throw Error(
-          ErrorKind::kUsage,
-          out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
-    return;
-  }
-  write_file_atomic(out / "run.json", now.dump(2) + "\n");
-}
 
 void load_target(Setup& s) {
   const DistillOptions& o = s.options;
-  s.device = model::resolve_device(o.device.device);
+  s.device = model::resolve_device(s.ranks->device(o.device.device));
+  s.ranks->use_device(s.device);
   const fs::path directory = o.target;
   s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
   // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. Then the target
@@ -292,6 +225,7 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
+  if (!s.ranks->is_first()) return;
   const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
   if (free < 3 * checkpoint)
     throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) +
@@ -352,7 +286,7 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"data", s.data_counts},
                {"next", next_step(Verdict::kInconclusive, s.options, false).command},
                {"next_reason", next_step(Verdict::kInconclusive, s.options, false).reason}};
-  write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
+  if (s.ranks->is_first()) write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
   return {json, exit_code(Verdict::kInconclusive)};
 }
 
@@ -366,20 +300,19 @@ struct Start {
 };
 
 // Lets the target answer the held-out prompts, and keeps the answers in RUN.
-void answer_prompts(const Setup& s, HeldOut& held_out, Stages& stages) {
+HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, Stages& stages) {
   stages.begin("answering held-out prompts");
   const EvaluationStep step = stages.step();
-  const fs::path file = fs::path(s.options.out) / kContextsFile;
   const HeldOutAnswers answers = answer_held_out(s.target, held_out, {s.options.temperature, s.options.device.seed},
                                                  [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
-  write_answers(file, answers);
-  put_answers(answers, s.context, file, held_out);
+  write_file_atomic(fs::path(s.options.out) / kContextsFile, to_json(answers).dump() + "\n");
+  return answers;
 }
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   const model::DecoderConfig draft = draft_config(s);
-  PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train};
-  if (s.answers_anew) input.answer = [&](HeldOut& held_out) { answer_prompts(s, held_out, stages); };
+  PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train, s.context, {}, s.ranks};
+  if (s.answers_anew) input.answer = [&](const HeldOut& held_out) { return answer_prompts(s, held_out, stages); };
   Preparation prepared = prepare(input, s.held_out, stages, clock);
   return {std::move(prepared.init.decoder),
           std::nullopt,
@@ -390,8 +323,10 @@ Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
            {"evaluations", prepared.evaluations}}};
 }
 
-Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
+// Rank 0 gives the checkpoint, the others an empty one.
+Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   stages.begin("reading the checkpoint of step " + std::to_string(checkpoint.step));
+  checkpoint.state = Json::parse(s.ranks->broadcast(checkpoint.state.dump()));
   const Json kept = checkpoint.state.value("extra", Json::object());
   const std::string where = (checkpoint.directory / "state.json").string();
   for (const char* key : {"before", "search", "chosen"})
@@ -402,53 +337,51 @@ Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
           json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
   if (s.answers_anew) {
     const fs::path file = fs::path(s.options.out) / kContextsFile;
-    put_answers(read_answers(file, s.target->config.vocab_size), s.context, file, s.held_out);
+    const std::string text = s.ranks->broadcast(s.ranks->is_first() ? read_json(file).dump() : "");
+    const int64_t vocab = s.target->config.vocab_size;
+    put_answers(answers_from_json(parse_json(text, file.string()), vocab, file.string()), s.context,
+                file.string(), s.held_out);
   }
-  const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
-  return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
+  model::Decoder draft;
+  if (s.ranks->is_first())
+    draft = model::load_decoder(checkpoint.directory, s.device, model::load_decoder_config(checkpoint.directory).dtype);
+  return {share_decoder(std::move(draft), *s.ranks, s.device), checkpoint, kept};
 }
 
-DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
-  const fs::path out = s.options.out;
-  const double begin = clock.seconds();
-  Stages stages(progress);
-  CheckpointStore store(out / "checkpoints");
-  const auto checkpoint = s.options.resume ? store.newest_good() : std::nullopt;
-  Start start = checkpoint ? go_on(s, *checkpoint, stages) : start_anew(s, stages, clock);
-  model::Decoder& draft = start.draft;
-  Outcome outcome;
-  outcome.before = evaluation_from_json(start.kept.at("before"));
-  outcome.search = start.kept.at("search");
+// Sets the options that were left open: those of the run that is resumed, or what rank 0 chooses.
+void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Clock& clock) {
+  if (!start.kept.contains("chosen")) {
+    const StepInput input{gradient_source(s, start.draft, teacher), trainable(start.draft), s.train.rows,
+                          s.ranks->count()};
+    const Json chosen = s.ranks->is_first()
+                            ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)
+                            : Json();
+    start.kept["chosen"] = Json::parse(s.ranks->broadcast(chosen.dump()));
+  }
+  apply_settings(start.kept.at("chosen"), s.options);
+  count_steps(s);
+}
+
+TrainingSummary train(Setup& s, Start& start, Stages& stages, const ProgressFn& progress, const Clock& clock) {
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
   if (!s.ce) teacher = s.teacher->teach(s.train.rows, cache);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
-  {
-    if (start.kept.contains("chosen"))
-      apply_settings(start.kept.at("chosen"), s.options);
-    else
-      start.kept["chosen"] =
-          choose_settings(s.options, run_limits(s.options, s.train.tokens),
-                          {gradient_source(s, draft, teacher.get()), trainable(draft), s.train.rows}, stages, clock);
-    count_steps(s);
-    TrainerOptions options = trainer_options(s);
-    options.extra = start.kept;
-    options.evaluations = start.kept.value("evaluations", kMostEvaluations);
-    outcome.chosen = start.kept["chosen"];
-    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get()}, draft, clock,
-                    progress);
-    if (checkpoint) trainer.resume(*checkpoint);
-    stages.begin(checkpoint ? "going on" : "measuring and saving the start");
-    outcome.training = trainer.run();
-  }
-  teacher.reset();
-  judge.reset();
-  outcome.kept_step = restore_best(outcome.training.measured, store, draft);
-  stages.begin("judging");
-  const EvaluationOptions measured{.temperature = s.options.temperature, .step = stages.step()};
-  outcome.after = s.teacher ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
-                            : evaluate(draft, nullptr, s.held_out.verdict, measured);
+  settle(s, start, teacher.get(), stages, clock);
+  TrainerOptions options = trainer_options(s);
+  options.extra = start.kept;
+  options.evaluations = start.kept.value("evaluations", kMostEvaluations);
+  Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks}, start.draft,
+                  clock, progress);
+  if (start.checkpoint) trainer.resume(*start.checkpoint);
+  stages.begin(start.checkpoint ? "going on" : "measuring and saving the start");
+  return trainer.run();
+}
+
+// Judges the draft on the figures that all ranks measured, and publishes it. Rank 0 does this.
+DistillResult finish(const Setup& s, const model::Decoder& draft, Outcome& outcome, double begin, const Clock& clock) {
+  const fs::path out = s.options.out;
   outcome.by_acceptance = s.teacher != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
@@ -460,12 +393,48 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
     outcome.vocabulary = {{"tokens", draft.config.draft_vocab.size()},
                           {"train", vocab_coverage(s.train.rows, draft.config.draft_vocab)},
                           {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
-  outcome.started = started;
   outcome.seconds = clock.seconds() - begin;
   publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
   return {json, exit_code(outcome.judgement.verdict)};
+}
+
+DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
+  const Ranks& ranks = *s.ranks;
+  const double begin = clock.seconds();
+  Stages stages(progress);
+  std::optional<CheckpointStore> store;
+  if (ranks.is_first()) store.emplace(fs::path(s.options.out) / "checkpoints");
+  auto checkpoint = s.options.resume && store ? store->newest_good() : std::nullopt;
+  const bool resumes = ranks.any(checkpoint.has_value());
+  Start start = resumes ? go_on(s, checkpoint.value_or(Checkpoint{}), stages) : start_anew(s, stages, clock);
+  Outcome outcome;
+  outcome.before = evaluation_from_json(start.kept.at("before"));
+  outcome.search = start.kept.at("search");
+  outcome.started = started;
+  outcome.training = train(s, start, stages, progress, clock);
+  outcome.chosen = start.kept["chosen"];
+  if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, start.draft);
+  share_weights(start.draft, ranks);
+  stages.begin("judging");
+  const EvaluationOptions measured{
+      .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks};
+  outcome.after = s.teacher
+                      ? evaluate(start.draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
+                      : evaluate(start.draft, nullptr, s.held_out.verdict, measured);
+  DistillResult result;
+  if (ranks.is_first()) result = finish(s, start.draft, outcome, begin, clock);
+  result.exit_code = std::stoi(ranks.broadcast(std::to_string(result.exit_code)));
+  return result;
+}
+
+// Throws Error(kUsage) unless this rank has the options and inputs of rank 0.
+void compare_with_first(const Setup& s) {
+  const Json own = {{"options", s.given}, {"inputs", s.inputs}, {"tool_version", kToolVersion}};
+  const std::string keys = differing_keys(Json::parse(s.ranks->broadcast(own.dump())), own);
+  if (!keys.empty())
+    throw Error(ErrorKind::kUsage, "all ranks need the same options and inputs; rank 0 has others: " + keys);
 }
 
 }  // namespace
@@ -479,18 +448,20 @@ void check_output(const DistillOptions& options) {
                                        "run give a new or an empty directory");
 }
 
-DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock) {
+DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {
   validate(options);
   const std::string started = format_utc(clock.unix_seconds());
   Setup s;
   s.options = options;
+  s.ranks = &ranks;
   s.spec = parse_draft_spec(options.draft);
   s.from = parse_teacher(options.teacher);
   s.ce = !parse_loss(options.loss).needs_target();
-  check_output(options);
+  if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
-  Stages stages(progress);
+  const ProgressFn shown = ranks.is_first() ? progress : ProgressFn();
+  Stages stages(shown);
   stages.begin("loading the target", options.target);
   load_target(s);
   const model::DecoderConfig draft = draft_config(s);
@@ -498,17 +469,24 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   load_data(s, draft, stages);
   if (s.options.max_steps == 0 && s.options.epochs == 0 && s.options.time_limit_seconds == 0) s.options.epochs = 3;
   s.given = describe(s.options);
-  RunDirectory directory(out);
-  enter_run_directory(s);
-  remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
-  if (fs::exists(out / "result.json")) {
-    const Json done = read_json(out / "result.json");
-    require_schema(done, "distill", 1, (out / "result.json").string());
-    return {done, exit_code_of(done, (out / "result.json").string())};
+  compare_with_first(s);
+  std::optional<RunDirectory> directory;
+  DistillResult done;
+  if (ranks.is_first()) {
+    directory.emplace(out);
+    directory->enter(s.given, s.inputs);
+    remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
+    if (fs::exists(out / "result.json")) {
+      done.json = read_json(out / "result.json");
+      require_schema(done.json, "distill", 1, (out / "result.json").string());
+      done.exit_code = exit_code_of(done.json, (out / "result.json").string());
+    }
   }
+  const std::string ended = ranks.broadcast(done.json.is_null() ? "" : std::to_string(done.exit_code));
+  if (!ended.empty()) return {done.json, std::stoi(ended)};
   check_memory(s, draft_to_train(s, draft));
-  DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, progress, clock, started);
-  directory.keep();
+  DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, shown, clock, started);
+  if (directory) directory->keep();
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "distill/options.h"
+#include "distill/ranks.h"
 
 namespace specdec::distill {
 
@@ -24,6 +25,9 @@ void check_output(const DistillOptions& options);
 // keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary;
 // Error(kModel | kConfig | kIo | kDevice); Error(kNetwork) when a signal stops the run (training saves a checkpoint
 // first) or when another process works in RUN. A new run that fails before its first checkpoint leaves no RUN.
-DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
+// With several ranks all of them call this with the same options. Rank 0 alone writes to RUN, reports progress and
+// returns the result's JSON; the others return its exit code.
+DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
+                  const Ranks& ranks = Ranks::alone());
 
 }  // namespace specdec::distill

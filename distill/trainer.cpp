@@ -39,11 +39,12 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       draft_(draft),
       clock_(clock),
       progress_(std::move(progress)),
-      store_(options.run_directory / "checkpoints"),
+      ranks_(*data.ranks),
       parameters_(trainable(draft)),
       optimizer_(parameters_, options.adamw),
       sums_(parameters_),
       batcher_(*data.train, options.batch_tokens, options.seed) {
+  if (ranks_.is_first()) store_.emplace(options.run_directory / "checkpoints");
   if (!draft.config.draft_vocab.empty()) kept_ = model::draft_vocab_index(draft.config.draft_vocab, at::kCPU);
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
     throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
@@ -65,6 +66,16 @@ double Trainer::evaluations_due() const {
 
 bool Trainer::finished() const { return fraction() >= 1; }
 
+Trainer::Decision Trainer::decide() const {
+  const bool due =
+      options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : evaluations_due() >= evaluations_;
+  const double first = ranks_.is_first();
+  double told[] = {finished() ? first : 0, due ? first : 0, stop_requested() ? 1.0 : 0.0};
+  ranks_.sum(told);
+  if (told[2] > 0) request_stop();
+  return {told[0] > 0, told[1] > 0, told[2] > 0};
+}
+
 Json Trainer::state() const {
   Json measured = Json::array();
   for (const Measured& m : measured_) measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
@@ -83,22 +94,31 @@ Json Trainer::state() const {
           {"extra", options_.extra}};
 }
 
+// Rank 0 alone reads the checkpoint; the others get what it read.
 void Trainer::restore(const Checkpoint& checkpoint) {
-  const Json& s = checkpoint.state;
+  const Json s = Json::parse(ranks_.broadcast(checkpoint.state.dump()));
   try {
     step_ = s.at("step").get<int64_t>();
     tokens_ = s.at("tokens").get<int64_t>();
     batcher_.seek({s.at("cursor").at("epoch").get<int64_t>(), s.at("cursor").at("batch").get<int64_t>()});
     evaluations_ = s.at("evaluations").get<int>();
     last_loss_ = s.at("last_loss").get<double>();
-    acceptance_ = s.value("acceptance", 0.0);  // checkpoints of version 0.6 and older have none
+    acceptance_ = s.value("acceptance", 0.0);
     measured_.clear();
     for (const Json& m : s.at("measured"))
       measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
   }
-  CheckpointStore::restore(checkpoint, draft_, &optimizer_);
+  if (ranks_.is_first()) CheckpointStore::restore(checkpoint, draft_, &optimizer_);
+  if (ranks_.count() > 1) {
+    const std::vector<NamedTensor> moments = optimizer_.state();
+    std::vector<at::Tensor> all;
+    for (const auto& list : {parameters_, moments})
+      for (const NamedTensor& t : list) all.push_back(t.tensor);
+    ranks_.broadcast(all);
+    if (!ranks_.is_first()) optimizer_.load(moments);
+  }
   saved_step_ = step_;
   measured_step_ = !measured_.empty() && measured_.back().step == step_ ? step_ : -1;
 }
@@ -113,31 +133,59 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", {0, kMaxRollbacks}, where, ErrorKind::kData)));
 }
 
-Trainer::StepFigures Trainer::train_step() {
-  const BatchCursor before = batcher_.cursor();
-  std::vector<Batch> batches;
-  for (int64_t i = 0; i < options_.accumulate; ++i) batches.push_back(batcher_.next());
+// Computes the gradients of a step over all ranks. `given_up` is set if one of them was asked to stop.
+Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   StepFigures out;
   // A step of a large model can take longer than a stop request may wait, so a stop abandons the step as if it had not
   // begun.
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
+  GradientFigures f;
   try {
     LossOptions loss = options_.loss;
     loss.acceptance = acceptance_;
-    const GradientFigures f = compute_gradients({&draft_, data_.teacher, loss, kept_}, batches, sums_, stopped);
-    out.loss = f.loss, out.acceptance = f.acceptance, out.tokens = f.tokens, out.finite = f.finite;
+    f = compute_gradients({&draft_, data_.teacher, loss, kept_, share.learnt}, share.batches, sums_, stopped);
   } catch (const GivenUp&) {
+    out.given_up = true;
+  }
+  if (!out.given_up) out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
+  double sums[] = {f.loss,
+                   f.acceptance,
+                   static_cast<double>(f.tokens),
+                   f.finite ? 0.0 : 1.0,
+                   out.given_up ? 1.0 : 0.0,
+                   ranks_.is_first() ? out.rate : 0};
+  ranks_.sum(sums);
+  out.loss = sums[0], out.acceptance = sums[1], out.tokens = static_cast<int64_t>(sums[2]);
+  out.finite = sums[3] == 0, out.given_up = sums[4] > 0, out.rate = sums[5];
+  if (out.given_up || !out.finite) return out;
+  std::vector<at::Tensor> gradients, shapes;
+  for (const NamedTensor& p : parameters_) {
+    gradients.push_back(p.tensor.grad());
+    shapes.push_back(at::zeros({1}, p.tensor.options().dtype(at::kFloat).requires_grad(false)).expand(p.tensor.sizes()));
+  }
+  ranks_.sum(gradients, shapes);
+  for (size_t i = 0; i < gradients.size(); ++i) parameters_[i].tensor.mutable_grad() = gradients[i];
+  out.norm = optimizer_.grad_norm();
+  out.finite = std::isfinite(out.norm);
+  return out;
+}
+
+Trainer::StepFigures Trainer::train_step() {
+  const BatchCursor before = batcher_.cursor();
+  const StepShare share = batcher_.next_step(options_.accumulate, ranks_.rank(), ranks_.count());
+  StepFigures out;
+  try {
+    out = step_gradients(share);
+  } catch (const RankError&) {
+    batcher_.seek(before);
+    throw;
+  }
+  if (out.given_up) {
     sums_.clear();
     batcher_.seek(before);
-    out.given_up = true;
     return out;
-  }
-  out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
-  if (out.finite) {
-    out.norm = optimizer_.grad_norm();
-    out.finite = std::isfinite(out.norm);
   }
   switch (faults_.observe(out.finite)) {
     case FaultPolicy::Action::kStep:
@@ -158,16 +206,15 @@ Trainer::StepFigures Trainer::train_step() {
   }
   ++step_;
   tokens_ += out.tokens;
-  if (out.finite) {
-    last_loss_ = out.loss;
-    if (std::isfinite(out.acceptance)) acceptance_ = out.acceptance;  // it is NaN for ce alone
-  }
+  if (out.finite) last_loss_ = out.loss;
+  if (out.finite && data_.teacher) acceptance_ = out.acceptance;
   return out;
 }
 
 void Trainer::roll_back() {
   rate_scale_ /= 2;
-  const auto checkpoint = store_.newest_good();
+  if (!ranks_.is_first()) return restore({});
+  const auto checkpoint = store_->newest_good();
   if (!checkpoint) throw Error(ErrorKind::kInternal, "training diverged and there is no checkpoint to go back to");
   log(LogLevel::kWarn, "step " + std::to_string(step_) +
                            ": the loss is not finite three times in a row: back to step " +
@@ -182,16 +229,17 @@ bool Trainer::measure() {
   Measured m{step_, static_cast<double>(step_), last_loss_};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
-    const EvaluationOptions options{.temperature = options_.loss.temperature, .step = [](double) {
-                                      if (stop_requested()) throw GivenUp{};
-                                    }};
+    const auto stopped = [](double) {
+      if (stop_requested()) throw GivenUp{};
+    };
+    const EvaluationOptions options{.temperature = options_.loss.temperature, .step = stopped, .ranks = data_.ranks};
     const Evaluation e =
         data_.judge ? evaluate(draft_, *data_.judge, rows, options) : evaluate(draft_, nullptr, rows, options);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
     if (data_.judge)
       values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
-    metrics_->write("held_out", step_, values);
+    if (metrics_) metrics_->write("held_out", step_, values);
   }
   measured_step_ = step_;
   if (!std::isfinite(m.score)) return false;
@@ -209,7 +257,7 @@ void Trainer::save() {
     return;
   }
   const std::vector<int64_t> best = rank_checkpoints(measured_);
-  store_.save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
+  if (store_) store_->save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
   saved_step_ = step_;
 }
 
@@ -224,7 +272,7 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
                                {"tokens", static_cast<double>(tokens_)},
                                {"tokens_per_second", speed},
                                {"elapsed_seconds", elapsed()}});
-  metrics_->write("train", step_, values);
+  if (metrics_) metrics_->write("train", step_, values);
   if (!progress_) return;
   char detail[160];
   if (data_.teacher)
@@ -239,26 +287,26 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
     progress_({"distill", std::min(elapsed(), limit), limit, "s", detail});
 }
 
-TrainingSummary Trainer::run() {
-  started_ = clock_.seconds();
-  metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
+void Trainer::train() {
   while (true) {
-    const bool last = finished();
-    const bool due =
-        options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : evaluations_due() >= evaluations_;
-    if (last && measured_step_ != step_ && progress_) progress_({"measuring and saving the end", 0, 0, "", ""});
-    if ((last || due) && measured_step_ != step_) {
+    const Decision now = decide();
+    bool stop = now.stop;
+    if (now.last && measured_step_ != step_ && progress_) progress_({"measuring and saving the end", 0, 0, "", ""});
+    if ((now.last || now.due) && measured_step_ != step_) {
       try {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
       } catch (const GivenUp&) {  // the resumed run will measure this step
+        stop = true;
       }
     }
-    if (last && measured_step_ == step_) break;
+    if (now.last && measured_step_ == step_) return;
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
-    if (stop_requested()) {
+    if (stop) {
       if (saved_step_ != step_) save();
+      ranks_.any(
+          false);  // the launcher may end all ranks when the first one ends, so rank 0 has to be done with saving
       throw Error(ErrorKind::kNetwork,
                   "stopped by a signal at step " + std::to_string(step_) +
                       " with a checkpoint saved: the same command with --resume goes on from there");
@@ -266,6 +314,17 @@ TrainingSummary Trainer::run() {
     const double begin = clock_.seconds();
     const StepFigures figures = train_step();
     if (!figures.given_up) report(figures, clock_.seconds() - begin);
+  }
+}
+
+TrainingSummary Trainer::run() {
+  started_ = clock_.seconds();
+  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
+  try {
+    train();
+  } catch (const RankError&) {
+    if (saved_step_ != step_) save();
+    throw;
   }
   TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_};
   if (session_step_seconds_ > 0) out.tokens_per_second = static_cast<double>(session_tokens_) / session_step_seconds_;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "distill/losses.h"
 #include "distill/metrics.h"
 #include "distill/optimizer.h"
+#include "distill/ranks.h"
 #include "distill/schedule.h"
 #include "distill/teacher.h"
 
@@ -54,6 +56,9 @@ struct TrainerData {
   const std::vector<TokenRow>* selection = nullptr;  // held-out rows that choose the checkpoint; may be empty
   Teacher* teacher = nullptr;                        // null if the loss is ce alone
   Teacher* judge = nullptr;  // teacher for the selection rows; if null, they are scored by cross entropy
+  // All ranks have the same data and draft. Each step is divided among them, and rank 0 decides, measures time and
+  // writes files.
+  const Ranks* ranks = &Ranks::alone();
 };
 
 struct TrainingSummary {
@@ -72,6 +77,7 @@ class Trainer {
   Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
           ProgressFn progress);
 
+  // All ranks give the state of the checkpoint; only rank 0 reads its files.
   void resume(const Checkpoint& checkpoint);
   // Trains until the limit; step 0 is measured and saved first. Throws Error(kNetwork), after saving, when a stop is
   // requested; Error(kInternal) when the loss stays non-finite after three roll-backs; Error(kIo) if the disk is full.
@@ -83,11 +89,18 @@ class Trainer {
     int64_t tokens = 0;
     bool finite = true, given_up = false;
   };
+  // What rank 0 decided for all ranks, and whether one of them was asked to stop.
+  struct Decision {
+    bool last = false, due = false, stop = false;
+  };
+  Decision decide() const;
   bool finished() const;
   double fraction() const;
   double evaluations_due() const;  // number of evaluations that should be done by now
   double elapsed() const;
+  void train();  // until the limit
   StepFigures train_step();
+  StepFigures step_gradients(const StepShare& share);
   bool measure();  // returns false if the score is not finite; throws GivenUp when a stop is requested
   void save();
   void roll_back();
@@ -100,19 +113,21 @@ class Trainer {
   model::Decoder& draft_;
   const Clock& clock_;
   ProgressFn progress_;
-  CheckpointStore store_;
+  const Ranks& ranks_;
+  std::optional<CheckpointStore> store_;  // of rank 0
   std::vector<NamedTensor> parameters_;
   at::Tensor kept_;  // LossInput::kept
   AdamW optimizer_;
   GradientSums sums_;
   Batcher batcher_;
-  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Metrics> metrics_;  // of rank 0
   FaultPolicy faults_;
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double acceptance_ = 0;  // mean acceptance of the previous step's rows; lk_hybrid follows it
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
-  int evaluations_ = 0;  // the next evaluation is due when evaluations_due() reaches this number
+  double acceptance_ = 0;  // mean of the last step over all ranks; the weights of lk_hybrid follow it
+  int evaluations_ = 0;    // the next evaluation is due when evaluations_due() reaches this number
   std::vector<Measured> measured_;
 };
 

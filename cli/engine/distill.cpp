@@ -1,13 +1,19 @@
 // Runs the training and prints its result: a table or one JSON object.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/distill_page.h"
 #include "cli/engine/runners.h"
+#include "cli/error_report.h"
+#include "cli/log.h"
+#include "distill/launch.h"
 #include "distill/run.h"
 
 namespace specdec::cli {
@@ -72,29 +78,56 @@ void put(const std::string& text) {
     throw Error(ErrorKind::kIo, "standard output: write failed");
 }
 
-}  // namespace
+// Only rank 0 prints results and notes. All ranks print the error that ends them.
+void be_quiet(const Global& global) {
+  if (std::freopen("/dev/null", "w", stdout) == nullptr) throw Error(ErrorKind::kIo, "/dev/null cannot be opened");
+  set_log_sink([&global](LogLevel level, const std::string& message) {
+    if (level == LogLevel::kError) say(message, level);
+  });
+}
 
-int run_distill(const Global& global, const distill::DistillOptions& given) {
-  take_huge_pages();
-  distill::DistillOptions options = given;
-  distill::validate(options);
-  distill::check_output(options);  // before a target is downloaded
+// The processes of one machine share its cores, unless the launcher or the user has said how.
+void share_cores(const distill::Launch& launch, distill::DistillOptions& options) {
+  if (launch.local_ranks == 1 || options.device.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.device.threads = std::max(1, cores / launch.local_ranks);
+}
+
+// Finds the models that the options name. A directory with a tokenizer and no weights is a valid target for --loss ce.
+// Any other target (a directory without a tokenizer, a hub name or a package) is resolved here.
+void resolve_models(distill::DistillOptions& options) {
   const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
-  // A directory with a tokenizer and no weights is a valid target for --loss ce. Any other target (a directory without
-  // a tokenizer, a hub name or a package) is resolved here.
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
   if (spec.kind == "model") {
     const ResolvedModel model = resolve_model(spec.argument);
     options.draft = "model:" + (model.draft.empty() ? model.directory : model.draft).string();
   }
+}
+
+}  // namespace
+
+int run_distill(const Global& global, const distill::DistillOptions& given) {
+  take_huge_pages();
+  distill::DistillOptions options = given;
+  distill::validate(options);
+  const distill::Launch launch = distill::detect_launch(distill::process_environment());
+  if (launch.rank > 0) be_quiet(global);
+  share_cores(launch, options);
   const SystemClock clock;
-  const distill::DistillResult result = distill::run(options, make_progress(global), clock);
-  write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out,
-              "report");
-  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-                  : table(result.json, options.out));
-  return result.exit_code;
+  const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
+  const distill::Ranks ranks(launch, {.on_lost = on_lost}, clock);
+  return ranks.together([&] {
+    if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
+    resolve_models(options);
+    const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);
+    if (!ranks.is_first()) return result.exit_code;
+    write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
+                options.out, "report");
+    put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                    : table(result.json, options.out));
+    return result.exit_code;
+  });
 }
 
 }  // namespace specdec::cli

@@ -25,8 +25,11 @@ struct CudaLibrary {
   // x, out [rows, heads, d]; cos, sin [rows, d / 2] fp32.
   int32_t (*rope)(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
                   int64_t heads, int64_t d, void* out);
+  // Makes the NCCL group of `ranks` processes, which find each other in `store`, a c10d::Store*. Returns a
+  // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
+  void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 2;
+inline constexpr int32_t kCudaLibraryVersion = 3;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has
 // no CUDA half, or the library is missing or of another version.

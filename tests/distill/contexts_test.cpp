@@ -66,21 +66,19 @@ TEST(Contexts, PromptsWithoutRoomAreDropped) {
 }
 
 TEST(Contexts, AreReadAsTheyWereWritten) {
-  const Scratch scratch(true);
   const HeldOut rows = toy_held_out();
   const HeldOutAnswers answers = answer_held_out(toy_target(), rows, {});
-  const fs::path file = scratch / "contexts.json";
-  write_answers(file, answers);
-  const HeldOutAnswers back = read_answers(file, 24);
+  const Json json = Json::parse(to_json(answers).dump());
+  const HeldOutAnswers back = answers_from_json(json, 24, "contexts.json");
   EXPECT_EQ(back.selection, answers.selection);
   EXPECT_EQ(back.verdict, answers.verdict);
-  expect_error(ErrorKind::kData, {"contexts.json", "outside the vocabulary of 2"}, [&] { read_answers(file, 2); });
-  put(file, R"({"schema":"specdec.distill_contexts/1","selection":[],"verdict":[[1,"a"]]})");
-  expect_error(ErrorKind::kData, {"verdict", "lists of token ids"}, [&] { read_answers(file, 24); });
+  expect_error(ErrorKind::kData, {"contexts.json", "outside the vocabulary of 2"}, [&] { answers_from_json(json, 2, "contexts.json"); });
+  const Json odd = {{"schema", "specdec.distill_contexts/1"}, {"selection", Json::array()}, {"verdict", {{1, "a"}}}};
+  expect_error(ErrorKind::kData, {"verdict", "lists of token ids"}, [&] { answers_from_json(odd, 24, "file"); });
   HeldOut fewer = rows;
   fewer.verdict.pop_back();
   expect_error(ErrorKind::kData, {"contexts.json", "expected 6 and 23", "another --out"},
-               [&] { put_answers(answers, 48, file, fewer); });
+               [&] { put_answers(answers, 48, "contexts.json", fewer); });
 }
 
 }  // namespace

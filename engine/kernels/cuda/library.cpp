@@ -62,6 +62,7 @@ int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, c
 
 extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
   using namespace specdec::kernels;
-  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory, error_text, rms_norm, silu_mul, rope};
+  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory, error_text, rms_norm, silu_mul, rope,
+                                      cuda::nccl_group};
   return &library;
 }

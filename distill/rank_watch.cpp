@@ -1,0 +1,223 @@
+#include "distill/rank_watch.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/json.h"
+#include "base/progress.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr const char* kGoOn = ": the same command with --resume goes on from the last checkpoint";
+
+constexpr const char* kLeft = "left";  // the beat of a rank that needs the board no longer
+// How long a rank that knows that another one is lost may take to save its state.
+constexpr double kSavingSeconds = 600;
+
+std::string beat_key(int rank) { return "beat/" + std::to_string(rank); }
+
+std::chrono::duration<double> for_seconds(double seconds) { return std::chrono::duration<double>(seconds); }
+
+std::string end_note(int rank, const Error& error) {
+  const Json note = {{"rank", rank}, {"kind", static_cast<int>(error.kind())}, {"message", error.what()}};
+  return note.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Error error_of_note(const std::string& note) {
+  const Json json = Json::parse(note, nullptr, /*allow_exceptions=*/false);
+  const auto kind = json.is_object() ? json.value("kind", -1) : -1;
+  if (kind < 0 || kind > static_cast<int>(ErrorKind::kInternal))
+    return Error(ErrorKind::kNetwork, "another rank ended");
+  return Error(static_cast<ErrorKind>(kind), json.value("message", "another rank ended"));
+}
+
+}  // namespace
+
+void Beats::observe(int rank, int64_t beat, double now) {
+  Beat& last = last_[static_cast<size_t>(rank)];
+  if (beat != last.count) last = {beat, now};
+}
+
+std::optional<int> Beats::late(double now, double limit) const {
+  for (size_t r = 0; r < last_.size(); ++r)
+    if (now - last_[r].since > limit) return static_cast<int>(r);
+  return std::nullopt;
+}
+
+// The threads hold the state, too: a thread that hangs in the board must not keep the process from ending.
+struct RankWatch::State {
+  State(WatchOptions given, Board notes, const Clock& time)
+      : options(std::move(given)), board(std::move(notes)), clock(time), beats(options.ranks, time.seconds()) {}
+
+  const WatchOptions options;
+  const Board board;
+  const Clock& clock;
+
+  std::mutex board_lock;  // one call of the board at a time
+  int64_t count = 0;
+  bool told_stop = false, has_left = false;
+
+  std::mutex lock;  // of everything below
+  std::condition_variable changed;
+  Beats beats;
+  std::optional<Error> verdict;
+  double verdict_at = 0;
+  bool closing = false, hurry = false, noticed = false;
+  int threads = 2;
+
+  std::string name(int rank) const {
+    const auto r = static_cast<size_t>(rank);
+    return r < options.names.size() ? options.names[r] : "rank " + std::to_string(rank);
+  }
+
+  void decide(const Error& error) {  // with the lock held
+    if (verdict) return;
+    verdict = error;
+    verdict_at = clock.seconds();
+    changed.notify_all();
+  }
+
+  // Writes this rank's beat and reads the others'. Rank 0 reads all beats; the others read rank 0's, which tells them
+  // of the rest.
+  void exchange() {
+    const std::lock_guard one(board_lock);
+    if (!has_left) board.put(beat_key(options.rank), std::to_string(++count));
+    if (stop_requested()) {
+      if (!told_stop) board.put("stop", "1");
+      told_stop = true;
+    } else if (board.look("stop")) {
+      told_stop = true;
+      request_stop();
+    }
+    const auto end = board.look("end");
+    std::vector<std::pair<int, int64_t>> seen;
+    for (int r = 0; r < options.ranks; ++r) {
+      int64_t beat = -count;  // a new value: this rank itself, one that has left, or one that only rank 0 looks at
+      if (r != options.rank && (r == 0 || options.rank == 0)) {
+        const std::string note = board.look(beat_key(r)).value_or("0");
+        if (note != kLeft) std::from_chars(note.data(), note.data() + note.size(), beat);
+      }
+      seen.emplace_back(r, beat);
+    }
+    const std::lock_guard guard(lock);
+    for (const auto& [r, beat] : seen) beats.observe(r, beat, clock.seconds());
+    if (end) decide(error_of_note(*end));
+  }
+
+  void exchange_until_closed() {
+    std::unique_lock guard(lock);
+    while (!closing) {
+      guard.unlock();
+      bool works = true;
+      try {
+        exchange();
+      } catch (const std::exception&) {  // the board is gone, and with it rank 0, whose beat grows old now
+        works = false;
+      }
+      guard.lock();
+      hurry = hurry || !works;
+      changed.wait_for(guard, for_seconds(options.beat_seconds), [&] { return closing; });
+    }
+    --threads;
+    changed.notify_all();
+  }
+
+  // Chooses the lost rank among those whose beat is old. If this rank's own beat is old, it is the board that does not
+  // answer, and rank 0 keeps the board.
+  void decide_lost(int late) {
+    const std::string who =
+        options.rank == 0 && late == 0 ? "the launcher's store" : name(late == options.rank ? 0 : late);
+    decide(
+        Error(ErrorKind::kNetwork, who + " is gone or cannot be reached, so " + name(options.rank) + " ends" + kGoOn));
+  }
+
+  void judge_until_closed() {
+    std::unique_lock guard(lock);
+    while (!closing) {
+      const double now = clock.seconds();
+      const double limit = hurry ? options.hurry_seconds : options.lost_seconds;
+      if (const auto late = verdict ? std::nullopt : beats.late(now, limit)) {
+        decide_lost(*late);
+        const Error error = *verdict;
+        guard.unlock();
+        if (*late != 0) post(error, *late);
+        guard.lock();
+      }
+      if (verdict && now - verdict_at > (noticed ? kSavingSeconds : options.grace_seconds) && options.on_lost) {
+        const Error error = *verdict;
+        guard.unlock();
+        options.on_lost(error);
+        guard.lock();
+        break;
+      }
+      changed.wait_for(guard, for_seconds(options.beat_seconds / 2), [&] { return closing; });
+    }
+    --threads;
+    changed.notify_all();
+  }
+
+  void post(const Error& error, int rank) {
+    try {
+      const std::lock_guard one(board_lock);
+      if (!board.look("end")) board.put("end", end_note(rank, error));
+    } catch (const std::exception&) {  // the others notice by themselves
+    }
+  }
+};
+
+RankWatch::RankWatch(WatchOptions options, Board board, const Clock& clock)
+    : state_(std::make_shared<State>(std::move(options), std::move(board), clock)) {
+  std::thread([state = state_] { state->exchange_until_closed(); }).detach();
+  std::thread([state = state_] { state->judge_until_closed(); }).detach();
+}
+
+RankWatch::~RankWatch() {
+  std::unique_lock guard(state_->lock);
+  state_->closing = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(guard, for_seconds(2), [&] { return state_->threads == 0; });
+}
+
+Error RankWatch::reason(const std::string& what) {
+  std::unique_lock guard(state_->lock);
+  state_->hurry = state_->noticed = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(guard, for_seconds(state_->options.grace_seconds),
+                           [&] { return state_->verdict.has_value(); });
+  if (state_->verdict) return *state_->verdict;
+  return Error(ErrorKind::kNetwork, "another rank is gone or cannot be reached (" + what.substr(0, 200) + ")" + kGoOn);
+}
+
+void RankWatch::fail(const Error& error) {
+  {
+    const std::lock_guard guard(state_->lock);
+    state_->noticed = true;
+    if (state_->verdict) return;  // the end of this rank follows from another's
+  }
+  state_->post(Error(error.kind(), state_->name(state_->options.rank) + ": " + error.what()), state_->options.rank);
+}
+
+void RankWatch::leave() {
+  try {
+    const std::lock_guard one(state_->board_lock);
+    state_->has_left = true;
+    state_->board.put(beat_key(state_->options.rank), kLeft);
+  } catch (const std::exception&) {  // rank 0 is gone already
+  }
+}
+
+bool RankWatch::others_left() {
+  const std::lock_guard one(state_->board_lock);
+  for (int r = 0; r < state_->options.ranks; ++r)
+    if (r != state_->options.rank && state_->board.look(beat_key(r)) != kLeft) return false;
+  return true;
+}
+
+}  // namespace specdec::distill

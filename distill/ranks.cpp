@@ -1,0 +1,365 @@
+// This file alone includes c10d. Gloo's headers are Debian's and older than the Gloo inside LibTorch, so nothing that
+// they define inline may be used: only ProcessGroupGloo's constructor, the functions that create devices, and
+// collectives, which are compiled into LibTorch.
+#include "distill/ranks.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Logging.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/progress.h"
+#include "distill/rank_watch.h"
+#include "engine/kernels/cuda.h"
+
+namespace specdec::distill {
+
+namespace {
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+using std::chrono::milliseconds;
+
+// The longest that a rank may be ahead of the others. It is long because rank 0 prepares and publishes while the others
+// wait; that a rank is lost is noticed by the watch much earlier.
+constexpr milliseconds kCollectiveTimeout = std::chrono::minutes(60);
+constexpr milliseconds kStoreTimeout = std::chrono::seconds(20), kLook = milliseconds(100);
+constexpr double kLeaveSeconds = 10;
+constexpr int64_t kBucketValues = int64_t{1} << 24;
+
+std::string first_line(const std::exception& e) {
+  const std::string text = e.what();
+  return text.substr(0, text.find('\n'));
+}
+
+void look_for_stop(const std::string& what) {
+  if (stop_requested())
+    throw Error(ErrorKind::kNetwork, "stopped by a signal while " + what + ": the same command with --resume goes on");
+}
+
+// Calls f(socket, address, size) for the addresses of a host until it returns true.
+template <class F>
+bool over_addresses(const std::string& host, int port, int type, const F& f) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = type;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  bool good = false;
+  for (const addrinfo* a = found; a && !good; a = a->ai_next) {
+    const int file = ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+    if (file < 0) continue;
+    good = f(file, a->ai_addr, a->ai_addrlen);
+    ::close(file);
+  }
+  ::freeaddrinfo(found);
+  return good;
+}
+
+// Returns whether somebody listens at the port.
+bool answers(const std::string& host, int port) {
+  constexpr int kMilliseconds = 2000;
+  return over_addresses(host, port, SOCK_STREAM, [](int file, const sockaddr* address, socklen_t size) {
+    if (::connect(file, address, size) == 0) return true;
+    pollfd wait = {file, POLLOUT, 0};
+    int error = 0;
+    socklen_t error_size = sizeof error;
+    return errno == EINPROGRESS && ::poll(&wait, 1, kMilliseconds) == 1 &&
+           ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &error_size) == 0 && error == 0;
+  });
+}
+
+// Returns the address of this machine from which it reaches `host`; "" if there is none. Other ranks reach this machine
+// there, too, which need not be true of the address that its own name resolves to. Nothing is sent.
+std::string own_address(const std::string& host, int port) {
+  char text[256] = "";
+  over_addresses(host, port, SOCK_DGRAM, [&](int file, const sockaddr* address, socklen_t size) {
+    sockaddr_storage own = {};
+    socklen_t own_size = sizeof own;
+    return ::connect(file, address, size) == 0 &&
+           ::getsockname(file, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+           ::getnameinfo(reinterpret_cast<sockaddr*>(&own), own_size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) ==
+               0;
+  });
+  return text;
+}
+
+// Connects to the store, and on rank 0 also opens it, unless torchrun's agent has opened one.
+Store open_store(const Launch& launch, double join_seconds, const Clock& clock) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(launch.port);
+  options.isServer = launch.rank == 0 && !launch.agent_store;
+  options.waitWorkers = false;
+  options.timeout = kStoreTimeout;
+  const std::string where = launch.address + ":" + std::to_string(launch.port);
+  const double begin = clock.seconds();
+  while (!options.isServer && !answers(launch.address, launch.port)) {
+    look_for_stop("waiting for rank 0 at " + where);
+    if (clock.seconds() - begin > join_seconds)
+      throw Error(ErrorKind::kNetwork, "rank " + std::to_string(launch.rank) + " does not reach rank 0 at " + where +
+                                           " within " + std::to_string(static_cast<int>(join_seconds)) + " s");
+    std::this_thread::sleep_for(kLook);
+  }
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  } catch (const std::exception& e) {
+    if (!options.isServer)
+      throw Error(ErrorKind::kNetwork,
+                  "what listens at " + where + " is not rank 0 of this run (" + first_line(e) + ")");
+    throw Error(ErrorKind::kConfig, "rank 0 cannot listen at " + where + ", which all ranks were given (" +
+                                        first_line(e) + "): set MASTER_PORT to a free port");
+  }
+}
+
+std::string key_of(const char* kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
+
+// Waits until every rank is there, and returns their names.
+std::vector<std::string> join(const Store& store, const Launch& launch, double join_seconds, const Clock& clock) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  if (store->add(key_of("join", launch.rank), 1) != 1)
+    throw Error(ErrorKind::kConfig, "two processes are rank " + std::to_string(launch.rank) + " at " + launch.address +
+                                        ":" + std::to_string(launch.port) + ", one of them on " + host);
+  const std::string name =
+      "rank " + std::to_string(launch.rank) + " (" + host + ", process " + std::to_string(::getpid()) + ")";
+  store->set(key_of("name", launch.rank), name + "\n" + std::to_string(launch.ranks));
+  const double begin = clock.seconds();
+  std::vector<std::string> names;
+  while (static_cast<int>(names.size()) < launch.ranks) {
+    const std::string key = key_of("name", static_cast<int>(names.size()));
+    if (store->check({key})) {
+      const std::string text = store->get_to_str(key);
+      names.push_back(text.substr(0, text.find('\n')));
+      if (text.substr(text.find('\n') + 1) != std::to_string(launch.ranks))
+        throw Error(ErrorKind::kConfig, names.back() + " was told of " + text.substr(text.find('\n') + 1) +
+                                            " ranks, and " + name + " of " + std::to_string(launch.ranks));
+      continue;
+    }
+    look_for_stop("waiting for the other ranks");
+    if (clock.seconds() - begin > join_seconds)
+      throw Error(ErrorKind::kNetwork, "rank " + std::to_string(names.size()) + " of " + std::to_string(launch.ranks) +
+                                           " did not start within " + std::to_string(static_cast<int>(join_seconds)) +
+                                           " s");
+    std::this_thread::sleep_for(kLook);
+  }
+  return names;
+}
+
+Backend gloo_group(const Store& store, const Launch& launch) {
+  using Gloo = c10d::ProcessGroupGloo;
+  const auto options = Gloo::Options::create(kCollectiveTimeout);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  const std::string address = own_address(launch.address, launch.port);
+  options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
+                             : !address.empty()      ? Gloo::createDeviceForHostname(address)
+                                                     : Gloo::createDefaultDevice());
+  return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store), launch.rank, launch.ranks,
+                                   options);
+}
+
+Board board_on(const Store& store) {
+  return {[store](const std::string& key, const std::string& note) { store->set(key, note); },
+          [store](const std::string& key) -> std::optional<std::string> {
+            if (!store->check({key})) return std::nullopt;
+            return store->get_to_str(key);
+          }};
+}
+
+// c10d logs what it throws as well, with stack traces. The errors of this file say the same in one line.
+void silence_c10d() {
+  constexpr int kFatal = 3;
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kFatal;
+}
+
+// Copies of tensors in one flat fp32 tensor.
+at::Tensor flat(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& t : tensors) parts.push_back(t.flatten().to(at::kFloat));
+  return at::cat(parts);
+}
+
+}  // namespace
+
+struct Ranks::Group {
+  Launch launch;
+  const Clock& clock;
+  Store server, store;  // the same but for the connection; the watch has one of its own
+  Backend control;      // between CPUs
+  Backend data;         // between the devices
+  std::unique_ptr<RankWatch> watch;
+  bool failed = false;
+
+  Group(const Launch& given, const Clock& time) : launch(given), clock(time) {}
+
+  template <class F>
+  void wait(const F& start) const {
+    try {
+      start()->wait();
+    } catch (const std::exception& e) {
+      throw RankError(watch->reason(first_line(e)));
+    }
+  }
+  void sum(at::Tensor tensor) const {
+    std::vector<at::Tensor> one = {std::move(tensor)};
+    wait([&] { return (one[0].is_cpu() ? control : data)->allreduce(one); });
+  }
+  void broadcast(at::Tensor bytes) const {
+    std::vector<at::Tensor> one = {std::move(bytes)};
+    wait([&] { return (one[0].is_cpu() ? control : data)->broadcast(one); });
+  }
+};
+
+Ranks::Ranks() = default;
+
+Ranks::~Ranks() {
+  // Without its peers NCCL can wait forever for them, and the process ends in any case.
+  if (group_ && group_->failed && group_->data != group_->control) static_cast<void>(group_.release());
+}
+
+const Ranks& Ranks::alone() {
+  static const Ranks ranks;
+  return ranks;
+}
+
+Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
+    : rank_(launch.rank), count_(launch.ranks) {
+  if (count_ == 1) return;
+  silence_c10d();
+  group_ = std::make_unique<Group>(launch, clock);
+  Group& g = *group_;
+  g.server = open_store(launch, hooks.join_seconds, clock);
+  // torchrun's agent keeps its store when it starts the ranks again.
+  const std::string prefix = "specdec/" + std::to_string(launch.restarts);
+  g.store = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server);
+  WatchOptions options;
+  options.rank = rank_;
+  options.ranks = count_;
+  options.on_lost = hooks.on_lost;
+  try {
+    options.names = join(g.store, launch, hooks.join_seconds, clock);
+    g.control = g.data = gloo_group(g.store, launch);
+    const Store own = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server->clone());
+    g.watch = std::make_unique<RankWatch>(std::move(options), board_on(own), clock);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw Error(ErrorKind::kNetwork, "rank " + std::to_string(rank_) + " cannot join the others: " + first_line(e));
+  }
+}
+
+std::string Ranks::device(const std::string& flag) const {
+  if (count_ == 1 || (flag != "auto" && flag != "cuda")) return flag;
+  return device_of_rank(flag, group_->launch, kernels::cuda_device_count());
+}
+
+void Ranks::use_device(at::Device device) const {
+  if (count_ == 1 || device.is_cpu()) return;
+  // c10d would abort the process when a rank is lost. Here the watch ends it, with a message and an exit code.
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
+  const Store own = c10::make_intrusive<c10d::PrefixStore>("nccl", group_->store);
+  std::string error(512, '\0');
+  void* made = kernels::cuda_library().nccl_group(own.get(), rank_, count_, kCollectiveTimeout.count(), error.data(),
+                                                  static_cast<int64_t>(error.size()));
+  if (!made) throw Error(ErrorKind::kDevice, std::string("NCCL cannot be used: ") + error.c_str());
+  group_->data = Backend::reclaim(static_cast<c10d::Backend*>(made));
+}
+
+void Ranks::sum(std::span<double> values) const {
+  if (count_ == 1 || values.empty()) return;
+  group_->sum(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble));
+}
+
+bool Ranks::any(bool value) const {
+  double one = value;
+  sum(std::span(&one, 1));
+  return one > 0;
+}
+
+void Ranks::sum(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& shapes) const {
+  if (count_ == 1 || tensors.empty()) return;
+  const at::NoGradGuard guard;
+  std::vector<double> defined;
+  for (const at::Tensor& t : tensors) defined.push_back(t.defined());
+  sum(std::span(defined));
+  std::vector<at::Tensor> bucket;
+  int64_t values = 0;
+  const auto send = [&] {
+    if (bucket.empty()) return;
+    if (bucket.size() == 1 && bucket[0].scalar_type() == at::kFloat && bucket[0].is_contiguous()) {
+      group_->sum(bucket[0]);
+    } else {
+      const at::Tensor all = flat(bucket);
+      group_->sum(all);
+      int64_t begin = 0;
+      for (const at::Tensor& t : bucket) {
+        t.copy_(all.slice(0, begin, begin + t.numel()).view_as(t));
+        begin += t.numel();
+      }
+    }
+    bucket.clear();
+    values = 0;
+  };
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (defined[i] == 0) continue;
+    if (!tensors[i].defined()) tensors[i] = at::zeros_like(shapes[i]);
+    if (values + tensors[i].numel() > kBucketValues) send();
+    bucket.push_back(tensors[i]);
+    values += tensors[i].numel();
+  }
+  send();
+}
+
+void Ranks::broadcast(const std::vector<at::Tensor>& tensors) const {
+  if (count_ == 1) return;
+  const at::NoGradGuard guard;
+  for (const at::Tensor& given : tensors) {
+    if (given.numel() == 0) continue;
+    const at::Tensor whole = given.detach(), solid = whole.contiguous();
+    group_->broadcast(solid.flatten().view(at::kByte));
+    if (!solid.is_same(whole) && !is_first()) whole.copy_(solid);
+  }
+}
+
+std::string Ranks::broadcast(const std::string& text) const {
+  if (count_ == 1) return text;
+  auto size = static_cast<int64_t>(text.size());
+  group_->broadcast(at::from_blob(&size, {1}, at::kLong));
+  std::string out = is_first() ? text : std::string(static_cast<size_t>(size), '\0');
+  if (size > 0) group_->broadcast(at::from_blob(out.data(), {size}, at::kByte));
+  return out;
+}
+
+void Ranks::leave() const {
+  if (count_ == 1) return;
+  any(false);  // all ranks are done
+  group_->watch->leave();
+  if (!is_first()) return;
+  const double begin = group_->clock.seconds();
+  try {
+    while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds)
+      std::this_thread::sleep_for(kLook);
+  } catch (const std::exception&) {  // torchrun's store is gone, and so is the need to wait
+  }
+}
+
+void Ranks::fail(const Error& error) const {
+  if (count_ == 1) return;
+  group_->failed = true;
+  group_->watch->fail(error);
+  group_->watch->leave();
+  if (!is_first() || group_->launch.agent_store) return;
+  // The store ends with this process, so the others get the time to read the reason in it.
+  const double begin = group_->clock.seconds();
+  while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds / 2)
+    std::this_thread::sleep_for(kLook);
+}
+
+}  // namespace specdec::distill

@@ -1,0 +1,38 @@
+// The directory of a run: its lock, its run.json, and what becomes of it if the run fails before its first checkpoint.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "base/file_lock.h"
+#include "base/json.h"
+
+namespace specdec::distill {
+
+// The file in RUN with the target's answers to the held-out prompts (contexts.h).
+inline constexpr const char* kContextsFile = "contexts.json";
+
+// Makes RUN and locks it. If the run fails before its first checkpoint, the destructor removes RUN, or the content of a
+// RUN that existed and was empty: nothing in it is worth resuming, and the corrected command finds it as the first one
+// did.
+class RunDirectory {
+ public:
+  explicit RunDirectory(std::filesystem::path run);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  // Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
+  // differ.
+  void enter(const Json& options, const Json& inputs) const;
+  void keep() { is_new_ = false; }
+
+ private:
+  bool has_checkpoint() const;
+
+  std::filesystem::path run_;
+  bool existed_, is_new_ = false;
+  std::optional<FileLock> lock_;
+};
+
+}  // namespace specdec::distill

@@ -1,0 +1,151 @@
+// Two ranks train as one process does, and a run goes on with another number of ranks.
+#include <gtest/gtest.h>
+
+#include "distill/draft_init.h"
+#include "distill/run.h"
+#include "distill/trainer.h"
+#include "tests/distill/rank_threads.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+// Largest difference between the weights of two decoders.
+double distance(model::Decoder& a, model::Decoder& b) {
+  std::vector<at::Tensor> x, y;
+  a.weights.visit(a.config, [&](const std::string&, at::Tensor& t) { x.push_back(t.detach()); });
+  b.weights.visit(b.config, [&](const std::string&, at::Tensor& t) { y.push_back(t.detach()); });
+  double most = 0;
+  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, (x[i] - y[i]).abs().max().item<double>());
+  return most;
+}
+
+struct Training {
+  std::shared_ptr<model::Decoder> target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
+  std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
+  TrainerOptions options;
+  SystemClock clock;
+
+  explicit Training(int64_t steps) {
+    options.schedule = {5e-3, 0.05, 0.1, steps, 0};
+    options.batch_tokens = 100;
+    options.accumulate = 2;
+    options.evaluate_every = 4;
+    options.checkpoint_every = 3;
+    options.seed = 9;
+    // Rows of the same length of which few or all positions are learnt: the ranks have equally many tokens and unequal
+    // numbers of learnt ones.
+    for (size_t i = 0; i < train.size(); i += 3)
+      std::fill(train[i].loss_mask.begin() + 3, train[i].loss_mask.end(), uint8_t{0});
+  }
+  model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
+
+  // Trains on one rank, from the newest intact checkpoint if there is one.
+  TrainingSummary run(model::Decoder& decoder, const fs::path& directory, const Ranks& ranks,
+                      const ProgressFn& progress = {}) {
+    TrainerOptions own = options;
+    own.run_directory = directory;
+    Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
+    std::optional<Checkpoint> checkpoint;
+    if (ranks.is_first()) {
+      fs::create_directories(directory);
+      checkpoint = CheckpointStore(directory / "checkpoints").newest_good();
+    }
+    Trainer trainer(own, {&train, &selection, &teacher, &judge, &ranks}, decoder, clock, progress);
+    if (ranks.any(checkpoint.has_value())) {
+      Checkpoint shared = checkpoint.value_or(Checkpoint{});
+      shared.state = Json::parse(ranks.broadcast(shared.state.dump()));
+      trainer.resume(shared);
+    }
+    return trainer.run();
+  }
+  // Trains on `count` ranks and returns the drafts.
+  std::vector<model::Decoder> run_on(int count, const fs::path& directory) {
+    std::vector<model::Decoder> drafts(static_cast<size_t>(count));
+    for (model::Decoder& d : drafts) d = draft();
+    std::vector<TrainingSummary> summaries(drafts.size());
+    const auto errors = as_ranks(count, [&](const Ranks& ranks) {
+      const auto r = static_cast<size_t>(ranks.rank());
+      summaries[r] = run(drafts[r], directory, ranks);
+    });
+    for (const std::string& e : errors) EXPECT_EQ(e, "");
+    for (const TrainingSummary& s : summaries) {
+      EXPECT_EQ(s.tokens, summaries[0].tokens);
+      EXPECT_EQ(s.last_loss, summaries[0].last_loss) << "all ranks have the same figures";
+      EXPECT_EQ(s.measured.size(), summaries[0].measured.size());
+    }
+    return drafts;
+  }
+};
+
+TEST(RankTraining, TwoRanksAreOneProcess) {
+  for (const char* loss : {"kl", "lk_hybrid", "0.5*ce+0.5*tv"}) {
+    const Scratch scratch(true);
+    Training t(9);
+    t.options.loss.mix = parse_loss(loss);
+    model::Decoder one = t.draft(), start = t.draft();
+    const TrainingSummary alone = t.run(one, scratch / "one", Ranks::alone());
+    for (const int count : {2, 3}) {
+      const fs::path directory = scratch / std::to_string(count);
+      auto many = t.run_on(count, directory);
+      EXPECT_GT(distance(one, start), 1e-3);
+      EXPECT_LT(distance(one, many[0]), 1e-5) << loss << ", " << count << " ranks";
+      for (model::Decoder& other : many) EXPECT_TRUE(same_weights(other, many[0])) << "the ranks stay together";
+      const Json a = CheckpointStore(scratch / "one/checkpoints").newest_good()->state,
+                 b = CheckpointStore(directory / "checkpoints").newest_good()->state;
+      EXPECT_EQ(a["tokens"], b["tokens"]);
+      EXPECT_EQ(a["cursor"], b["cursor"]);
+      EXPECT_NEAR(a["last_loss"].get<double>(), b["last_loss"].get<double>(), 1e-5);
+      ASSERT_EQ(a["measured"].size(), alone.measured.size());
+      for (size_t i = 0; i < a["measured"].size(); ++i)
+        EXPECT_NEAR(a["measured"][i]["score"].get<double>(), b["measured"][i]["score"].get<double>(), 1e-5);
+      const std::string lines = get(directory / "metrics.jsonl");
+      EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 9 + 4) << "only rank 0 writes";
+    }
+  }
+}
+
+TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
+  const Scratch scratch(true);
+  Training t(8);
+  model::Decoder straight = t.draft();
+  t.run(straight, scratch / "straight", Ranks::alone());
+  for (const auto& [before, after] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {3, 2}}) {
+    const fs::path directory = scratch / (std::to_string(before) + "-" + std::to_string(after));
+    const auto errors = as_ranks(before, [&](const Ranks& ranks) {
+      model::Decoder decoder = t.draft();
+      t.run(decoder, directory, ranks, [&](const Progress& p) {
+        if (p.done == 5 && ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
+      });
+    });
+    for (const std::string& e : errors) EXPECT_NE(e.find("power cut"), std::string::npos) << e;
+    EXPECT_EQ(CheckpointStore(directory / "checkpoints").newest_good()->step, 4);
+    EXPECT_LT(distance(straight, t.run_on(after, directory)[0]), 1e-5) << before << " to " << after;
+  }
+}
+
+// A rank whose weights are damaged, as a hardware fault would do, gets those of rank 0's checkpoint again.
+TEST(RankTraining, ARankWithDamagedWeightsIsRestored) {
+  const Scratch scratch;
+  Training t(20);
+  std::vector<model::Decoder> drafts = {t.draft(), t.draft()};
+  const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+    const auto r = static_cast<size_t>(ranks.rank());
+    bool damaged = false;
+    const TrainingSummary s = t.run(drafts[r], scratch / "run", ranks, [&](const Progress& p) {
+      if (r != 1 || p.done != 7 || std::exchange(damaged, true)) return;
+      at::NoGradGuard guard;
+      drafts[1].weights.norm.fill_(std::numeric_limits<float>::infinity());
+    });
+    EXPECT_EQ(s.steps, 20);
+    EXPECT_EQ(s.rollbacks, 1);
+    EXPECT_EQ(s.skipped_steps, 2);
+  });
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
+  EXPECT_TRUE(same_weights(drafts[0], drafts[1]));
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,167 @@
+#include "distill/rank_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "base/progress.h"
+#include "tests/base/scratch.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+TEST(Beats, ARankWhoseBeatStaysTheSameIsLate) {
+  Beats beats(3, 100);
+  EXPECT_FALSE(beats.late(130, 30));
+  EXPECT_EQ(beats.late(131, 30), 0);
+  for (const int rank : {0, 1, 2}) beats.observe(rank, 1, 120);
+  EXPECT_FALSE(beats.late(150, 30));
+  beats.observe(0, 2, 149);
+  beats.observe(1, 1, 149);
+  beats.observe(2, 2, 149);
+  EXPECT_EQ(beats.late(151, 30), 1);
+  beats.observe(1, 2, 151);
+  EXPECT_FALSE(beats.late(152, 30));
+}
+
+// A board in memory that several watches share, and that can stop answering.
+struct Notes {
+  std::mutex lock;
+  std::map<std::string, std::string> notes;
+  bool gone = false;
+
+  Board board() {
+    return {[this](const std::string& key, const std::string& note) {
+              const std::lock_guard guard(lock);
+              if (gone) throw std::runtime_error("gone");
+              notes[key] = note;
+            },
+            [this](const std::string& key) -> std::optional<std::string> {
+              const std::lock_guard guard(lock);
+              if (gone) throw std::runtime_error("gone");
+              const auto found = notes.find(key);
+              return found == notes.end() ? std::nullopt : std::optional(found->second);
+            }};
+  }
+  void set(const std::string& key, const std::string& note) {
+    const std::lock_guard guard(lock);
+    notes[key] = note;
+  }
+};
+
+// What a watch reports in place of ending the process.
+struct Report {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::optional<Error> error;
+
+  void put(const Error& e) {
+    const std::lock_guard guard(lock);
+    error = e;
+    changed.notify_all();
+  }
+  Error wait() {
+    std::unique_lock guard(lock);
+    changed.wait(guard, [&] { return error.has_value(); });
+    return *error;
+  }
+};
+
+WatchOptions quick(int rank, int ranks, Report* report = nullptr) {
+  WatchOptions o;
+  o.rank = rank;
+  o.ranks = ranks;
+  for (int r = 0; r < ranks; ++r) o.names.push_back("rank " + std::to_string(r) + " (host " + std::to_string(r) + ")");
+  o.beat_seconds = 0.01;
+  o.lost_seconds = 0.5;
+  o.hurry_seconds = 0.5;
+  o.grace_seconds = report ? 0.01 : 30;
+  if (report) o.on_lost = [report](const Error& e) { report->put(e); };
+  return o;
+}
+
+const SystemClock kClock;
+
+TEST(RankWatch, ARankThatStopsBeatingIsReportedToAll) {
+  Notes notes;
+  Report first, second;
+  const RankWatch zero(quick(0, 3, &first), notes.board(), kClock), one(quick(1, 3, &second), notes.board(), kClock);
+  const Error at_zero = first.wait(), at_one = second.wait();
+  EXPECT_EQ(at_zero.kind(), ErrorKind::kNetwork);
+  EXPECT_EQ(std::string(at_zero.what()).find("rank 2 (host 2) is gone"), 0u) << at_zero.what();
+  EXPECT_STREQ(at_one.what(), at_zero.what()) << "rank 1 does not look at rank 2 itself";
+  EXPECT_NE(std::string(at_zero.what()).find("--resume"), std::string::npos);
+}
+
+TEST(RankWatch, ABoardThatIsGoneMeansThatRankZeroIs) {
+  Notes notes;
+  Report report;
+  const RankWatch one(quick(1, 2, &report), notes.board(), kClock);
+  {
+    const std::lock_guard guard(notes.lock);
+    notes.gone = true;
+  }
+  EXPECT_EQ(std::string(report.wait().what()).find("rank 0 (host 0) is gone"), 0u);
+}
+
+TEST(RankWatch, AFailureReachesTheOthersWithItsKind) {
+  Notes notes;
+  RankWatch zero(quick(0, 2), notes.board(), kClock), one(quick(1, 2), notes.board(), kClock);
+  one.fail(Error(ErrorKind::kDevice, "out of memory"));
+  const Error reason = zero.reason("connection closed");
+  EXPECT_EQ(reason.kind(), ErrorKind::kDevice);
+  EXPECT_STREQ(reason.what(), "rank 1 (host 1): out of memory");
+  zero.fail(Error(ErrorKind::kInternal, "what follows from it"));
+  EXPECT_NE(notes.notes["end"].find("out of memory"), std::string::npos) << "the first error stays";
+}
+
+TEST(RankWatch, AMalformedNoteIsAnEndWithoutAReason) {
+  for (const char* note : {"", "{", "[]", R"({"kind": 99})", R"({"kind": -1, "message": "x"})"}) {
+    Notes notes;
+    notes.set("end", note);
+    RankWatch zero(quick(0, 1), notes.board(), kClock);
+    EXPECT_STREQ(zero.reason("").what(), "another rank ended");
+  }
+}
+
+TEST(RankWatch, WhoHasLeftIsNotMissed) {
+  Notes notes;
+  Report report;
+  RankWatch zero(quick(0, 2, &report), notes.board(), kClock);
+  {
+    RankWatch one(quick(1, 2), notes.board(), kClock);
+    EXPECT_FALSE(zero.others_left());
+    one.leave();
+  }
+  EXPECT_TRUE(zero.others_left());
+  const std::lock_guard guard(report.lock);
+  EXPECT_FALSE(report.error);
+}
+
+TEST(RankWatch, AStopOfOneRankIsAStopOfAll) {
+  Notes notes;
+  // In child processes, because a stop request cannot be withdrawn.
+  EXPECT_EQ(in_child(nullptr, "",
+                     [&] {
+                       const RankWatch zero(quick(0, 1), notes.board(), kClock);
+                       EXPECT_FALSE(stop_requested());
+                       notes.set("stop", "1");
+                       while (!stop_requested()) usleep(1000);
+                     }),
+            0);
+  EXPECT_EQ(in_child(nullptr, "",
+                     [&] {
+                       Notes own;
+                       const RankWatch zero(quick(0, 1), own.board(), kClock);
+                       request_stop();
+                       while (!own.board().look("stop")) usleep(1000);
+                     }),
+            0);
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,202 @@
+#include "distill/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "distill/batcher.h"
+#include "distill/evaluate.h"
+#include "tests/distill/rank_threads.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+const std::vector<std::string> kNoErrors(2, "");
+
+TEST(Ranks, AloneDoesNothing) {
+  const Ranks& ranks = Ranks::alone();
+  std::vector<double> values = {1, 2};
+  ranks.sum(values);
+  EXPECT_EQ(values, (std::vector<double>{1, 2}));
+  EXPECT_EQ(ranks.broadcast("text"), "text");
+  EXPECT_TRUE(ranks.any(true));
+  EXPECT_FALSE(ranks.any(false));
+  EXPECT_EQ(ranks.device("auto"), "auto");
+  EXPECT_EQ(ranks.together([] { return 3; }), 3);
+}
+
+TEST(Ranks, SumsAndBroadcasts) {
+  const auto errors = as_ranks(3, [](const Ranks& ranks) {
+    const double r = ranks.rank();
+    std::vector<double> values = {r, 10 * r, 0.1};
+    ranks.sum(values);
+    EXPECT_EQ(values[0], 3);
+    EXPECT_EQ(values[1], 30);
+    EXPECT_NEAR(values[2], 0.3, 1e-15);
+    EXPECT_TRUE(ranks.any(ranks.rank() == 2));
+    EXPECT_FALSE(ranks.any(false));
+    EXPECT_EQ(ranks.broadcast(ranks.is_first() ? std::string("a\0b", 3) : "other"), std::string("a\0b", 3));
+    EXPECT_EQ(ranks.broadcast(ranks.is_first() ? "" : "other"), "");
+    const at::Tensor halves = at::full({2, 3}, r + 0.5, at::kBFloat16), scalar = at::full({}, r),
+                     turned = at::full({4, 2}, r).t();
+    ranks.broadcast({halves, scalar, turned, at::empty({0})});
+    EXPECT_TRUE(at::equal(halves, at::full({2, 3}, 0.5, at::kBFloat16)));
+    EXPECT_EQ(scalar.item<double>(), 0);
+    EXPECT_TRUE(at::equal(turned, at::zeros({2, 4})));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3, ""));
+}
+
+TEST(Ranks, SumsGradientsThatSomeRanksDoNotHave) {
+  const auto errors = as_ranks(2, [](const Ranks& ranks) {
+    const bool first = ranks.is_first();
+    const std::vector<at::Tensor> shapes = {at::zeros({3}), at::zeros({2, 2}), at::zeros({5}),
+                                            at::zeros({4}, at::kBFloat16), at::zeros({(1 << 24) + 1})};
+    std::vector<at::Tensor> gradients = {at::full({3}, first ? 1.0 : 2.0), first ? at::ones({2, 2}) : at::Tensor(),
+                                         at::Tensor(), at::full({4}, 0.5, at::kBFloat16),
+                                         at::full({(1 << 24) + 1}, 2.0)};
+    ranks.sum(gradients, shapes);
+    EXPECT_TRUE(at::equal(gradients[0], at::full({3}, 3.0)));
+    EXPECT_TRUE(at::equal(gradients[1], at::ones({2, 2})));
+    EXPECT_FALSE(gradients[2].defined()) << "AdamW skips it, as without other ranks";
+    EXPECT_TRUE(at::equal(gradients[3], at::ones({4}, at::kBFloat16)));
+    EXPECT_EQ(gradients[4].min().item<double>(), 4);
+    EXPECT_EQ(gradients[4].max().item<double>(), 4);
+  });
+  EXPECT_EQ(errors, kNoErrors);
+}
+
+TEST(Ranks, AnErrorOfOneRankEndsTheOthersWithIt) {
+  const auto errors = as_ranks(3, [](const Ranks& ranks) {
+    if (ranks.rank() == 1) throw Error(ErrorKind::kData, "row 7 is malformed");
+    ranks.any(false);
+  });
+  EXPECT_EQ(errors[1], "row 7 is malformed");
+  for (const size_t other : {0, 2}) {
+    EXPECT_EQ(errors[other].find("rank 1 ("), 0u) << errors[other];
+    EXPECT_NE(errors[other].find("): row 7 is malformed"), std::string::npos) << errors[other];
+  }
+}
+
+TEST(Ranks, TwoProcessesOfTheSameRankAndOtherNumbersOfRanksAreRefused) {
+  const SystemClock clock;
+  const int port = free_port();
+  std::vector<std::string> errors(3);
+  const auto start = [&](size_t at, int rank, int ranks) {
+    return std::thread([&errors, &clock, port, at, rank, ranks] {
+      try {
+        const Ranks joined(launch_of(rank, ranks, port), {.join_seconds = 3}, clock);
+      } catch (const Error& e) {
+        errors[at] = e.what();
+      }
+    });
+  };
+  std::thread first = start(0, 0, 3), second = start(1, 1, 3), third = start(2, 1, 3);
+  first.join(), second.join(), third.join();
+  EXPECT_NE((errors[1] + errors[2]).find("two processes are rank 1"), std::string::npos) << errors[1] << errors[2];
+  EXPECT_NE(errors[0].find("rank 2 of 3 did not start within 3 s"), std::string::npos) << errors[0];
+  errors.assign(3, "");
+  std::thread two = start(0, 0, 2), three = start(1, 1, 3);
+  two.join(), three.join();
+  EXPECT_NE((errors[0] + errors[1]).find("was told of"), std::string::npos) << errors[0] << errors[1];
+}
+
+TEST(Ranks, RankZeroThatIsNotThereIsNamed) {
+  const SystemClock clock;
+  expect_error(ErrorKind::kNetwork, {"rank 1 does not reach rank 0 at 127.0.0.1:", "within 1 s"},
+               [&] { const Ranks ranks(launch_of(1, 2, free_port()), {.join_seconds = 1}, clock); });
+}
+
+TEST(Ranks, APortThatIsTakenIsNamed) {
+  const SystemClock clock;
+  const int port = free_port(), file = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(file, 1), 0);
+  expect_error(ErrorKind::kConfig, {"rank 0 cannot listen at 127.0.0.1:" + std::to_string(port), "MASTER_PORT"},
+               [&] { const Ranks ranks(launch_of(0, 2, port), {}, clock); });
+  ::close(file);
+}
+
+TEST(Ranks, EveryRowOfAStepGoesToOneRank) {
+  const auto rows = toy_rows(60, 3, 4, 40);
+  for (const int ranks : {1, 2, 3, 7}) {
+    Batcher one(rows, 90, 5);
+    std::vector<Batcher> all(static_cast<size_t>(ranks), Batcher(rows, 90, 5));
+    for (int step = 0; step < 30; ++step) {
+      std::multiset<size_t> expected, found;
+      int64_t learnt = 0, most = 0, tokens = 0;
+      const BatchCursor before = one.cursor();
+      for (int i = 0; i < 3; ++i) {
+        const Batch batch = one.next();
+        expected.insert(batch.row_index.begin(), batch.row_index.end());
+        learnt += batch.rows.numel();
+      }
+      for (int r = 0; r < ranks; ++r) {
+        Batcher& batcher = all[static_cast<size_t>(r)];
+        EXPECT_EQ(batcher.cursor(), before);
+        const StepShare share = batcher.next_step(3, r, ranks);
+        EXPECT_EQ(share.learnt, learnt) << "over all ranks";
+        int64_t own = 0;
+        for (const Batch& batch : share.batches) {
+          found.insert(batch.row_index.begin(), batch.row_index.end());
+          own += batch.num_tokens;
+          EXPECT_LE(batch.tokens.numel(), 90);
+        }
+        tokens += own;
+        most = std::max(most, own);
+        EXPECT_EQ(batcher.cursor(), one.cursor());
+      }
+      EXPECT_EQ(found, expected);
+      EXPECT_LE(most, tokens / ranks + 40) << "no rank has more than a row above its share";
+    }
+  }
+}
+
+TEST(Ranks, AStepOfOneRowLeavesOtherRanksWithoutWork) {
+  const auto rows = toy_rows(4, 3, 30, 30);
+  Batcher batcher(rows, 30, 5), other = batcher;
+  EXPECT_EQ(batcher.next_step(1, 0, 2).batches.size(), 1u);
+  const StepShare none = other.next_step(1, 1, 2);
+  EXPECT_TRUE(none.batches.empty());
+  EXPECT_EQ(none.learnt, learnt_positions(rows[0]));
+}
+
+TEST(Ranks, AnEvaluationOverRanksHasTheBitsOfOneProcess) {
+  const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
+  const model::Decoder draft = toy_decoder(2, 2);
+  const auto rows = toy_rows(30, 6);
+  for (const bool with_target : {true, false}) {
+    const auto score = [&](const Ranks& ranks, const EvaluationStep& step) {
+      return evaluate(draft, with_target ? target.get() : nullptr, rows,
+                      {.batch_tokens = 60, .step = step, .ranks = &ranks});
+    };
+    const Evaluation alone = score(Ranks::alone(), {});
+    const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+      int calls = 0;
+      const Evaluation e = score(ranks, [&](double share) {
+        ++calls;
+        EXPECT_LE(share, 1);
+      });
+      EXPECT_GT(calls, 0);
+      EXPECT_EQ(e.tokens, alone.tokens);
+      EXPECT_EQ(e.cross_entropy, alone.cross_entropy);
+      EXPECT_EQ(std::isnan(e.acceptance), !with_target);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_EQ(e.rows[i].cross_entropy, alone.rows[i].cross_entropy);
+        EXPECT_EQ(e.rows[i].tokens, alone.rows[i].tokens);
+        if (with_target) EXPECT_EQ(e.rows[i].acceptance, alone.rows[i].acceptance);
+      }
+    });
+    EXPECT_EQ(errors, kNoErrors);
+  }
+}
+
+}  // namespace
+}  // namespace specdec::distill
