@@ -107,10 +107,21 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-using TargetRows = std::function<RowLogits(const Batch&)>;  // empty without a target
+using BatchLogits = std::function<RowLogits(const Batch&)>;
 
-Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, const std::vector<TokenRow>& rows,
-                         const EvaluationOptions& options) {
+// The two models of an evaluation; `target` is empty without one.
+struct Models {
+  BatchLogits draft, target;
+  int64_t vocab;
+};
+
+// Returns an empty function for null.
+BatchLogits answers_of(const model::Decoder* decoder) {
+  if (!decoder) return {};
+  return [decoder](const Batch& batch) { return row_logits(*decoder, batch); };
+}
+
+Evaluation evaluate_with(const Models& models, const std::vector<TokenRow>& rows, const EvaluationOptions& options) {
   at::NoGradGuard guard;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Evaluation out;
@@ -118,13 +129,13 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto total = static_cast<double>(std::max<size_t>(1, rows.size()));
+  const BatchLogits& target = models.target;
   double rows_done = 0;
   for (const auto& group : group_rows(rows, order, options.batch_tokens)) {
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
-    const ComparedLogits logits{row_logits(draft, batch), target ? target(batch) : RowLogits(),
-                                draft.config.vocab_size};
+    const ComparedLogits logits{models.draft(batch), target ? target(batch) : RowLogits(), models.vocab};
     const PositionScores scores = score_positions(logits, batch, options.temperature, [&](int64_t done) {
       const double share = static_cast<double>(done) / static_cast<double>(batch.rows.numel());
       if (options.step) options.step((rows_done + in_batch * share) / total);
@@ -159,16 +170,30 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
 
 }  // namespace
 
-Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
+Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
   return evaluate_with(
-      draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows,
-      options);
+      {[&](const Batch& batch) { return draft.row_logits(batch); }, answers_of(target), draft.config().vocab_size},
+      rows, options);
+}
+
+Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options) {
+  return evaluate_with({answers_of(&draft), answers_of(target), draft.config.vocab_size}, rows, options);
+}
+
+Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options) {
+  return evaluate_with({[&](const Batch& batch) { return draft.row_logits(batch); },
+                        [&](const Batch& batch) { return teacher.rows(batch); }, draft.config().vocab_size},
+                       rows, options);
 }
 
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
-  return evaluate_with(draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, options);
+  return evaluate_with(
+      {answers_of(&draft), [&](const Batch& batch) { return teacher.rows(batch); }, draft.config.vocab_size}, rows,
+      options);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "distill/defaults.h"
+#include "distill/eagle_gradient.h"
 #include "distill/losses.h"
 #include "distill/optimizer.h"
 #include "distill/teacher.h"
@@ -16,10 +17,13 @@
 namespace specdec::distill {
 
 struct GradientSource {
-  const model::Decoder* draft = nullptr;  // its weights require gradients
+  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `eagle`
   Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
   at::Tensor kept;  // ids of the draft's tokens, as LossInput::kept
+  const EagleDraft* eagle = nullptr;
+
+  const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };
 
 struct GradientFigures {

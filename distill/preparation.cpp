@@ -50,6 +50,9 @@ struct Work {
 
 Work work_of(const PreparationInput& in) {
   model::DecoderConfig draft = in.draft;
+  if (in.eagle)
+    return {flop_per_token(in.target->config),
+            2.0 * static_cast<double>(model::num_parameters(*in.eagle)) * static_cast<double>(in.options.ttt_steps)};
   if (in.spec.kind == "prune")
     draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
@@ -124,11 +127,11 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
                                   work.target, work.draft);
   Preparation out;
   stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
-  const double probe_row = in.target ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
+  const double probe_row = in.spec.kind == "prune" ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
   const LayerSearch search{rows_for(kLayerChoiceShare * flop, work.draft * probe_row, 1), stages.step()};
-  out.init =
-      init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature, search},
-                 in.target, in.train.rows);
+  out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature,
+                         search, in.options.draft_vocab, in.options.ttt_steps, in.options.ttt_decay},
+                        in.target, in.train.rows);
   out.verdict_rows = rows_for(kFirstEvaluationShare * flop, work.both() * mean_tokens(held_out.verdict), 1);
   out.selection_rows = in.options.evaluate_rows > 0
                            ? in.options.evaluate_rows
@@ -138,11 +141,11 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
       static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);
   stages.begin("measuring the start");
-  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict,
+  out.before = evaluate(out.init.draft(), in.target.get(), held_out.verdict,
                         {.temperature = in.options.temperature, .step = stages.step()});
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
-  // the reduction loses.
-  if (in.options.draft_vocab > 0) {
+  // the reduction loses. A head has its ids from the start.
+  if (in.options.draft_vocab > 0 && !in.eagle) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);
   }
@@ -152,7 +155,7 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
 Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock) {
   const GradientSource& source = input.source;
-  const model::DecoderConfig& config = source.draft->config;
+  const model::DecoderConfig& config = source.config();
   StepCost cost;
   const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
   if (measures) {
@@ -195,15 +198,6 @@ void apply_settings(const Json& chosen, DistillOptions& o) {
   o.batch_tokens = chosen.at("batch_tokens").get<int64_t>();
   o.accumulate = chosen.at("accumulate").get<int64_t>();
   o.learning_rate = chosen.at("learning_rate").get<double>();
-}
-
-std::vector<NamedTensor> trainable(model::Decoder& draft) {
-  std::vector<NamedTensor> out;
-  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
-    t.requires_grad_(true);
-    out.push_back({name, t});
-  });
-  return out;
 }
 
 }  // namespace specdec::distill

@@ -42,9 +42,10 @@ struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
   std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
-  const model::DecoderConfig& draft;             // for prune, the target's
+  const model::DecoderConfig& draft;             // for prune, the target's; of a head, its layer's
   at::Device device;
   const PreparedRows& train;
+  const model::EagleConfig* eagle = nullptr;  // null unless the draft is a head
 };
 struct Preparation {
   DraftInit init;
@@ -61,8 +62,5 @@ Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& st
 Json choose_settings(DistillOptions& options, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
-
-// Sets requires_grad on every parameter of the draft and returns them all.
-std::vector<NamedTensor> trainable(model::Decoder& draft);
 
 }  // namespace specdec::distill

@@ -16,7 +16,6 @@
 #include "distill/output.h"
 #include "distill/preparation.h"
 #include "distill/trainer.h"
-#include "engine/model/draft_vocab.h"
 #include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
@@ -36,6 +35,7 @@ struct Setup {
   DistillOptions options;
   DraftSpec spec;
   bool ce = false;
+  bool eagle = false;                            // the draft is an EAGLE-3 head
   std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
   std::optional<Fingerprint> target_id;          // empty if the target has no weights
   PreparedRows train;
@@ -133,7 +133,24 @@ void load_target(Setup& s) {
   s.target = target;
 }
 
+// Returns the configuration of the head that will be trained.
+model::EagleConfig eagle_config(const Setup& s) {
+  if (!s.target)
+    throw Error(ErrorKind::kUsage, "--draft " + s.options.draft +
+                                       ": an EAGLE-3 head reads the target's hidden states, and " + s.options.target +
+                                       " has no weights");
+  if (s.spec.kind == "model") {
+    if (s.options.draft_vocab > 0)
+      throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of an existing EAGLE-3 head are fixed");
+    return model::load_eagle_config(s.spec.argument, s.target->config);
+  }
+  model::EagleConfig config = model::eagle_config_for(s.target->config);
+  if (s.options.draft_vocab > 0) config.draft_vocab_size = s.options.draft_vocab;
+  return config;
+}
+
 model::DecoderConfig draft_config(const Setup& s) {
+  if (s.eagle) return eagle_config(s).layer;
   if (s.spec.kind == "prune") {
     if (!s.target)
       throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + " takes layers of the target, and " +
@@ -155,6 +172,13 @@ void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::s
                                           " is outside the vocabulary of " + std::to_string(vocab));
 }
 
+// A head pairs the hidden state of a token with the next token and predicts the one after, so it never predicts the
+// second token of a row.
+void forget_second_tokens(std::vector<TokenRow>& rows) {
+  for (TokenRow& row : rows)
+    if (row.loss_mask.size() > 1) row.loss_mask[1] = 0;
+}
+
 void load_data(Setup& s, const model::DecoderConfig& draft) {
   DistillOptions& o = s.options;
   const data::ShardReader reader(o.data);
@@ -174,6 +198,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                                        std::to_string(draft.vocab_size) + " tokens");
   check_tokens(train, draft.vocab_size, o.data);
   check_tokens(holdout, draft.vocab_size, o.data);
+  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
   int64_t longest = 2, context = draft.max_position;
   for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   if (s.target) context = std::min(context, s.target->config.max_position);
@@ -241,13 +266,13 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
                                                .sequences = 0,
                                                .tokens_per_sequence = 0,
                                                .device = s.device});
-  const int64_t parameters = model::num_parameters(draft);
+  const int64_t parameters = s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft);
   plan.target_bytes = 0;  // already loaded
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   plan.workspace_bytes += 3 * 4 * batch * draft.vocab_size;
-  if (s.target && !s.ce)
+  if (s.target && !s.ce && !s.eagle)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
@@ -273,14 +298,8 @@ TrainerOptions trainer_options(const Setup& s) {
   return t;
 }
 
-GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teacher* teacher) {
-  const std::vector<int32_t>& kept = draft.config.draft_vocab;
-  return {&draft, teacher, trainer_options(s).loss,
-          kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
-}
-
 // Restores the best measured checkpoint that is still intact, and returns its step.
-int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, model::Decoder& draft) {
+int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, const TrainedDraft& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
       CheckpointStore::restore(*checkpoint, draft, nullptr);
@@ -317,7 +336,7 @@ DistillResult no_data(const Setup& s, const std::string& started) {
 
 // The state that training starts from; a resumed run takes it from its checkpoint.
 struct Start {
-  model::Decoder draft;
+  DraftInit init;
   std::optional<Checkpoint> checkpoint;
   // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
   // "verdict_rows", "evaluations"}
@@ -325,15 +344,16 @@ struct Start {
 };
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
+  const model::EagleConfig eagle = s.eagle ? eagle_config(s) : model::EagleConfig();
   Preparation prepared =
-      prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train}, s.held_out, stages, clock);
-  return {std::move(prepared.init.decoder),
-          std::nullopt,
-          {{"before", to_json(prepared.before)},
-           {"search", prepared.init.search},
-           {"selection_rows", prepared.selection_rows},
-           {"verdict_rows", prepared.verdict_rows},
-           {"evaluations", prepared.evaluations}}};
+      prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train, s.eagle ? &eagle : nullptr}, s.held_out,
+              stages, clock);
+  Json kept = {{"before", to_json(prepared.before)},
+               {"search", prepared.init.search},
+               {"selection_rows", prepared.selection_rows},
+               {"verdict_rows", prepared.verdict_rows},
+               {"evaluations", prepared.evaluations}};
+  return {std::move(prepared.init), std::nullopt, std::move(kept)};
 }
 
 Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
@@ -346,8 +366,20 @@ Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
                                         " is missing: an earlier version wrote it; start again with another --out");
   shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
           json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
+  if (s.eagle) {
+    const DraftSpec saved{"model", checkpoint.directory.string()};
+    const std::string dtype =
+        model::dtype_flag(model::load_eagle_config(checkpoint.directory, s.target->config).layer.dtype);
+    return {init_draft({.spec = saved,
+                        .dtype = dtype,
+                        .device = s.device,
+                        .ttt_steps = s.options.ttt_steps,
+                        .ttt_decay = s.options.ttt_decay},
+                       s.target, {}),
+            checkpoint, kept};
+  }
   const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
-  return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
+  return {{model::load_decoder(checkpoint.directory, s.device, config.dtype), nullptr, nullptr}, checkpoint, kept};
 }
 
 DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
@@ -357,21 +389,22 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   CheckpointStore store(out / "checkpoints");
   const auto checkpoint = s.options.resume ? store.newest_good() : std::nullopt;
   Start start = checkpoint ? go_on(s, *checkpoint, stages) : start_anew(s, stages, clock);
-  model::Decoder& draft = start.draft;
+  const TrainedDraft draft = start.init.draft();
   Outcome outcome;
   outcome.before = evaluation_from_json(start.kept.at("before"));
   outcome.search = start.kept.at("search");
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, cache);
+  // A head's step takes the target's logits from the pass that gives the hidden states.
+  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, s.eagle ? 0 : cache);
   if (s.target) judge = std::make_unique<Teacher>(s.target, s.held_out.selection, cache);
   {
     if (start.kept.contains("chosen"))
       apply_settings(start.kept.at("chosen"), s.options);
     else
-      start.kept["chosen"] =
-          choose_settings(s.options, run_limits(s.options, s.train.tokens),
-                          {gradient_source(s, draft, teacher.get()), trainable(draft), s.train.rows}, stages, clock);
+      start.kept["chosen"] = choose_settings(
+          s.options, run_limits(s.options, s.train.tokens),
+          {draft.source(teacher.get(), trainer_options(s).loss), draft.trainable(), s.train.rows}, stages, clock);
     count_steps(s);
     TrainerOptions options = trainer_options(s);
     options.extra = start.kept;
@@ -396,10 +429,10 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
-  if (!draft.config.draft_vocab.empty())
-    outcome.vocabulary = {{"tokens", draft.config.draft_vocab.size()},
-                          {"train", vocab_coverage(s.train.rows, draft.config.draft_vocab)},
-                          {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
+  if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
+    outcome.vocabulary = {{"tokens", ids.size()},
+                          {"train", vocab_coverage(s.train.rows, ids)},
+                          {"holdout", vocab_coverage(s.held_out.verdict, ids)}};
   outcome.started = started;
   outcome.seconds = clock.seconds() - begin;
   publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
@@ -425,6 +458,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   Setup s;
   s.options = options;
   s.spec = parse_draft_spec(options.draft);
+  s.eagle = is_eagle(s.spec);
   s.ce = !parse_loss(options.loss).needs_target();
   check_output(options);
   const fs::path out = options.out;

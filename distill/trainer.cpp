@@ -8,9 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "distill/preparation.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/forward.h"
 
 namespace specdec::distill {
 
@@ -32,7 +29,7 @@ FaultPolicy::Action FaultPolicy::observe(bool finite) {
   return ++rollbacks_ > kMaxRollbacks ? Action::kStop : Action::kRollBack;
 }
 
-Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, const TrainedDraft& draft, const Clock& clock,
                  ProgressFn progress)
     : options_(options),
       data_(data),
@@ -40,10 +37,9 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       clock_(clock),
       progress_(std::move(progress)),
       store_(options.run_directory / "checkpoints"),
-      parameters_(trainable(draft)),
+      parameters_(draft.trainable()),
       optimizer_(parameters_, options.adamw),
       batcher_(*data.train, options.batch_tokens, options.seed) {
-  if (!draft.config.draft_vocab.empty()) kept_ = model::draft_vocab_index(draft.config.draft_vocab, at::kCPU);
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
     throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
 }
@@ -122,7 +118,7 @@ Trainer::StepFigures Trainer::train_step() {
     if (stop_requested()) throw GivenUp{};
   };
   try {
-    const GradientFigures f = add_gradients({&draft_, data_.teacher, options_.loss, kept_}, batches, stopped);
+    const GradientFigures f = add_gradients(draft_.source(data_.teacher, options_.loss), batches, stopped);
     out.loss = f.loss, out.acceptance = f.acceptance, out.tokens = f.tokens, out.finite = f.finite;
   } catch (const GivenUp&) {
     optimizer_.zero_grad();

@@ -20,6 +20,7 @@
 #include "distill/optimizer.h"
 #include "distill/schedule.h"
 #include "distill/teacher.h"
+#include "distill/trained_draft.h"
 
 namespace specdec::distill {
 
@@ -68,8 +69,8 @@ struct TrainingSummary {
 
 class Trainer {
  public:
-  // `draft`'s weights are trained in place.
-  Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+  // The draft's weights are trained in place.
+  Trainer(const TrainerOptions& options, const TrainerData& data, const TrainedDraft& draft, const Clock& clock,
           ProgressFn progress);
 
   void resume(const Checkpoint& checkpoint);
@@ -97,12 +98,11 @@ class Trainer {
 
   TrainerOptions options_;
   TrainerData data_;
-  model::Decoder& draft_;
+  TrainedDraft draft_;
   const Clock& clock_;
   ProgressFn progress_;
   CheckpointStore store_;
   std::vector<NamedTensor> parameters_;
-  at::Tensor kept_;  // LossInput::kept
   AdamW optimizer_;
   Batcher batcher_;
   std::unique_ptr<Metrics> metrics_;
