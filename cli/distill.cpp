@@ -40,6 +40,9 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
        "Batches per update; 0 = 1, or more where the default batch's logits would be large");
   flag("--sequence-length", o.sequence_length,
        "Longest row in tokens, longer ones are cut; 0 = the longest in the data, at most the models' context");
+  flag("--ttt-steps", o.ttt_steps,
+       "eagle3: drafted positions that a training step continues, each on the head's own rows");
+  flag("--ttt-decay", o.ttt_decay, "eagle3: weight of drafted position i is this number to the power i");
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: keep the target's logits in memory if they all fit; 0 = never");
 }
 
@@ -98,7 +101,8 @@ void add_distill(Cli& cli) {
       ->required();
   sub->add_option("--data", options->data, "Directory written by data ingest")->required();
   sub->add_option("--draft", options->draft,
-                  "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
+                  "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights) | eagle3 (a head that "
+                  "reads the target's hidden states)")
       ->required();
   sub->add_option("--teacher", options->teacher,
                   "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving "
@@ -117,6 +121,7 @@ void add_distill(Cli& cli) {
   sub->footer(
       "Examples:\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
+      "  specdec distill --target T --data traffic --draft eagle3 --draft-vocab 32000 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"

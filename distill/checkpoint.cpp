@@ -1,10 +1,7 @@
 #include "distill/checkpoint.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <map>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -97,11 +94,11 @@ std::vector<int64_t> CheckpointStore::steps() const {
   return out;
 }
 
-void CheckpointStore::save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer,
+void CheckpointStore::save(int64_t step, int64_t best_step, const TrainedDraft& draft, const AdamW& optimizer,
                            const Json& state) {
   const std::string name = directory_name(step);
   replace_directory(directory_ / name, [&](const fs::path& tmp) {
-    model::save_decoder(draft, tmp);
+    draft.write(tmp);
     write_optimizer(tmp / "optimizer.safetensors", optimizer);
     Json all = {{"schema", "specdec.checkpoint/1"}, {"step", step}, {"state", state}, {"files", Json::object()}};
     for (const char* file : kFiles) all["files"][file] = sha256_file(tmp / file);
@@ -133,18 +130,8 @@ std::optional<Checkpoint> CheckpointStore::newest_good() const {
                                     " checkpoints is whole; start again with another --out");
 }
 
-void CheckpointStore::restore(const Checkpoint& checkpoint, model::Decoder& draft, AdamW* optimizer) {
-  at::NoGradGuard guard;
-  model::Decoder saved = model::load_decoder(checkpoint.directory, at::kCPU, draft.weights.embed.scalar_type());
-  std::map<std::string, at::Tensor> tensors;
-  saved.weights.visit(saved.config, [&](const std::string& name, at::Tensor& t) { tensors[name] = t; });
-  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
-    const auto it = tensors.find(name);
-    if (it == tensors.end() || !it->second.sizes().equals(t.sizes()))
-      throw Error(ErrorKind::kData,
-                  checkpoint.directory.string() + ": " + name + " is missing or has another shape than the draft");
-    t.detach().copy_(it->second);
-  });
+void CheckpointStore::restore(const Checkpoint& checkpoint, const TrainedDraft& draft, AdamW* optimizer) {
+  draft.read(checkpoint.directory);
   if (optimizer) optimizer->load(read_optimizer(checkpoint.directory / "optimizer.safetensors"));
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "distill/optimizer.h"
-#include "engine/model/weights.h"
+#include "distill/trained_draft.h"
 
 namespace specdec::distill {
 
@@ -30,7 +30,7 @@ class CheckpointStore {
 
   // Publishes the checkpoint of `step` (replacing a damaged one of that step), updates `latest`, then removes all
   // checkpoints but the newest kKeep and `best_step`. Throws Error(kIo).
-  void save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer, const Json& state);
+  void save(int64_t step, int64_t best_step, const TrainedDraft& draft, const AdamW& optimizer, const Json& state);
 
   // Returns the newest checkpoint whose digests are right, and logs newer ones that are damaged. It may be newer than
   // the one in `latest`, if save() was killed before it updated `latest`. Returns nothing if there is no checkpoint;
@@ -41,7 +41,7 @@ class CheckpointStore {
 
   // Reads the weights into the tensors of `draft` and the moments into `optimizer` (unless it is null). Throws
   // Error(kData) if a tensor is missing or has another shape.
-  static void restore(const Checkpoint& checkpoint, model::Decoder& draft, AdamW* optimizer);
+  static void restore(const Checkpoint& checkpoint, const TrainedDraft& draft, AdamW* optimizer);
 
  private:
   std::vector<int64_t> steps() const;  // ascending

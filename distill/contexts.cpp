@@ -1,5 +1,6 @@
 #include "distill/contexts.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -32,9 +33,13 @@ Answers half_from_json(const Json& json, const char* half, int64_t vocab, const 
 }
 
 // Returns the number of conversations that are left.
-int64_t put_half(const Answers& answers, int64_t longest, std::vector<TokenRow>& rows) {
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = decode::answered_row(rows[i], {answers[i], {}});
-  rows = prepare_rows(std::move(rows), longest).rows;
+int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<TokenRow>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = decode::answered_row(rows[i], {answers[i], {}});
+    std::vector<uint8_t>& mask = rows[i].loss_mask;
+    std::fill_n(mask.begin(), std::min(mask.size(), static_cast<size_t>(limits.first_learnt)), uint8_t{0});
+  }
+  rows = prepare_rows(std::move(rows), limits.longest).rows;
   std::set<std::string> conversations;
   for (const TokenRow& row : rows) conversations.insert(row.conversation);
   return static_cast<int64_t>(conversations.size());
@@ -61,14 +66,14 @@ HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& targ
   return out;
 }
 
-void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::string& where, HeldOut& held_out) {
+void put_answers(const HeldOutAnswers& answers, const RowLimits& limits, const std::string& where, HeldOut& held_out) {
   if (answers.selection.size() != held_out.selection.size() || answers.verdict.size() != held_out.verdict.size())
     throw Error(ErrorKind::kData, where + ": answers of " + std::to_string(answers.selection.size()) +
                                       " and " + std::to_string(answers.verdict.size()) + " rows, expected " +
                                       std::to_string(held_out.selection.size()) + " and " +
                                       std::to_string(held_out.verdict.size()) + ": start again with another --out");
-  held_out.selection_conversations = put_half(answers.selection, longest, held_out.selection);
-  held_out.verdict_conversations = put_half(answers.verdict, longest, held_out.verdict);
+  held_out.selection_conversations = put_half(answers.selection, limits, held_out.selection);
+  held_out.verdict_conversations = put_half(answers.verdict, limits, held_out.verdict);
 }
 
 Json to_json(const HeldOutAnswers& answers) {

@@ -32,9 +32,13 @@ struct HeldOutAnswers {
 // stop is requested.
 HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& target, const HeldOut& held_out,
                                const ContextOptions& options, const ProgressFn& progress = {});
-// Puts the answers in the place of the rows' own. Rows are cut to `longest` tokens, and dropped if nothing of their
-// answer is left. Throws Error(kData) naming `where` if the answers are not those of these rows.
-void put_answers(const HeldOutAnswers& answers, int64_t longest, const std::string& where, HeldOut& held_out);
+struct RowLimits {
+  int64_t longest = 0;       // tokens of a row, 0 = no limit
+  int64_t first_learnt = 1;  // the first token that the draft can predict: an EAGLE-3 head needs two before it
+};
+// Puts the answers in the place of the rows' own. Rows are cut, and dropped if nothing of their answer is left. Throws
+// Error(kData) naming `where` if the answers are not those of these rows.
+void put_answers(const HeldOutAnswers& answers, const RowLimits& limits, const std::string& where, HeldOut& held_out);
 
 // Convert the answers to JSON and back, because a run that goes on must measure on the same text.
 // answers_from_json() throws Error(kData) naming `where` for another schema, or for a token outside of the vocabulary.

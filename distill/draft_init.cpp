@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "distill/draft_vocab.h"
 #include "distill/evaluate.h"
 #include "distill/teacher.h"
 
@@ -74,7 +76,31 @@ SearchPlan plan_search(int64_t keep, int64_t total, size_t rows, int64_t limit) 
   return plan;
 }
 
+// Makes a new head, or reads the one that model: names.
+DraftInit init_eagle(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
+                     const std::vector<TokenRow>& train) {
+  const model::DecoderConfig& theirs = target->config;
+  const at::ScalarType dtype = model::resolve_dtype(options.dtype, theirs);
+  auto draft = std::make_unique<EagleDraft>();
+  draft->target = target;
+  draft->ttt_steps = options.ttt_steps;
+  draft->ttt_decay = options.ttt_decay;
+  if (options.spec.kind == "model") {
+    draft->head = model::load_eagle_head(options.spec.argument, *target, options.device, dtype);
+  } else {
+    const int64_t size = options.draft_vocab > 0 ? options.draft_vocab : theirs.vocab_size;
+    draft->head = model::new_eagle_head(*target, choose_draft_vocab(train, size, theirs), options.seed, dtype);
+  }
+  return {{}, nullptr, std::move(draft)};
+}
+
 }  // namespace
+
+bool is_eagle(const DraftSpec& spec) {
+  if (spec.kind != "model") return spec.kind == "eagle3";
+  const fs::path config = fs::path(spec.argument) / "config.json";
+  return fs::exists(config) && model::is_eagle_config(read_json(config, ErrorKind::kModel));
+}
 
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab) {
   std::vector<TokenRow> probe;
@@ -163,22 +189,24 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
                      const std::vector<TokenRow>& train) {
   const DraftSpec& spec = options.spec;
+  if (is_eagle(spec)) return init_eagle(options, target, train);
   if (spec.kind == "prune") {
     if (!target)
       throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");
     const ChosenLayers chosen = choose_layers(target, spec.layers, probe_rows(train, target->config.vocab_size),
                                               options.temperature, options.search);
-    return {keep_layers(*target, chosen.layers), chosen.record};
+    return {keep_layers(*target, chosen.layers), chosen.record, nullptr};
   }
   if (spec.kind == "model") {
     const model::DecoderConfig config = model::load_decoder_config(spec.argument);
-    return {model::load_decoder(spec.argument, options.device, model::resolve_dtype(options.dtype, config)), nullptr};
+    return {model::load_decoder(spec.argument, options.device, model::resolve_dtype(options.dtype, config)), nullptr,
+            nullptr};
   }
   const model::DecoderConfig config = with_context("--draft config", [&] {
     return model::parse_decoder_config(read_json(spec.argument, ErrorKind::kModel), spec.argument);
   });
   return {model::random_decoder(config, options.seed, options.device, model::resolve_dtype(options.dtype, config)),
-          nullptr};
+          nullptr, nullptr};
 }
 
 }  // namespace specdec::distill

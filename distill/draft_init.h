@@ -1,5 +1,5 @@
-// Creates the draft that training starts from: layers of the target, an existing model, or a configuration with random
-// weights.
+// Creates the draft that training starts from: layers of the target, an existing model or EAGLE-3 head, a configuration
+// with random weights, or a new EAGLE-3 head.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,21 @@
 #include "base/schema/shard_index.h"
 #include "distill/evaluate.h"
 #include "distill/options.h"
+#include "distill/trained_draft.h"
 #include "engine/model/weights.h"
 
 namespace specdec::distill {
 
 struct DraftInit {
-  model::Decoder decoder;
+  model::Decoder decoder;  // empty if the draft is a head
   Json search;  // prune: {"kept": [..], "acceptance", "trials": [{"layers": [..], "acceptance"}, ..]}; else null
+  std::unique_ptr<EagleDraft> eagle = nullptr;
+
+  TrainedDraft draft() { return eagle ? TrainedDraft(*eagle) : TrainedDraft(decoder); }
 };
+
+// Returns whether the draft is an EAGLE-3 head: eagle3, or model: with the directory of one.
+bool is_eagle(const DraftSpec& spec);
 
 // Returns the target with only `layers` (ascending), renumbered. pick_layers shares the tensors, keep_layers copies
 // them.
@@ -56,9 +63,13 @@ struct DraftInitOptions {
   uint64_t seed = 0;
   double temperature = 1;
   LayerSearch search = {};
+  int64_t draft_vocab = 0;  // ids of a new head, 0 = all; other drafts have all ids
+  int64_t ttt_steps = 5;    // of a head
+  double ttt_decay = 0.8;
 };
 // Makes the initial draft. `target` may be null unless spec.kind is "prune", which also takes its probe rows from
-// `train`. Throws Error(kUsage | kConfig | kModel).
+// `train`, or the draft is a head, which chooses its ids by the tokens of `train`. Throws Error(kUsage | kConfig |
+// kModel).
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
                      const std::vector<TokenRow>& train);
 

@@ -116,9 +116,24 @@ struct Abandoned {
   std::exception_ptr cause;
 };
 
+// The two models of an evaluation; `target` is null without one.
+struct ComparedModels {
+  std::function<RowLogits(const Batch&)> draft;
+  Teacher* target;
+  int64_t vocab;
+};
+
+ComparedModels compared(const TrainedDraft& draft, Teacher* target) {
+  return {[&draft](const Batch& batch) { return draft.row_logits(batch); }, target, draft.config().vocab_size};
+}
+ComparedModels compared(const model::Decoder& draft, Teacher* target) {
+  return {[&draft](const Batch& batch) { return row_logits(draft, batch); }, target, draft.config.vocab_size};
+}
+
 // Adds the scores of this rank's share of the rows to `out`.
-void score_share(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
-                 const EvaluationOptions& options, std::vector<RowScore>& out) {
+void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows, const EvaluationOptions& options,
+                 std::vector<RowScore>& out) {
+  Teacher* target = models.target;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -131,8 +146,7 @@ void score_share(const model::Decoder& draft, Teacher* target, const std::vector
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
-    const ComparedLogits logits{row_logits(draft, batch), target ? target->rows(batch) : TargetRows(),
-                                draft.config.vocab_size};
+    const ComparedLogits logits{models.draft(batch), target ? target->rows(batch) : TargetRows(), models.vocab};
     const PositionScores scores = score_positions(logits, batch, options.temperature, [&](int64_t done) {
       const double share = static_cast<double>(done) / static_cast<double>(batch.rows.numel());
       try {
@@ -164,14 +178,14 @@ void exchange_scores(const Ranks& ranks, std::vector<RowScore>& rows) {
     rows[i] = {values[4 * i], values[4 * i + 1], values[4 * i + 2], static_cast<int64_t>(values[4 * i + 3])};
 }
 
-Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std::vector<TokenRow>& rows,
+Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRow>& rows,
                          const EvaluationOptions& options) {
   at::NoGradGuard guard;
   Evaluation out;
   out.rows.resize(rows.size());
   std::exception_ptr abandoned;
   try {
-    score_share(draft, target, rows, options, out.rows);
+    score_share(models, rows, options, out.rows);
   } catch (const Abandoned& a) {
     abandoned = a.cause;
   }
@@ -202,16 +216,28 @@ Evaluation evaluate_with(const model::Decoder& draft, Teacher* target, const std
 
 }  // namespace
 
+Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options) {
+  if (!target) return evaluate_with(compared(draft, nullptr), rows, options);
+  ModelTeacher teacher(std::shared_ptr<const model::Decoder>(std::shared_ptr<void>(), target), rows, 0);
+  return evaluate_with(compared(draft, &teacher), rows, options);
+}
+
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
-  if (!target) return evaluate_with(draft, nullptr, rows, options);
+  if (!target) return evaluate_with(compared(draft, nullptr), rows, options);
   ModelTeacher teacher(std::shared_ptr<const model::Decoder>(std::shared_ptr<void>(), target), rows, 0);
-  return evaluate_with(draft, &teacher, rows, options);
+  return evaluate_with(compared(draft, &teacher), rows, options);
+}
+
+Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options) {
+  return evaluate_with(compared(draft, &teacher), rows, options);
 }
 
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
-  return evaluate_with(draft, &teacher, rows, options);
+  return evaluate_with(compared(draft, &teacher), rows, options);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

@@ -13,7 +13,7 @@
 #include "base/verdict.h"
 #include "distill/ranks.h"
 #include "distill/teacher.h"
-#include "engine/model/weights.h"
+#include "distill/trained_draft.h"
 
 namespace specdec::distill {
 
@@ -47,10 +47,14 @@ struct EvaluationOptions {
 
 // Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large
 // vocabulary only a few rows of logits exist at a time.
+Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
 // Does the same with the answers of `teacher`, which must be made for these rows.
+Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
+                    const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 

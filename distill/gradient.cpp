@@ -33,6 +33,21 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
+// The loss of a head is that of all its steps, and its acceptance that of the first drafted position.
+GradientFigures eagle_figures(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
+                              const std::function<void()>& between) {
+  sums.clear();
+  const EagleFigures figures = add_eagle_gradients(*source.eagle, source.loss, batches, between);
+  sums.take();
+  sums.publish();
+  GradientFigures out{.finite = figures.finite};
+  double weight = 1;
+  for (const EagleStepFigures& step : figures.steps) out.loss += weight * step.loss, weight *= source.eagle->ttt_decay;
+  if (!figures.steps.empty()) out.acceptance = figures.steps.front().acceptance;
+  for (const Batch& batch : batches) out.tokens += batch.num_tokens;
+  return out;
+}
+
 // Estimated time of an AdamW update, as a multiple of the time of the gradient norm. The update reads and writes
 // weights, gradients and two moments; the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
@@ -74,6 +89,7 @@ HeadLoss batch_gradients(const GradientSource& source, const LossOptions& loss, 
 
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between) {
+  if (source.eagle) return eagle_figures(source, batches, sums, between);
   const auto pause = [&] {
     if (between) between();
   };
@@ -124,7 +140,7 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
     sums.clear();
     return std::pair(least, norm);
   };
-  const int64_t vocab = source.draft->config.vocab_size;
+  const int64_t vocab = source.config().vocab_size;
   const std::vector<Batch> small = typical_batch(rows, kLeastStepTokens, vocab),
                            large = typical_batch(rows, 4 * kLeastStepTokens, vocab);
   const auto n = static_cast<double>(tokens_of(small)), m = static_cast<double>(tokens_of(large));

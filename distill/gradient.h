@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "distill/defaults.h"
+#include "distill/eagle_gradient.h"
 #include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "distill/optimizer.h"
@@ -17,11 +18,14 @@
 namespace specdec::distill {
 
 struct GradientSource {
-  const model::Decoder* draft = nullptr;  // its weights require gradients
+  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `eagle`
   Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
   at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
+  const EagleDraft* eagle = nullptr;
+
+  const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };
 
 struct GradientFigures {

@@ -74,11 +74,14 @@ DraftSpec parse_draft_spec(const std::string& text) {
     const char* end = spec.argument.data() + spec.argument.size();
     const auto [stop, error] = std::from_chars(spec.argument.data(), end, spec.layers);
     if (error == std::errc() && stop == end && spec.layers >= 1) return spec;
+  } else if (text == "eagle3") {
+    return spec;
   } else if ((spec.kind == "model" || spec.kind == "config") && !spec.argument.empty()) {
     return spec;
   }
-  throw Error(ErrorKind::kUsage,
-              "--draft: expected prune:N (N layers of the target), model:MODEL or config:FILE, found '" + text + "'");
+  throw Error(
+      ErrorKind::kUsage,
+      "--draft: expected prune:N (N layers of the target), model:MODEL, config:FILE or eagle3, found '" + text + "'");
 }
 
 TeacherSpec parse_teacher(const std::string& text) {
@@ -117,6 +120,8 @@ void validate(const DistillOptions& o) {
   require(o.evaluate_every >= 0, "--evaluate-every", "a number of steps, or 0 for ten evaluations");
   require(o.evaluate_rows >= 0, "--evaluate-rows", "a number >= 1, or 0 for the default");
   require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
+  require(o.ttt_steps >= 1 && o.ttt_steps <= 16, "--ttt-steps", "a number of drafted positions in [1, 16]");
+  require(o.ttt_decay > 0 && o.ttt_decay <= 1, "--ttt-decay", "a number in (0, 1]");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
   require(o.contexts == "target" || o.contexts == "data", "--contexts", "target or data, found '" + o.contexts + "'");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",

@@ -9,7 +9,7 @@
 namespace specdec::distill {
 
 struct DistillOptions {
-  // target and data are directories; draft is prune:N | model:DIR | config:FILE.
+  // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
   std::string target, data, draft, out;
   // Size of the draft's vocabulary, which takes the commonest tokens of the data; 0 = all tokens, or the vocabulary
   // of the model that --draft model: names.
@@ -32,9 +32,12 @@ struct DistillOptions {
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;       // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;        // 0 = 64, or fewer if 64 would take over a hundredth of the run
-  int64_t checkpoint_every = 0;     // steps; 0 = at evaluations
+  int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
+  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if 64 would take over a hundredth of the run
+  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  // An EAGLE-3 head is trained on this many drafted positions at a time; position i has the weight ttt_decay^i.
+  int64_t ttt_steps = 5;
+  double ttt_decay = 0.8;
   double temperature = 1.0;         // temperature of p and q in the loss and in the measured acceptance
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
@@ -59,7 +62,7 @@ struct LossMix {
 LossMix parse_loss(const std::string& text);
 
 struct DraftSpec {
-  std::string kind;      // "prune" | "model" | "config"
+  std::string kind;      // "prune" | "model" | "config" | "eagle3"
   std::string argument;  // directory for model:, file for config:
   int64_t layers = 0;    // N of prune:N
 };

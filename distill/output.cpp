@@ -94,32 +94,36 @@ NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising) {
 
 Json describe(const DistillOptions& o) {
   Json out = {{"draft", o.draft},
-          {"draft_vocab", o.draft_vocab},
-          {"loss", o.loss},
-          {"lk_eta", o.lk_eta},
-          {"learning_rate", o.learning_rate},
-          {"min_lr_ratio", o.min_lr_ratio},
-          {"warmup_ratio", o.warmup_ratio},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"epsilon", o.epsilon},
-          {"batch_tokens", o.batch_tokens},
-          {"accumulate", o.accumulate},
-          {"sequence_length", o.sequence_length},
-          {"max_steps", o.max_steps},
-          {"epochs", o.epochs},
-          {"time_limit_seconds", o.time_limit_seconds},
-          {"evaluate_every", o.evaluate_every},
-          {"evaluate_rows", o.evaluate_rows},
-          {"checkpoint_every", o.checkpoint_every},
-          {"temperature", o.temperature},
-          {"teacher_cache_mib", o.teacher_cache_mib},
-          {"contexts", o.contexts},
-          {"dtype", o.device.dtype},
-          {"seed", o.device.seed}};
-  if (o.teacher != "target") out["teacher"] = o.teacher;  // runs of version 0.6 and older do not have it
+              {"draft_vocab", o.draft_vocab},
+              {"loss", o.loss},
+              {"lk_eta", o.lk_eta},
+              {"learning_rate", o.learning_rate},
+              {"min_lr_ratio", o.min_lr_ratio},
+              {"warmup_ratio", o.warmup_ratio},
+              {"weight_decay", o.weight_decay},
+              {"clip", o.clip},
+              {"beta1", o.beta1},
+              {"beta2", o.beta2},
+              {"epsilon", o.epsilon},
+              {"batch_tokens", o.batch_tokens},
+              {"accumulate", o.accumulate},
+              {"sequence_length", o.sequence_length},
+              {"max_steps", o.max_steps},
+              {"epochs", o.epochs},
+              {"time_limit_seconds", o.time_limit_seconds},
+              {"evaluate_every", o.evaluate_every},
+              {"evaluate_rows", o.evaluate_rows},
+              {"checkpoint_every", o.checkpoint_every},
+              {"temperature", o.temperature},
+              {"teacher_cache_mib", o.teacher_cache_mib},
+              {"contexts", o.contexts},
+              {"dtype", o.device.dtype},
+              {"seed", o.device.seed}};
+  // Runs of earlier versions and of other drafts have no such settings.
+  const DistillOptions usual;
+  if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
+    out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
+  if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
   return out;
 }
 
@@ -214,10 +218,10 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
   return out;
 }
 
-void publish_draft(const model::Decoder& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
+void publish_draft(const TrainedDraft& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
                    const Json& result) {
   replace_directory(fs::path(options.out) / "draft", [&](const fs::path& tmp) {
-    model::save_decoder(draft, tmp);
+    draft.write(tmp);
     for (const char* name : kTokenizerFiles) {
       const fs::path from = fs::path(options.target) / name;
       if (fs::exists(from)) write_file_atomic(tmp / name, read_file(from, size_t{256} << 20, ErrorKind::kModel));

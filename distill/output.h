@@ -50,7 +50,7 @@ Json result_json(const Outcome& outcome, const DistillOptions& options, const st
 
 // Publishes the weights in OUT/draft with byte-for-byte copies of the target's tokenizer files, and specdec.json unless
 // `target` is empty.
-void publish_draft(const model::Decoder& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
+void publish_draft(const TrainedDraft& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
                    const Json& result);
 
 }  // namespace specdec::distill

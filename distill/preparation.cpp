@@ -51,6 +51,9 @@ struct Work {
 
 Work work_of(const PreparationInput& in) {
   model::DecoderConfig draft = in.draft;
+  if (in.eagle)
+    return {flop_per_token(in.target->config),
+            2.0 * static_cast<double>(model::num_parameters(*in.eagle)) * static_cast<double>(in.options.ttt_steps)};
   if (in.spec.kind == "prune")
     draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
@@ -128,11 +131,11 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
                                   work.target, work.draft);
   Preparation out;
   stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
-  const double probe_row = in.target ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
+  const double probe_row = in.spec.kind == "prune" ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
   const LayerSearch search{rows_for(kLayerChoiceShare * flop, work.draft * probe_row, 1), stages.step()};
-  out.init =
-      init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature, search},
-                 in.target, in.train.rows);
+  out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature,
+                         search, in.options.draft_vocab, in.options.ttt_steps, in.options.ttt_decay},
+                        in.target, in.train.rows);
   out.verdict_rows = rows_for(kFirstEvaluationShare * flop, work.both() * mean_tokens(held_out.verdict), 1);
   out.selection_rows = in.options.evaluate_rows > 0
                            ? in.options.evaluate_rows
@@ -147,7 +150,7 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   shorten(held_out, out.selection_rows, out.verdict_rows);
   if (in.answer) {
     const HeldOutAnswers answers = in.answer(held_out);
-    put_answers(answers, in.context, "the target's answers", held_out);
+    put_answers(answers, in.limits, "the target's answers", held_out);
     out.answers = to_json(answers);
   }
   const double measured =
@@ -181,17 +184,17 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   if (!in.ranks->is_first()) {
     shorten(held_out, out.selection_rows, out.verdict_rows);
     if (!out.answers.is_null())
-      put_answers(answers_from_json(out.answers, in.draft.vocab_size, "rank 0's answers"), in.context,
+      put_answers(answers_from_json(out.answers, in.draft.vocab_size, "rank 0's answers"), in.limits,
                   "rank 0's answers", held_out);
   }
   stages.begin("measuring the start");
-  const EvaluationOptions options{
-      .temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks};
-  out.before = in.teacher ? evaluate(out.init.decoder, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
-                          : evaluate(out.init.decoder, nullptr, held_out.verdict, options);
+  const EvaluationOptions options{.temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks};
+  const TrainedDraft draft = out.init.draft();
+  out.before = in.teacher ? evaluate(draft, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
+                          : evaluate(draft, nullptr, held_out.verdict, options);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
-  // the reduction loses.
-  if (in.options.draft_vocab > 0) {
+  // the reduction loses. A head has its ids from the start.
+  if (in.options.draft_vocab > 0 && !in.eagle) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);
   }
@@ -201,7 +204,7 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
 Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock) {
   const GradientSource& source = input.source;
-  const model::DecoderConfig& config = source.draft->config;
+  const model::DecoderConfig& config = source.config();
   StepCost cost;
   const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
   if (measures) {
@@ -261,19 +264,10 @@ model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Dev
   return decoder;
 }
 
-void share_weights(model::Decoder& decoder, const Ranks& ranks) {
+void share_weights(const TrainedDraft& draft, const Ranks& ranks) {
   std::vector<at::Tensor> weights;
-  decoder.weights.visit(decoder.config, [&](const std::string&, at::Tensor& t) { weights.push_back(t); });
+  draft.visit([&](const std::string&, at::Tensor& t) { weights.push_back(t); });
   ranks.broadcast(weights);
-}
-
-std::vector<NamedTensor> trainable(model::Decoder& draft) {
-  std::vector<NamedTensor> out;
-  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
-    t.requires_grad_(true);
-    out.push_back({name, t});
-  });
-  return out;
 }
 
 }  // namespace specdec::distill

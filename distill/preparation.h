@@ -45,10 +45,11 @@ struct PreparationInput {
   const DraftSpec& spec;
   std::shared_ptr<const model::Decoder> target;  // null: not in this process
   const TeacherSource* teacher;                  // null: cross entropy alone
-  const model::DecoderConfig& draft;             // for prune, the target's
+  const model::DecoderConfig& draft;             // for prune, the target's; of a head, its layer's
   at::Device device;
   const PreparedRows& train;
-  int64_t context = 0;  // the longest row that both models take
+  RowLimits limits = {};                      // of held-out rows
+  const model::EagleConfig* eagle = nullptr;  // null unless the draft is a head
   // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
   std::function<HeldOutAnswers(const HeldOut&)> answer = {};
   const Ranks* ranks = &Ranks::alone();
@@ -73,9 +74,6 @@ void apply_settings(const Json& chosen, DistillOptions& options);
 
 // Returns rank 0's decoder on every rank; the others' argument is not used.
 model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device);
-void share_weights(model::Decoder& decoder, const Ranks& ranks);  // the same, if all have a decoder of that shape
-
-// Sets requires_grad on every parameter of the draft and returns them all.
-std::vector<NamedTensor> trainable(model::Decoder& draft);
+void share_weights(const TrainedDraft& draft, const Ranks& ranks);  // the same, if all have a draft of that shape
 
 }  // namespace specdec::distill

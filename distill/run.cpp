@@ -19,7 +19,6 @@
 #include "distill/preparation.h"
 #include "distill/run_directory.h"
 #include "distill/trainer.h"
-#include "engine/model/draft_vocab.h"
 #include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
@@ -40,13 +39,15 @@ struct Setup {
   DraftSpec spec;
   TeacherSpec from;
   bool ce = false;
-  std::shared_ptr<const model::Decoder> target;      // null: its layers are not needed
-  std::optional<model::DecoderConfig> target_config; // empty: cross entropy alone
-  std::unique_ptr<TeacherSource> teacher;            // null: cross entropy alone
-  std::optional<Fingerprint> target_id;              // empty if the target has no weights
+  bool eagle = false;                                 // the draft is an EAGLE-3 head
+  std::shared_ptr<const model::Decoder> target;       // null: its layers are not needed
+  std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
+  std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
+  std::optional<Fingerprint> target_id;               // empty if the target has no weights
   PreparedRows train;
   HeldOut held_out;
-  int64_t holdout_rows = 0, context = 0;  // context: the longest row that both models take
+  int64_t holdout_rows = 0;
+  RowLimits limits;                       // of held-out rows
   bool answers_anew = false;              // the target answers the held-out prompts
   Json given;                             // the options that --resume compares
   Json inputs, data_counts;
@@ -77,7 +78,24 @@ void load_target(Setup& s) {
   s.target = target;
 }
 
+// Returns the configuration of the head that will be trained.
+model::EagleConfig eagle_config(const Setup& s) {
+  if (!s.target)
+    throw Error(ErrorKind::kUsage, "--draft " + s.options.draft +
+                                       ": an EAGLE-3 head reads the target's hidden states, and " + s.options.target +
+                                       " has no weights");
+  if (s.spec.kind == "model") {
+    if (s.options.draft_vocab > 0)
+      throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of an existing EAGLE-3 head are fixed");
+    return model::load_eagle_config(s.spec.argument, s.target->config);
+  }
+  model::EagleConfig config = model::eagle_config_for(s.target->config);
+  if (s.options.draft_vocab > 0) config.draft_vocab_size = s.options.draft_vocab;
+  return config;
+}
+
 model::DecoderConfig draft_config(const Setup& s) {
+  if (s.eagle) return eagle_config(s).layer;
   if (s.spec.kind == "prune") {
     if (!s.target)
       throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + " takes layers of the target, and " +
@@ -97,6 +115,13 @@ void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::s
       if (t < 0 || t >= vocab)
         throw Error(ErrorKind::kData, where + ": row " + row.id + ": token id " + std::to_string(t) +
                                           " is outside the vocabulary of " + std::to_string(vocab));
+}
+
+// A head pairs the hidden state of a token with the next token and predicts the one after, so it never predicts the
+// second token of a row.
+void forget_second_tokens(std::vector<TokenRow>& rows) {
+  for (TokenRow& row : rows)
+    if (row.loss_mask.size() > 1) row.loss_mask[1] = 0;
 }
 
 // Opens the teacher, and leaves out the rows that it does not answer. Returns how many there were, or null if the
@@ -134,6 +159,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
                                        std::to_string(draft.vocab_size) + " tokens");
   check_tokens(train, draft.vocab_size, o.data);
   check_tokens(holdout, draft.vocab_size, o.data);
+  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
   int64_t longest = 2, context = draft.max_position;
   for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   if (s.target_config) context = std::min(context, s.target_config->max_position);
@@ -143,7 +169,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
-  s.context = context;
+  s.limits = {.longest = context, .first_learnt = s.eagle ? 2 : 1};
   const Json unanswered = open_teacher(s, held_out, stages);
   s.answers_anew =
       s.target && s.from.kind == TeacherSpec::Kind::kTarget && o.contexts == "target" &&
@@ -213,7 +239,7 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
                                                .sequences = 0,
                                                .tokens_per_sequence = 0,
                                                .device = s.device});
-  const int64_t parameters = model::num_parameters(draft);
+  const int64_t parameters = s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft);
   plan.target_bytes = 0;  // already loaded
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   plan.draft_bytes = parameters * (element + (element < 4 ? 16 : 12));
@@ -221,7 +247,7 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   plan.workspace_bytes += activation_bytes(draft, batch, element) +
                           2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
-  if (s.target && !s.ce)
+  if (s.target && !s.ce && !s.eagle)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
@@ -248,14 +274,8 @@ TrainerOptions trainer_options(const Setup& s) {
   return t;
 }
 
-GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teacher* teacher) {
-  const std::vector<int32_t>& kept = draft.config.draft_vocab;
-  return {&draft, teacher, trainer_options(s).loss,
-          kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
-}
-
 // Restores the best measured checkpoint that is still intact, and returns its step.
-int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, model::Decoder& draft) {
+int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, const TrainedDraft& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
       CheckpointStore::restore(*checkpoint, draft, nullptr);
@@ -292,7 +312,7 @@ DistillResult no_data(const Setup& s, const std::string& started) {
 
 // The state that training starts from; a resumed run takes it from its checkpoint.
 struct Start {
-  model::Decoder draft;
+  DraftInit init;
   std::optional<Checkpoint> checkpoint;
   // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
   // "verdict_rows", "evaluations"}
@@ -311,16 +331,19 @@ HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, Stages& s
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   const model::DecoderConfig draft = draft_config(s);
-  PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train, s.context, {}, s.ranks};
+  const model::EagleConfig eagle = s.eagle ? eagle_config(s) : model::EagleConfig();
+  PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train};
+  input.limits = s.limits;
+  input.eagle = s.eagle ? &eagle : nullptr;
+  input.ranks = s.ranks;
   if (s.answers_anew) input.answer = [&](const HeldOut& held_out) { return answer_prompts(s, held_out, stages); };
   Preparation prepared = prepare(input, s.held_out, stages, clock);
-  return {std::move(prepared.init.decoder),
-          std::nullopt,
-          {{"before", to_json(prepared.before)},
-           {"search", prepared.init.search},
-           {"selection_rows", prepared.selection_rows},
-           {"verdict_rows", prepared.verdict_rows},
-           {"evaluations", prepared.evaluations}}};
+  Json kept = {{"before", to_json(prepared.before)},
+               {"search", prepared.init.search},
+               {"selection_rows", prepared.selection_rows},
+               {"verdict_rows", prepared.verdict_rows},
+               {"evaluations", prepared.evaluations}};
+  return {std::move(prepared.init), std::nullopt, std::move(kept)};
 }
 
 // Rank 0 gives the checkpoint, the others an empty one.
@@ -336,22 +359,36 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
           json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
   if (s.answers_anew) {
-    const fs::path file = fs::path(s.options.out) / kContextsFile;
+    const std::string file = (fs::path(s.options.out) / kContextsFile).string();
     const std::string text = s.ranks->broadcast(s.ranks->is_first() ? read_json(file).dump() : "");
-    const int64_t vocab = s.target->config.vocab_size;
-    put_answers(answers_from_json(parse_json(text, file.string()), vocab, file.string()), s.context,
-                file.string(), s.held_out);
+    put_answers(answers_from_json(parse_json(text, file), s.target->config.vocab_size, file), s.limits, file,
+                s.held_out);
   }
-  model::Decoder draft;
+  if (s.eagle) {
+    const DraftSpec saved{"model", checkpoint.directory.string()};
+    const std::string dtype =
+        model::dtype_flag(model::load_eagle_config(checkpoint.directory, s.target->config).layer.dtype);
+    return {init_draft({.spec = saved,
+                        .dtype = dtype,
+                        .device = s.device,
+                        .ttt_steps = s.options.ttt_steps,
+                        .ttt_decay = s.options.ttt_decay},
+                       s.target, {}),
+            checkpoint, kept};
+  }
+  DraftInit init;
   if (s.ranks->is_first())
-    draft = model::load_decoder(checkpoint.directory, s.device, model::load_decoder_config(checkpoint.directory).dtype);
-  return {share_decoder(std::move(draft), *s.ranks, s.device), checkpoint, kept};
+    init.decoder =
+        model::load_decoder(checkpoint.directory, s.device, model::load_decoder_config(checkpoint.directory).dtype);
+  init.decoder = share_decoder(std::move(init.decoder), *s.ranks, s.device);
+  return {std::move(init), checkpoint, kept};
 }
 
 // Sets the options that were left open: those of the run that is resumed, or what rank 0 chooses.
 void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Clock& clock) {
   if (!start.kept.contains("chosen")) {
-    const StepInput input{gradient_source(s, start.draft, teacher), trainable(start.draft), s.train.rows,
+    const TrainedDraft draft = start.init.draft();
+    const StepInput input{draft.source(teacher, trainer_options(s).loss), draft.trainable(), s.train.rows,
                           s.ranks->count()};
     const Json chosen = s.ranks->is_first()
                             ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)
@@ -366,21 +403,22 @@ TrainingSummary train(Setup& s, Start& start, Stages& stages, const ProgressFn& 
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
-  if (!s.ce) teacher = s.teacher->teach(s.train.rows, cache);
+  // A head's step takes the target's logits from the pass that gives the hidden states.
+  if (!s.ce) teacher = s.teacher->teach(s.train.rows, s.eagle ? 0 : cache);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
   settle(s, start, teacher.get(), stages, clock);
   TrainerOptions options = trainer_options(s);
   options.extra = start.kept;
   options.evaluations = start.kept.value("evaluations", kMostEvaluations);
-  Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks}, start.draft,
-                  clock, progress);
+  Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks},
+                  start.init.draft(), clock, progress);
   if (start.checkpoint) trainer.resume(*start.checkpoint);
   stages.begin(start.checkpoint ? "going on" : "measuring and saving the start");
   return trainer.run();
 }
 
 // Judges the draft on the figures that all ranks measured, and publishes it. Rank 0 does this.
-DistillResult finish(const Setup& s, const model::Decoder& draft, Outcome& outcome, double begin, const Clock& clock) {
+DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome, double begin, const Clock& clock) {
   const fs::path out = s.options.out;
   outcome.by_acceptance = s.teacher != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
@@ -389,10 +427,10 @@ DistillResult finish(const Setup& s, const model::Decoder& draft, Outcome& outco
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
-  if (!draft.config.draft_vocab.empty())
-    outcome.vocabulary = {{"tokens", draft.config.draft_vocab.size()},
-                          {"train", vocab_coverage(s.train.rows, draft.config.draft_vocab)},
-                          {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
+  if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
+    outcome.vocabulary = {{"tokens", ids.size()},
+                          {"train", vocab_coverage(s.train.rows, ids)},
+                          {"holdout", vocab_coverage(s.held_out.verdict, ids)}};
   outcome.seconds = clock.seconds() - begin;
   publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
@@ -414,17 +452,18 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.search = start.kept.at("search");
   outcome.started = started;
   outcome.training = train(s, start, stages, progress, clock);
+  const TrainedDraft draft = start.init.draft();
   outcome.chosen = start.kept["chosen"];
-  if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, start.draft);
-  share_weights(start.draft, ranks);
+  if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
+  share_weights(draft, ranks);
   stages.begin("judging");
   const EvaluationOptions measured{
       .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks};
   outcome.after = s.teacher
-                      ? evaluate(start.draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
-                      : evaluate(start.draft, nullptr, s.held_out.verdict, measured);
+                      ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
+                      : evaluate(draft, nullptr, s.held_out.verdict, measured);
   DistillResult result;
-  if (ranks.is_first()) result = finish(s, start.draft, outcome, begin, clock);
+  if (ranks.is_first()) result = finish(s, draft, outcome, begin, clock);
   result.exit_code = std::stoi(ranks.broadcast(std::to_string(result.exit_code)));
   return result;
 }
@@ -456,6 +495,13 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   s.ranks = &ranks;
   s.spec = parse_draft_spec(options.draft);
   s.from = parse_teacher(options.teacher);
+  s.eagle = is_eagle(s.spec);
+  if (s.eagle && s.from.kind != TeacherSpec::Kind::kTarget)
+    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
+                                       ": an EAGLE-3 head is trained from the target itself: leave --teacher out");
+  if (s.eagle && ranks.count() > 1)
+    throw Error(ErrorKind::kUsage, "--draft " + options.draft + ": an EAGLE-3 head is trained by one process, and " +
+                                       std::to_string(ranks.count()) + " were started");
   s.ce = !parse_loss(options.loss).needs_target();
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;

@@ -8,9 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "distill/preparation.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/forward.h"
 
 namespace specdec::distill {
 
@@ -32,7 +29,7 @@ FaultPolicy::Action FaultPolicy::observe(bool finite) {
   return ++rollbacks_ > kMaxRollbacks ? Action::kStop : Action::kRollBack;
 }
 
-Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, const TrainedDraft& draft, const Clock& clock,
                  ProgressFn progress)
     : options_(options),
       data_(data),
@@ -40,12 +37,11 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       clock_(clock),
       progress_(std::move(progress)),
       ranks_(*data.ranks),
-      parameters_(trainable(draft)),
+      parameters_(draft.trainable()),
       optimizer_(parameters_, options.adamw),
       sums_(parameters_),
       batcher_(*data.train, options.batch_tokens, options.seed) {
   if (ranks_.is_first()) store_.emplace(options.run_directory / "checkpoints");
-  if (!draft.config.draft_vocab.empty()) kept_ = model::draft_vocab_index(draft.config.draft_vocab, at::kCPU);
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
     throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
 }
@@ -145,7 +141,9 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   try {
     LossOptions loss = options_.loss;
     loss.acceptance = acceptance_;
-    f = compute_gradients({&draft_, data_.teacher, loss, kept_, share.learnt}, share.batches, sums_, stopped);
+    GradientSource source = draft_.source(data_.teacher, loss);
+    source.learnt = share.learnt;
+    f = compute_gradients(source, share.batches, sums_, stopped);
   } catch (const GivenUp&) {
     out.given_up = true;
   }

@@ -22,6 +22,7 @@
 #include "distill/ranks.h"
 #include "distill/schedule.h"
 #include "distill/teacher.h"
+#include "distill/trained_draft.h"
 
 namespace specdec::distill {
 
@@ -73,8 +74,8 @@ struct TrainingSummary {
 
 class Trainer {
  public:
-  // `draft`'s weights are trained in place.
-  Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+  // The draft's weights are trained in place.
+  Trainer(const TrainerOptions& options, const TrainerData& data, const TrainedDraft& draft, const Clock& clock,
           ProgressFn progress);
 
   // All ranks give the state of the checkpoint; only rank 0 reads its files.
@@ -110,13 +111,12 @@ class Trainer {
 
   TrainerOptions options_;
   TrainerData data_;
-  model::Decoder& draft_;
+  TrainedDraft draft_;
   const Clock& clock_;
   ProgressFn progress_;
   const Ranks& ranks_;
   std::optional<CheckpointStore> store_;  // of rank 0
   std::vector<NamedTensor> parameters_;
-  at::Tensor kept_;  // LossInput::kept
   AdamW optimizer_;
   GradientSums sums_;
   Batcher batcher_;

@@ -104,6 +104,14 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return result;
 }
 
+at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
+                              double scale) {
+  if (own.empty()) return attention(q, causal.k, causal.v, {}, {.scale = scale});
+  if (!reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat)
+    return cpu::diagonal_attention(q, causal, own, scale);
+  return ref::diagonal_attention(q, causal, own, scale);
+}
+
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   const Variant variant = choose({&gate, &up});
   if (variant == Variant::kRef) return ref::silu_mul(gate, up, out);

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace specdec::kernels {
 
@@ -47,6 +48,15 @@ struct AttentionOptions {
 };
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed = {},
                      const AttentionOptions& options = {}, const at::Tensor& out = {});
+
+// Attention of the training-time test of an EAGLE-3 head, where rows take part that continue the text of position s by
+// drafted tokens: query s sees keys 0 .. s of `causal` (k, v [B, G, S, D]) and key s of each pair in `own` (k, v
+// [B, S, G, D]). One softmax covers all of them. q [B, S, H, D] -> [B, S, H, D].
+struct KeysValues {
+  at::Tensor k, v;
+};
+at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
+                              double scale = 0);
 
 // Returns silu(gate) · up (SwiGLU).
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out = {});

@@ -85,6 +85,25 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return finish(at::matmul(scores.softmax(-1).to(v.scalar_type()), repeat_heads(v, times)).transpose(1, 2), out);
 }
 
+at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
+                              double scale) {
+  const int64_t length = q.size(1), times = q.size(2) / causal.k.size(1);
+  const double factor = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
+  const at::Tensor queries = q.transpose(1, 2);  // [B, H, S, D]
+  const auto at_own = [&](const at::Tensor& x) { return repeat_heads(x.transpose(1, 2), times); };
+  const at::Tensor later = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
+  std::vector<at::Tensor> scores = {
+      (at::matmul(queries, repeat_heads(causal.k, times).transpose(2, 3)).to(at::kFloat) * factor)
+          .masked_fill(later, -std::numeric_limits<float>::infinity())};
+  for (const KeysValues& pair : own)
+    scores.push_back((queries * at_own(pair.k)).to(at::kFloat).sum(-1, /*keepdim=*/true) * factor);
+  const at::Tensor p = at::cat(scores, -1).softmax(-1).to(causal.v.scalar_type());
+  at::Tensor sum = at::matmul(p.narrow(-1, 0, length), repeat_heads(causal.v, times));
+  for (size_t i = 0; i < own.size(); ++i)
+    sum = sum + p.narrow(-1, length + static_cast<int64_t>(i), 1) * at_own(own[i].v);
+  return sum.transpose(1, 2);
+}
+
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   return finish(at::silu(gate) * up, out);
 }

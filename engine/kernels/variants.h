@@ -15,6 +15,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
                      const AttentionOptions& options, const at::Tensor& out);
+at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
+                              double scale);
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out);
@@ -22,7 +24,7 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 }  // namespace ref
 
 // CPU variants for fp32 and bf16. Arithmetic is fp32, and results are rounded once at the end. They do not compute
-// gradients, except sequence_attention().
+// gradients, except sequence_attention() and diagonal_attention().
 namespace cpu {
 // Maximum number of rows of linear() and attention(); with more rows ATen's blocked products are faster.
 inline constexpr int64_t kMaxRows = 16;
@@ -36,6 +38,9 @@ void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tenso
 // Computes causal attention with as many queries as keys, in fp32, without window or soft cap; scale = 0 means 1 /
 // sqrt(D). Differentiable.
 at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
+// The same, with the keys of diagonal_attention(); `own` is not empty.
+at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
+                              double scale);
 }  // namespace cpu
 
 // CUDA variants for fp32, bf16 and fp16, on the current stream. They compute in fp32 and have no gradients. rms_norm()

@@ -159,15 +159,6 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   return {upload(ids), upload(positions), upload(logit_rows)};
 }
 
-// Returns the mask [1, T, L] of a part: each token sees all keys cached before this pass, and the keys of this pass
-// that the tree mask allows. Undefined without a tree mask.
-at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
-  if (!part.tree_mask.defined()) return {};
-  const auto count = static_cast<int64_t>(part.tokens.size());
-  const at::Tensor before = at::ones({count, part.cache->length()}, at::TensorOptions(device).dtype(at::kBool));
-  return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
-}
-
 // Returns the rotations of all tokens of the pass, each part under the rope scaling of its cache.
 PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
                                const at::Tensor& positions) {
@@ -215,6 +206,13 @@ at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> 
 }
 
 }  // namespace
+
+at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
+  if (!part.tree_mask.defined()) return {};
+  const auto count = static_cast<int64_t>(part.tokens.size());
+  const at::Tensor before = at::ones({count, part.cache->length()}, at::TensorOptions(device).dtype(at::kBool));
+  return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
+}
 
 at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden) {
   return ops::rms_norm(hidden, decoder.weights.norm, norm_options(decoder.config));

@@ -54,6 +54,9 @@ struct SequencePart {
   at::Tensor tree_mask = {};
   std::vector<int64_t> positions = {};
 };
+// Returns the mask [1, T, L] of a part: each token sees all keys cached before this pass, and the keys of this pass
+// that the tree mask allows. Undefined without a tree mask.
+at::Tensor allowed_keys(const SequencePart& part, at::Device device);
 // Runs the pass, commits its tokens to the caches and returns fp32 logits [Σ num_logits, V] on the decoder's device, in
 // the order of the parts, with −inf outside config.draft_vocab. Never computes gradients. On a CPU, fp32, bf16 and int8
 // use engine/kernels/cpu. A row's logits are then bit-identical, whatever other rows, parts and threads take part in

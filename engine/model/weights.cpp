@@ -1,24 +1,19 @@
 #include "engine/model/weights.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <numbers>
 #include <set>
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/philox.h"
 #include "base/progress.h"
 #include "base/safetensors.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
-#include "engine/kernels/team.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/quantised.h"
+#include "engine/model/stored_tensor.h"
 #include "engine/model/tensor_block.h"
 
 namespace specdec::model {
@@ -29,53 +24,6 @@ namespace {
 // matrix.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
-}
-
-constexpr std::pair<const char*, at::ScalarType> kStoredDtypes[] = {
-    {"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}};
-
-template <class Bits>
-bool no_exponent_full(const at::Tensor& tensor, Bits exponent) {
-  const auto* bits = static_cast<const Bits*>(tensor.const_data_ptr());
-  bool finite = true;
-  for (int64_t i = 0; i < tensor.numel(); ++i) finite &= (bits[i] & exponent) != exponent;
-  return finite;
-}
-bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all exponent bits set
-  if (tensor.scalar_type() == at::kFloat) return no_exponent_full<uint32_t>(tensor, 0x7f800000u);
-  return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
-}
-
-// Converts a tensor to the decoder's dtype. `what` names the tensor in messages. Throws Error(kModel) if a value is not
-// finite or does not fit.
-at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what) {
-  if (!all_finite(tensor)) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
-  at::Tensor out = tensor.to(dtype);
-  if (!all_finite(out))
-    throw Error(ErrorKind::kModel, what + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
-  return out;
-}
-
-at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape,
-                       at::ScalarType dtype) {
-  if (!files.contains(name)) throw Error(ErrorKind::kModel, "tensor " + name + " is missing");
-  const TensorEntry& entry = files.entry(name);
-  const std::string where = files.shard_of(name).file().path().string() + ": tensor " + name;
-  if (at::IntArrayRef(entry.shape) != shape)
-    throw Error(ErrorKind::kModel, where + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
-                                       ", config.json asks for " + c10::str(shape));
-  for (const auto& [stored, type] : kStoredDtypes) {
-    if (entry.dtype != stored) continue;
-    at::Tensor tensor = at::empty(shape, type);
-    files.read(name, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-    return converted(tensor, dtype, where);
-  }
-  const bool eight_bits = entry.dtype.starts_with("F8");
-  throw Error(
-      ErrorKind::kModel,
-      where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16" +
-          (eight_bits ? "; F8_E4M3 with a quantization_config of quant_method fp8 or compressed-tensors in config.json"
-                      : ""));
 }
 
 // Sets every parameter to make(parameter), converted to its dtype and moved to the device. On the CPU all parameters
@@ -271,18 +219,7 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device de
   uint32_t stream = 0;
   fill(decoder, device, dtype, [&](const Parameter& p) {
     at::Tensor tensor = at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config.norm_offset : 0.0, at::kFloat);
-    if (p.shape.size() == 2) {
-      float* data = tensor.data_ptr<float>();
-      const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + tensor.numel() / 16384);
-      kernels::run_team(static_cast<int>(threads), [&](const kernels::Member& member) {
-        const auto [begin, end] = member.part(tensor.numel());
-        for (int64_t n = begin; n < end; ++n) {  // Box and Muller 1958; uses one value of each pair
-          const auto index = 2 * static_cast<uint64_t>(n);
-          const double u = philox_uniform(seed, stream, index), angle = philox_uniform(seed, stream, index + 1);
-          data[n] = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * angle));
-        }
-      });
-    }
+    if (p.shape.size() == 2) tensor = normal_tensor(p.shape, 0.02, seed, stream);
     ++stream;
     return tensor;
   });
@@ -303,12 +240,7 @@ void save_decoder(const Decoder& decoder, const std::filesystem::path& directory
     if (p.row + p.shape[0] < p.stored_rows) continue;
     kept.push_back(parts.size() == 1 ? parts.front() : at::cat(parts, 0));
     parts.clear();
-    std::string stored;
-    for (const auto& [file_name, type] : kStoredDtypes) stored = type == config.dtype ? file_name : stored;
-    tensors.push_back({p.stored,
-                       stored,
-                       kept.back().sizes().vec(),
-                       {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
+    tensors.push_back(to_write(p.stored, kept.back()));
   }
   write_safetensors(directory / "model.safetensors", tensors);
   write_file_atomic(directory / "config.json", to_json(config).dump(2) + "\n");

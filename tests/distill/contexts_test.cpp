@@ -25,7 +25,7 @@ TEST(Contexts, AreTheTargetsOwnText) {
   const auto target = toy_target();
   const HeldOut before = toy_held_out();
   HeldOut after = before;
-  put_answers(answer_held_out(target, before, {.temperature = 1, .seed = 3}), 48, "file", after);
+  put_answers(answer_held_out(target, before, {.temperature = 1, .seed = 3}), {48}, "file", after);
   ASSERT_EQ(after.verdict.size(), before.verdict.size());
   EXPECT_EQ(after.verdict_conversations, 24);
   EXPECT_EQ(after.selection_conversations, 6);
@@ -60,7 +60,7 @@ TEST(Contexts, PromptsWithoutRoomAreDropped) {
   full.tokens.resize(48, 3);
   full.loss_mask.resize(48, 1);
   full.prompt_tokens = 48;
-  put_answers(answer_held_out(target, rows, {}), 48, "file", rows);
+  put_answers(answer_held_out(target, rows, {}), {48}, "file", rows);
   EXPECT_EQ(rows.verdict.size(), 23u);
   EXPECT_EQ(rows.verdict_conversations, 23);
 }
@@ -78,7 +78,7 @@ TEST(Contexts, AreReadAsTheyWereWritten) {
   HeldOut fewer = rows;
   fewer.verdict.pop_back();
   expect_error(ErrorKind::kData, {"contexts.json", "expected 6 and 23", "another --out"},
-               [&] { put_answers(answers, 48, "contexts.json", fewer); });
+               [&] { put_answers(answers, {48}, "contexts.json", fewer); });
 }
 
 }  // namespace

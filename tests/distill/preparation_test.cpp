@@ -69,7 +69,7 @@ TEST(Preparation, WhatIsGivenStaysAndTheRestFollows) {
   const ManualClock clock(0, 0.01);  // each reading of the clock adds 10 ms, so each half of a step takes 10 ms
   Stages stages({});
   const GradientSource source{&draft, &teacher, {}, {}};
-  const auto parameters = trainable(draft);
+  const auto parameters = TrainedDraft(draft).trainable();
   const auto chosen = [&](DistillOptions o) {
     o.draft = "prune:2";
     const Json json = choose_settings(o, run_limits(o, 1000), {source, parameters, rows}, stages, clock);

@@ -39,7 +39,7 @@ struct Project {
   // The rows that gave the verdict: the target's answers to the prompts of one half.
   std::vector<TokenRow> judged_rows() const {
     HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-    put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), 48, "file", h);
+    put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), {48}, "file", h);
     return h.verdict;
   }
 };

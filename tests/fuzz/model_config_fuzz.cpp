@@ -1,10 +1,11 @@
-// Fuzzes a model's config.json. An accepted configuration has a shape that the loader can plan for, and is written and
-// read again to the same value.
+// Fuzzes the config.json of a model or of an EAGLE-3 head. An accepted configuration has a shape that the loader can
+// plan for, and is written and read again to the same value.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
 #include "engine/model/config.h"
+#include "engine/model/eagle_config.h"
 
 namespace {
 
@@ -36,13 +37,32 @@ void check(const DecoderConfig& c) {
   require(to_json(parse_decoder_config(written, "again")) == written);
 }
 
+// Reads a head for a target of eight layers that is as wide as the head itself.
+void check_eagle(const Json& json) {
+  const Json& layer = json.contains("transformer_layer_config") ? json["transformer_layer_config"] : json;
+  DecoderConfig target;
+  target.num_layers = 8;
+  target.vocab_size = json_int(layer, "vocab_size", {1, 1 << 24}, "fuzz", ErrorKind::kModel);
+  target.hidden_size = json_int(layer, "hidden_size", {1, 1 << 16}, "fuzz", ErrorKind::kModel);
+  const EagleConfig c = parse_eagle_config(json, target, "fuzz");
+  check(c.layer);
+  require(c.layer.num_layers == 1 && c.draft_vocab_size >= 1 && c.draft_vocab_size <= c.layer.vocab_size);
+  require(!c.taps.empty() && c.taps.front() >= 0 && c.taps.back() <= 8);
+  const Json written = to_json(c);
+  require(to_json(parse_eagle_config(written, target, "again")) == written);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DecoderConfig config;
   try {
-    config = parse_decoder_config(parse_json({reinterpret_cast<const char*>(data), size}, "fuzz", ErrorKind::kModel),
-                                  "fuzz");
+    const Json json = parse_json({reinterpret_cast<const char*>(data), size}, "fuzz", ErrorKind::kModel);
+    if (is_eagle_config(json)) {
+      check_eagle(json);
+      return 0;
+    }
+    config = parse_decoder_config(json, "fuzz");
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kModel);
     return 0;

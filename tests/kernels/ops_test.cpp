@@ -92,6 +92,51 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
+// One softmax over the causal keys and the keys of each query's own position. The reference is compared with attention
+// over all keys under a mask, and the kernel with the reference, with their gradients.
+TEST(DiagonalAttention, ValuesAndGradients) {
+  const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(true); };
+  for (const int64_t length : {1, 5, 40}) {
+    for (const int64_t groups : {1, 2, 4}) {
+      for (const int64_t steps : {0, 1, 3}) {
+        const int64_t d = 12;
+        const at::Tensor q = random({2, length, 4, d}, at::kFloat), up = random({2, length, 4, d}, at::kFloat, 4);
+        std::vector<at::Tensor> sources;
+        for (int64_t i = 0; i < 2 * (steps + 1); ++i)
+          sources.push_back(3 * random({2, length, groups, d}, at::kFloat, static_cast<uint64_t>(10 + i)));
+        std::vector<std::vector<at::Tensor>> results;
+        for (int variant = 0; variant < 3; ++variant) {
+          std::vector<at::Tensor> leaves = {leaf(q)};
+          for (const at::Tensor& x : sources) leaves.push_back(leaf(x));
+          const KeysValues causal{leaves[1].transpose(1, 2), leaves[2].transpose(1, 2)};
+          std::vector<KeysValues> own;
+          for (size_t i = 3; i < leaves.size(); i += 2) own.push_back({leaves[i], leaves[i + 1]});
+          at::Tensor out;
+          if (variant == 2) {
+            at::Tensor allowed = at::ones({length, length}, at::kBool).tril();
+            std::vector<at::Tensor> k = {causal.k}, v = {causal.v}, masks = {allowed};
+            for (const KeysValues& pair : own) {
+              k.push_back(pair.k.transpose(1, 2)), v.push_back(pair.v.transpose(1, 2));
+              masks.push_back(at::eye(length, at::kBool));
+            }
+            out = ref::attention(leaves[0], at::cat(k, 2), at::cat(v, 2), at::cat(masks, 1).unsqueeze(0), {}, {});
+          } else {
+            out = variant == 0 ? diagonal_attention(leaves[0], causal, own)
+                               : ref::diagonal_attention(leaves[0], causal, own, 0);
+          }
+          (out * up).sum().backward();
+          std::vector<at::Tensor>& found = results.emplace_back(1, out.detach());
+          for (const at::Tensor& x : leaves) found.push_back(x.grad());
+        }
+        for (size_t i = 0; i < results[2].size(); ++i) {
+          expect_close(results[0][i], results[2][i]);
+          expect_close(results[1][i], results[2][i]);
+        }
+      }
+    }
+  }
+}
+
 // Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
 // as training passes them (transposed) and contiguous. One thread and two give the same bits.
 TEST(SequenceAttention, ValuesAndGradients) {

@@ -1,0 +1,48 @@
+// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). In step
+// 0, row t pairs the target's hidden states at position t with token t + 1 and predicts token t + 2. In step i, it
+// pairs the head's own hidden state of step i − 1 with token t + 1 + i and predicts token t + 2 + i: the tokens are the
+// text's, the hidden states are the head's, as when it drafts.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "distill/batcher.h"
+#include "distill/losses.h"
+#include "distill/teacher.h"
+#include "engine/model/eagle_head.h"
+
+namespace specdec::distill {
+
+// A head under training, and the frozen target that it reads.
+struct EagleDraft {
+  model::EagleHead head;  // its parameters require gradients
+  std::shared_ptr<const model::Decoder> target;
+  int64_t ttt_steps = 5;
+  double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
+};
+
+// Of each step: the mean loss without its weight, the mean overlap, and the number of rows.
+struct EagleStepFigures {
+  double loss = 0, acceptance = 0;
+  int64_t rows = 0;
+};
+struct EagleFigures {
+  std::vector<EagleStepFigures> steps;
+  bool finite = true;
+};
+
+// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to those of the head's parameters. The sum is
+// not divided by the sum of the weights, and each step's mean is over its own rows, as in the speculators package. A
+// row counts if the token that it predicts is learnt. The rows of a step are those of all batches together.
+EagleFigures add_eagle_gradients(const EagleDraft& draft, const LossOptions& loss, const std::vector<Batch>& batches,
+                                 const std::function<void()>& between = {});
+
+// Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
+// label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.
+RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch);
+
+}  // namespace specdec::distill

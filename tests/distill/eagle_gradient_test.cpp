@@ -1,0 +1,94 @@
+// Trains toy heads: what a step sees, how acceptance is measured, and that one sample can be learnt by heart.
+#include "distill/eagle_gradient.h"
+
+#include <gtest/gtest.h>
+
+#include "distill/evaluate.h"
+#include "distill/optimizer.h"
+#include "distill/trained_draft.h"
+#include "engine/model/draft_vocab.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+EagleDraft toy_eagle(std::vector<int32_t> ids = {}) {
+  const auto target = std::make_shared<const model::Decoder>(toy_decoder(8, 1, 6));
+  return {model::new_eagle_head(*target, std::move(ids), 3, at::kFloat), target, 5, 0.8};
+}
+
+// A head predicts from the third token on.
+std::vector<TokenRow> eagle_rows(size_t count, uint64_t seed, uint64_t low = 6, uint64_t high = 20) {
+  std::vector<TokenRow> rows = toy_rows(count, seed, low, high);
+  for (TokenRow& row : rows) row.loss_mask[1] = 0;
+  return rows;
+}
+
+TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
+  EagleDraft draft = toy_eagle();
+  const std::vector<TokenRow> rows = eagle_rows(1, 4, 16, 16);
+  const std::vector<Batch> batches = {make_batch(rows, {0})};
+  const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
+  AdamW optimizer(parameters, {.clip = 1});
+  EagleFigures figures;
+  for (int step = 0; step < 400; ++step) {
+    optimizer.zero_grad();
+    figures = add_eagle_gradients(draft, {parse_loss("kl"), 3, 1}, batches);
+    optimizer.step(step < 300 ? 1e-2 : 2e-3, optimizer.grad_norm());
+  }
+  ASSERT_EQ(figures.steps.size(), 5u);
+  for (size_t i = 0; i < figures.steps.size(); ++i) {
+    EXPECT_EQ(figures.steps[i].rows, 14 - static_cast<int64_t>(i)) << i;
+    EXPECT_GT(figures.steps[i].acceptance, 0.97) << i;
+  }
+}
+
+// Training and measurement see the same overlap at the first position, with all ids and with a few. With a few, the
+// target's probability of the other ids is lost.
+TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
+  for (const bool reduced : {false, true}) {
+    EagleDraft draft = toy_eagle(reduced ? std::vector<int32_t>{1, 2, 3, 5, 8, 13, 21} : std::vector<int32_t>());
+    TrainedDraft(draft).trainable();
+    const std::vector<TokenRow> rows = eagle_rows(3, 9, 12, 12);
+    const EagleFigures figures =
+        add_eagle_gradients(draft, {parse_loss("tv"), 3, 0.7}, {make_batch(rows, {0, 1}), make_batch(rows, {2})});
+    const Evaluation measured =
+        evaluate(TrainedDraft(draft), draft.target.get(), rows, {.temperature = 0.7, .batch_tokens = 24});
+    EXPECT_NEAR(figures.steps[0].acceptance, measured.acceptance_tokens, 1e-6);
+    EXPECT_NEAR(figures.steps[0].loss, 1 - measured.acceptance_tokens, 1e-6);
+    if (!reduced) continue;
+    Teacher teacher(draft.target, rows, 0);
+    const Batch batch = make_batch(rows, {0, 1, 2});
+    const at::Tensor p = at::softmax(teacher.rows(batch)(0, batch.rows.numel()) / 0.7, -1);
+    const at::Tensor ids = model::draft_vocab_index(draft.head.config.layer.draft_vocab, at::kCPU);
+    EXPECT_LT(measured.acceptance_tokens, p.index_select(1, ids).sum(-1).mean().item<double>() + 1e-6);
+  }
+}
+
+// A token changes nothing that is predicted before it.
+TEST(EagleGradient, RowsDoNotSeeTheTokenThatTheyPredict) {
+  EagleDraft draft = toy_eagle();
+  std::vector<TokenRow> rows = eagle_rows(1, 9, 12, 12);
+  const auto logits = [&] {
+    const Batch batch = make_batch(rows, {0});
+    return eagle_row_logits(draft, batch)(0, batch.rows.numel());
+  };
+  const at::Tensor before = logits();
+  rows[0].tokens[7] = (rows[0].tokens[7] + 1) % 24;
+  const at::Tensor after = logits();
+  ASSERT_EQ(before.size(0), 10);  // predicts tokens 2 to 11
+  for (int64_t row = 0; row < 10; ++row)
+    EXPECT_EQ(at::allclose(before[row], after[row], 1e-5, 1e-6), row + 2 <= 7) << row;
+}
+
+TEST(EagleGradient, TheSecondTokenCannotBePredicted) {
+  const EagleDraft draft = toy_eagle();
+  std::vector<TokenRow> rows = eagle_rows(1, 9);
+  rows[0].loss_mask[1] = 1;
+  expect_error(ErrorKind::kInternal, {"second token"}, [&] { eagle_row_logits(draft, make_batch(rows, {0})); });
+}
+
+}  // namespace
+}  // namespace specdec::distill
