@@ -59,7 +59,7 @@ TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
     EXPECT_NEAR(figures.steps[0].acceptance, measured.acceptance_tokens, 1e-6);
     EXPECT_NEAR(figures.steps[0].loss, 1 - measured.acceptance_tokens, 1e-6);
     if (!reduced) continue;
-    Teacher teacher(draft.target, rows, 0);
+    ModelTeacher teacher(draft.target, rows, 0);
     const Batch batch = make_batch(rows, {0, 1, 2});
     const at::Tensor p = at::softmax(teacher.rows(batch)(0, batch.rows.numel()) / 0.7, -1);
     const at::Tensor ids = model::draft_vocab_index(draft.head.config.layer.draft_vocab, at::kCPU);

@@ -47,7 +47,7 @@ struct Training {
                       const ProgressFn& progress = {}) {
     TrainerOptions own = options;
     own.run_directory = directory;
-    Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
+    ModelTeacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     std::optional<Checkpoint> checkpoint;
     if (ranks.is_first()) {
       fs::create_directories(directory);
