@@ -158,7 +158,7 @@ TEST(HiddenTeacher, HostileFilesAreRefused) {
   refused({name, "truncated"}, [&] { fs::resize_file(file, fs::file_size(file) - 1); });
   refused({name, "truncated"}, [&] { put(file, ""); });
   refused({name, "pickle"}, [&] { put(file, "\x80\x04xxxxxxxxxxx"); });
-  refused({name, "not a regular file"}, [&] {
+  refused({name, "expected a regular file"}, [&] {
     fs::remove(file);
     fs::create_directory(file);
   });
@@ -202,6 +202,7 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   o.batch_tokens = 200;
   o.max_steps = 40;
   o.teacher_cache_mib = 0;  // the cache rounds to fp16
+  o.contexts = "data";      // files answer the data alone
   o.device.device = "cpu";
   o.device.threads = 1;
   o.out = (scratch / "here").string();
