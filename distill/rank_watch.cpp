@@ -32,10 +32,12 @@ std::string end_note(int rank, const Error& error) {
 
 Error error_of_note(const std::string& note) {
   const Json json = Json::parse(note, nullptr, /*allow_exceptions=*/false);
-  const auto kind = json.is_object() ? json.value("kind", -1) : -1;
-  if (kind < 0 || kind > static_cast<int>(ErrorKind::kInternal))
+  const Json kind = json.is_object() ? json.value("kind", Json()) : Json(),
+             message = json.is_object() ? json.value("message", Json()) : Json();
+  const int number = kind.is_number_integer() ? kind.get<int>() : -1;
+  if (number < 0 || number > static_cast<int>(ErrorKind::kInternal) || !message.is_string())
     return Error(ErrorKind::kNetwork, "another rank ended");
-  return Error(static_cast<ErrorKind>(kind), json.value("message", "another rank ended"));
+  return Error(static_cast<ErrorKind>(number), message.get<std::string>());
 }
 
 }  // namespace
@@ -60,7 +62,7 @@ struct RankWatch::State {
   const Board board;
   const Clock& clock;
 
-  std::mutex board_lock;  // one call of the board at a time
+  std::timed_mutex board_lock;  // one call of the board at a time; a call can hang when rank 0's machine is gone
   int64_t count = 0;
   bool told_stop = false, has_left = false;
 
@@ -163,12 +165,23 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  void post(const Error& error, int rank) {
+  // Calls f() unless the board hangs or is gone. Returns whether it was called to its end.
+  template <class F>
+  bool with_board(const F& f) {
+    const std::unique_lock one(board_lock, std::chrono::seconds(2));
+    if (!one.owns_lock()) return false;
     try {
-      const std::lock_guard one(board_lock);
-      if (!board.look("end")) board.put("end", end_note(rank, error));
-    } catch (const std::exception&) {  // the others notice by themselves
+      f();
+      return true;
+    } catch (const std::exception&) {
+      return false;
     }
+  }
+
+  void post(const Error& error, int rank) {
+    with_board([&] {
+      if (!board.look("end")) board.put("end", end_note(rank, error));
+    });
   }
 };
 
@@ -205,19 +218,19 @@ void RankWatch::fail(const Error& error) {
 }
 
 void RankWatch::leave() {
-  try {
-    const std::lock_guard one(state_->board_lock);
+  state_->with_board([&] {
     state_->has_left = true;
     state_->board.put(beat_key(state_->options.rank), kLeft);
-  } catch (const std::exception&) {  // rank 0 is gone already
-  }
+  });
 }
 
 bool RankWatch::others_left() {
-  const std::lock_guard one(state_->board_lock);
-  for (int r = 0; r < state_->options.ranks; ++r)
-    if (r != state_->options.rank && state_->board.look(beat_key(r)) != kLeft) return false;
-  return true;
+  bool all = true;
+  const bool answers = state_->with_board([&] {
+    for (int r = 0; r < state_->options.ranks; ++r)
+      all = all && (r == state_->options.rank || state_->board.look(beat_key(r)) == kLeft);
+  });
+  return all || !answers;
 }
 
 }  // namespace specdec::distill

@@ -61,7 +61,7 @@ class RankWatch {
   void fail(const Error& error);
   // Tells the other ranks that this one needs the board no longer.
   void leave();
-  // Returns whether every other rank has left.
+  // Returns whether every other rank has left, or the board is gone.
   bool others_left();
 
  private:

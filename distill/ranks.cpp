@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -153,11 +155,35 @@ std::vector<std::string> join(const Store& store, const Launch& launch, double j
   return names;
 }
 
+// Returns an address of this machine that is not the loopback's; "" if it has none.
+std::string outer_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  char text[256] = "";
+  for (const ifaddrs* a = list; a && !*text; a = a->ifa_next) {
+    if (!a->ifa_addr || a->ifa_addr->sa_family != AF_INET) continue;
+    if ((a->ifa_flags & IFF_LOOPBACK) || !(a->ifa_flags & IFF_RUNNING)) continue;
+    ::getnameinfo(a->ifa_addr, sizeof(sockaddr_in), text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  }
+  ::freeifaddrs(list);
+  return text;
+}
+
+// Returns the address at which the other ranks reach this machine; "" if it is not known. Many machines map their own
+// name to the loopback (Debian: 127.0.1.1), so rank 0 may find itself there although the others are elsewhere.
+std::string address_for_others(const Launch& launch) {
+  const auto is_loopback = [](const std::string& a) { return a.starts_with("127.") || a == "::1" || a == "localhost"; };
+  const std::string address = own_address(launch.address, launch.port);
+  if (!is_loopback(address) || is_loopback(launch.address)) return address;
+  const std::string outer = outer_address();
+  return outer.empty() ? address : outer;
+}
+
 Backend gloo_group(const Store& store, const Launch& launch) {
   using Gloo = c10d::ProcessGroupGloo;
   const auto options = Gloo::Options::create(kCollectiveTimeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  const std::string address = own_address(launch.address, launch.port);
+  const std::string address = address_for_others(launch);
   options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
                              : !address.empty()      ? Gloo::createDeviceForHostname(address)
                                                      : Gloo::createDefaultDevice());
@@ -221,7 +247,7 @@ Ranks::Ranks() = default;
 
 Ranks::~Ranks() {
   // Without its peers NCCL can wait forever for them, and the process ends in any case.
-  if (group_ && group_->failed && group_->data != group_->control) static_cast<void>(group_.release());
+  if (group_ && group_->failed && group_->data) static_cast<void>(group_.release());
 }
 
 const Ranks& Ranks::alone() {
@@ -343,11 +369,8 @@ void Ranks::leave() const {
   group_->watch->leave();
   if (!is_first()) return;
   const double begin = group_->clock.seconds();
-  try {
-    while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds)
-      std::this_thread::sleep_for(kLook);
-  } catch (const std::exception&) {  // torchrun's store is gone, and so is the need to wait
-  }
+  while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds)
+    std::this_thread::sleep_for(kLook);
 }
 
 void Ranks::fail(const Error& error) const {
@@ -355,6 +378,9 @@ void Ranks::fail(const Error& error) const {
   group_->failed = true;
   group_->watch->fail(error);
   group_->watch->leave();
+  // Closes the connections, so that the others, which may wait for this rank in a collective, notice at once.
+  if (group_->data == group_->control) group_->data.reset();
+  group_->control.reset();
   if (!is_first() || group_->launch.agent_store) return;
   // The store ends with this process, so the others get the time to read the reason in it.
   const double begin = group_->clock.seconds();

@@ -5,6 +5,6 @@
 namespace specdec::cli {
 
 extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
-    kCronJobYaml[], kRulesYaml[], kDashboardJson[];
+    kCronJobYaml[], kSlurmScript[], kJobSetYaml[], kRulesYaml[], kDashboardJson[];
 
 }  // namespace specdec::cli

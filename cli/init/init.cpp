@@ -32,6 +32,8 @@ const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
                                {"systemd", "systemd/specdec.service", kServiceUnit},
                                {"systemd", "systemd/specdec.timer", kTimerUnit},
                                {"kubernetes", "kubernetes/specdec-cronjob.yaml", kCronJobYaml},
+                               {"slurm", "slurm/specdec.sbatch", kSlurmScript},
+                               {"jobset", "kubernetes/specdec-jobset.yaml", kJobSetYaml},
                                {"monitoring", "monitoring/specdec-rules.yml", kRulesYaml},
                                {"monitoring", "monitoring/specdec-dashboard.json", kDashboardJson}};
 
@@ -45,6 +47,13 @@ const std::map<std::string, std::string> kNext = {
      "cp systemd/specdec.* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer"},
     {"kubernetes",
      "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
+    {"slurm",
+     "write launcher = [\"srun\"] into LOOP.toml, fit the #SBATCH lines to the cluster, then sbatch "
+     "slurm/specdec.sbatch"},
+    {"jobset",
+     "put the target and the data of specdec data ingest into a shared volume claim named specdec, then kubectl apply "
+     "-f "
+     "kubernetes/specdec-jobset.yaml"},
     {"monitoring",
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
@@ -191,7 +200,8 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
   for (const std::string& part : o.only)
     if (std::find(init_parts().begin(), init_parts().end(), part) == init_parts().end())
       throw Error(ErrorKind::kUsage,
-                  "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
+                  "--only: expected loop, github, gitlab, systemd, kubernetes, slurm, jobset or monitoring, found '" +
+                      part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
   quoted("DIR", directory);  // only checks: unit files must not contain control characters, either
@@ -208,7 +218,9 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                                                      {"REQUESTS", std::to_string(o.requests_per_day)},
                                                      {"IMAGE", quoted("--image", o.image)},
                                                      {"DIRECTORY", unit_path(directory)},
-                                                     {"PROGRAM", unit_word(program)}};
+                                                     {"PROGRAM", unit_word(program)},
+                                                     {"SHELL_DIRECTORY", shell_words({directory})},
+                                                     {"SHELL_PROGRAM", shell_words({program})}};
   std::vector<InitFile> files;
   for (const Template& t : kTemplates)
     if (o.only.empty() || std::find(o.only.begin(), o.only.end(), t.part) != o.only.end())
@@ -230,7 +242,7 @@ void add_init(Cli& cli) {
   auto o = std::make_shared<InitOptions>();
   CLI::App* sub = cli.app.add_subcommand("init",
                                          "Writes LOOP.toml and the files that run it unattended: GitHub, GitLab, "
-                                         "systemd, Kubernetes; Prometheus rules, Grafana dashboard");
+                                         "systemd, Kubernetes, Slurm; Prometheus rules, Grafana dashboard");
   sub->add_option("directory", o->directory, "Directory to write, created if it is missing")->capture_default_str();
   sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
   sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
@@ -247,9 +259,10 @@ void add_init(Cli& cli) {
   sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
-  sub->add_option("--only", o->only,
-                  "Comma-separated list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
+  sub->add_option("--image", o->image, "Container image of the CronJob and the JobSet")->capture_default_str();
+  sub->add_option(
+         "--only", o->only,
+         "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, jobset, monitoring; default: all")
       ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(

@@ -1,6 +1,6 @@
 // `specdec init [DIR]` writes LOOP.toml and specdec.toml, the files that run them unattended (GitHub, GitLab, systemd,
-// Kubernetes), and the files that monitor them (Prometheus rules, Grafana dashboard). Everything that a user would
-// change is in the two TOML files; the other files only refer to them.
+// Kubernetes) or on several GPUs (Slurm, JobSet), and the files that monitor them (Prometheus rules, Grafana
+// dashboard). Everything that a user would change is in the two TOML files; the other files only refer to them.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct InitFile {
   std::string part, text;
 };
 
-// Returns the names of all parts: "loop", "github", "gitlab", "systemd", "kubernetes", "monitoring".
+// Returns the names of all parts: "loop", "github", "gitlab", "systemd", "kubernetes", "slurm", "jobset",
+// "monitoring".
 const std::vector<std::string>& init_parts();
 
 // Returns the files to write, with every value quoted as its format requires. `program` is the path of specdec for

@@ -34,8 +34,12 @@ namespace {
 struct Stage {
   std::string name;
   std::vector<std::string> arguments;
-  fs::path output;  // must exist after the stage
+  fs::path output;                         // must exist after the stage
+  std::vector<std::string> launcher = {};  // what starts the stage's processes; empty = it is one process
 };
+
+// How often a stage under a launcher is started again after processes of it were lost.
+constexpr int kMostRestarts = 3;
 
 Json parse_result(const std::string& output) {
   const size_t end = output.find_last_not_of(" \n\r\t");
@@ -118,7 +122,7 @@ class Stages {
     if (fs::exists(trained)) distill.push_back("--resume");
     std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json"}};
     if (regenerated != Regenerate::kNo) stages.push_back(regenerate());
-    stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json"});
+    stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json", s_.launcher});
     stages.push_back({"validate",
                       with("validate", {"--json", "validate", "--target", s_.target, "--draft", draft, "--data", learnt,
                                         "--out", gate}),
@@ -181,7 +185,9 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
                              : unsure ? "if another model wrote the answers; distill and validate read its output then"
                                       : "to run";
     json["stages"].push_back({{"stage", stage.name}, {"when", when}, {"arguments", stage.arguments}});
-    text += stage.name + " (" + when + ")\n  specdec " + shell_words(stage.arguments) + "\n";
+    if (!stage.launcher.empty()) json["stages"].back()["launcher"] = stage.launcher;
+    const std::string launcher = stage.launcher.empty() ? "" : shell_words(stage.launcher) + " ";
+    text += stage.name + " (" + when + ")\n  " + launcher + "specdec " + shell_words(stage.arguments) + "\n";
   }
   std::printf("%s", global.json ? (json.dump() + "\n").c_str() : text.c_str());
   return refused ? refused->exit_code : 0;
@@ -198,7 +204,28 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
   arguments.insert(arguments.end(), stage.arguments.begin(), stage.arguments.end());
-  return run_child(global.program, arguments, shown ? fs::path() : log, settings.file.parent_path());
+  const fs::path errors = shown ? fs::path() : log, directory = settings.file.parent_path();
+  if (stage.launcher.empty()) return run_child(global.program, arguments, errors, directory);
+  std::vector<std::string> line = stage.launcher;  // env finds the launcher in PATH
+  line.push_back(global.program);
+  line.insert(line.end(), arguments.begin(), arguments.end());
+  ChildResult child = run_child("/usr/bin/env", line, errors, directory);
+  const bool has_checkpoint = fs::exists(stage.output.parent_path().parent_path() / "checkpoints/latest");
+  child.exit_code = launched_exit_code(child.exit_code, parse_result(child.output), has_checkpoint);
+  return child;
+}
+
+// Runs stage `index`, and again if processes of it were lost: it goes on from its last checkpoint.
+ChildResult run_to_end(const Global& global, const LoopSettings& settings, const Stages& stages, size_t index,
+                       const fs::path& log) {
+  for (int restarts = 0;; ++restarts) {
+    const Stage stage = stages.all()[index];  // evaluated each time, because it says how the stage goes on
+    ChildResult child = run_stage(global, settings, stage, log);
+    if (stage.launcher.empty() || child.exit_code != 75 || stop_requested() || restarts == kMostRestarts) return child;
+    tell(global, log,
+         stage.name + ": a process was lost: start " + std::to_string(restarts + 2) + " of at most " +
+             std::to_string(kMostRestarts + 1));
+  }
 }
 
 // Runs the stages one after the other; returns 0 or the exit code of the stage that failed.
@@ -213,7 +240,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     }
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
-    const ChildResult child = run_stage(global, settings, stage, log);
+    const ChildResult child = run_to_end(global, settings, stages, i, log);
     const StageEnd end = stage_end(stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
                                    last_error(log_since(log, said_before)));
     char text[64];

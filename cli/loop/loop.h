@@ -18,9 +18,11 @@ struct LoopSettings {
   std::vector<std::string> logs;  // files, directories or globs, relative to the file
   std::filesystem::path work, store;
   std::string channel = "production", draft = "prune:1";
-  std::string regenerate = "auto";                              // auto | always | never
-  double cooldown_s = 86400;                                    // seconds to wait after a verdict that stopped a run
-  int64_t keep = 3;                                             // number of runs that are kept
+  std::string regenerate = "auto";  // auto | always | never
+  double cooldown_s = 86400;        // seconds to wait after a verdict that stopped a run
+  int64_t keep = 3;                 // number of runs that are kept
+  // Words of a command that starts several processes of what follows it, such as torchrun; distill runs under it.
+  std::vector<std::string> launcher;
   std::map<std::string, std::vector<std::string>> stage_flags;  // "data" → {"--holdout", "0.1", …}
 };
 

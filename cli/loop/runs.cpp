@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/schema/error_report.h"
 #include "base/sha256.h"
+#include "base/verdict.h"
 #include "base/version.h"
 
 namespace specdec::cli {
@@ -102,6 +103,14 @@ void RunState::record(const std::string& stage, const fs::path& output, double s
 void RunState::promoted(int64_t now) {
   state_.erase("stopped");
   finish(kPromoted, now);
+}
+
+int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint) {
+  if (printed.is_object() && printed.value("exit_code", Json()).is_number_integer())
+    return printed.at("exit_code").get<int>();
+  if (printed.is_object() && printed.value("verdict", Json()).is_string())
+    if (const auto verdict = verdict_named(printed.at("verdict").get<std::string>())) return exit_code(*verdict);
+  return launcher_code != 0 && has_checkpoint ? 75 : launcher_code;
 }
 
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,

@@ -37,6 +37,11 @@ struct StageEnd {
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
+// Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers have codes of their own
+// for processes that fail, so what rank 0 printed counts. If it printed nothing and has left a checkpoint, it was
+// killed, and the same command goes on (75).
+int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
+
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
 // stage; a stage is skipped only if its output still exists.
 class RunState {

@@ -80,10 +80,11 @@ LoopSettings read_loop_settings(const fs::path& file) {
   if (!loop) throw Error(ErrorKind::kConfig, where + ": no [loop] table");
   for (const auto& [key, node] : *loop) {
     static const std::vector<std::string> known = {"target", "logs",       "work",     "store", "channel",
-                                                   "draft",  "regenerate", "cooldown", "keep"};
+                                                   "draft",  "regenerate", "cooldown", "keep",  "launcher"};
     if (std::find(known.begin(), known.end(), std::string(key.str())) == known.end())
       throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) +
-                                          "' (known: target logs work store channel draft regenerate cooldown keep)");
+                                          "' (known: target logs work store channel draft regenerate cooldown keep "
+                                          "launcher)");
   }
   LoopSettings s;
   s.file = fs::absolute(file);
@@ -109,6 +110,13 @@ LoopSettings read_loop_settings(const fs::path& file) {
     s.keep = v->is_integer() ? *v->value<int64_t>() : 0;
     if (s.keep < 1 || s.keep > 1000)
       throw Error(ErrorKind::kConfig, where + ": [loop] keep: expected a number of runs from 1 to 1000");
+  }
+  if (const toml::node* v = loop->get("launcher")) {
+    const std::string launcher = where + ": [loop] launcher";
+    const toml::array* words = v->as_array();
+    if (!words || words->empty())
+      throw Error(ErrorKind::kConfig, launcher + ": expected a list of words, such as [\"torchrun\", \"--no-python\"]");
+    for (const toml::node& word : *words) s.launcher.push_back(text_of(word, launcher));
   }
   const toml::array* logs = (*loop)["logs"].as_array();
   if (!logs || logs->empty())

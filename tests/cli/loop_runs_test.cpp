@@ -148,5 +148,33 @@ TEST_F(LoopRuns, AnothersStateIsAnError) {
                         [&] { RunState(run_of(inputs), inputs, kNow); });
 }
 
+TEST_F(LoopRuns, UnderALauncherWhatRankZeroSaysCounts) {
+  const Json done = {{"schema", "specdec.distill/1"}, {"verdict", "no_significant_gain"}},
+             stopped = {{"schema", "specdec.error/1"}, {"verdict", "error"}, {"exit_code", 75}};
+  EXPECT_EQ(launched_exit_code(0, {{"verdict", "improved"}}, true), 0);
+  EXPECT_EQ(launched_exit_code(1, {{"verdict", "improved"}}, true), 0);
+  EXPECT_EQ(launched_exit_code(1, done, true), 3) << "torchrun's own code is 1";
+  EXPECT_EQ(launched_exit_code(1, stopped, false), 75);
+  EXPECT_EQ(launched_exit_code(137, nullptr, true), 75) << "rank 0 was killed";
+  EXPECT_EQ(launched_exit_code(127, nullptr, false), 127) << "no such launcher";
+  EXPECT_EQ(launched_exit_code(0, nullptr, true), 0);
+  for (const Json& odd : {Json("text"), Json::array(), Json{{"verdict", 3}}, Json{{"exit_code", "x"}}})
+    EXPECT_EQ(launched_exit_code(2, odd, false), 2);
+}
+
+TEST_F(LoopRuns, TheLauncherIsAListOfWords) {
+  testing::put(dir / "log.jsonl", "{}\n");
+  const auto launcher = [&](const std::string& value) {
+    testing::put(
+        dir / "LOOP.toml",
+        "[loop]\ntarget = \"t\"\nlogs = [\"log.jsonl\"]\nwork = \"w\"\nstore = \"s\"\nlauncher = " + value + "\n");
+    return read_loop_settings(dir / "LOOP.toml").launcher;
+  };
+  EXPECT_EQ(launcher("[\"torchrun\", \"--nproc-per-node\", 8]"),
+            (std::vector<std::string>{"torchrun", "--nproc-per-node", "8"}));
+  for (const char* wrong : {"\"torchrun\"", "[]", "[true]", "3"})
+    testing::expect_error(ErrorKind::kConfig, {"[loop] launcher"}, [&] { launcher(wrong); });
+}
+
 }  // namespace
 }  // namespace specdec::cli

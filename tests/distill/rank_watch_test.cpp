@@ -28,20 +28,23 @@ TEST(Beats, ARankWhoseBeatStaysTheSameIsLate) {
   EXPECT_FALSE(beats.late(152, 30));
 }
 
-// A board in memory that several watches share, and that can stop answering.
+// A board in memory that several watches share, and that can fail or stop answering.
 struct Notes {
   std::mutex lock;
+  std::condition_variable changed;
   std::map<std::string, std::string> notes;
-  bool gone = false;
+  bool gone = false, hangs = false;
 
   Board board() {
     return {[this](const std::string& key, const std::string& note) {
-              const std::lock_guard guard(lock);
+              std::unique_lock guard(lock);
+              changed.wait(guard, [this] { return !hangs; });
               if (gone) throw std::runtime_error("gone");
               notes[key] = note;
             },
             [this](const std::string& key) -> std::optional<std::string> {
-              const std::lock_guard guard(lock);
+              std::unique_lock guard(lock);
+              changed.wait(guard, [this] { return !hangs; });
               if (gone) throw std::runtime_error("gone");
               const auto found = notes.find(key);
               return found == notes.end() ? std::nullopt : std::optional(found->second);
@@ -108,6 +111,26 @@ TEST(RankWatch, ABoardThatIsGoneMeansThatRankZeroIs) {
   EXPECT_EQ(std::string(report.wait().what()).find("rank 0 (host 0) is gone"), 0u);
 }
 
+TEST(RankWatch, ABoardThatHangsHoldsNobody) {
+  static Notes notes;  // a thread may still wait for it when the test ends
+  Report report;
+  {
+    RankWatch one(quick(1, 2, &report), notes.board(), kClock);
+    {
+      const std::lock_guard guard(notes.lock);
+      notes.hangs = true;
+    }
+    const Error lost = report.wait();
+    EXPECT_EQ(std::string(lost.what()).find("rank 0 (host 0) is gone"), 0u) << lost.what();
+    one.fail(Error(ErrorKind::kInternal, "what follows from it"));
+    one.leave();
+    EXPECT_TRUE(one.others_left());
+  }
+  const std::lock_guard guard(notes.lock);
+  notes.hangs = false;
+  notes.changed.notify_all();
+}
+
 TEST(RankWatch, AFailureReachesTheOthersWithItsKind) {
   Notes notes;
   RankWatch zero(quick(0, 2), notes.board(), kClock), one(quick(1, 2), notes.board(), kClock);
@@ -120,7 +143,8 @@ TEST(RankWatch, AFailureReachesTheOthersWithItsKind) {
 }
 
 TEST(RankWatch, AMalformedNoteIsAnEndWithoutAReason) {
-  for (const char* note : {"", "{", "[]", R"({"kind": 99})", R"({"kind": -1, "message": "x"})"}) {
+  for (const char* note : {"", "{", "[]", R"({"kind": 99})", R"({"kind": -1, "message": "x"})",
+                           R"({"kind": "x", "message": "x"})", R"({"kind": 2, "message": 3})"}) {
     Notes notes;
     notes.set("end", note);
     RankWatch zero(quick(0, 1), notes.board(), kClock);

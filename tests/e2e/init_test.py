@@ -4,6 +4,7 @@ systemd-analyze and promtool. The scripts in these files are run."""
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -137,6 +138,55 @@ def check_kubernetes(folder):
     tool("kubernetes-validate", "--strict", folder / "kubernetes/specdec-cronjob.yaml")
 
 
+def check_slurm(folder):
+    script = folder / "slurm/specdec.sbatch"
+    text = script.read_text()
+    expect(
+        "#SBATCH --signal=B:TERM@" in text and "#SBATCH --requeue" in text, "Slurm: a signal before the end, requeued"
+    )
+    tool("shellcheck", script)
+    for code, restarts, queued in ((0, "0", False), (3, "0", False), (75, "0", True), (75, "10", False)):
+        stand_in = folder / "bin"
+        stand_in.mkdir(exist_ok=True)
+        note = f'echo "$@" >> {shlex.quote(str(folder / "queued"))}'
+        for name, does in (("specdec", f"exit {code}"), ("scontrol", note)):
+            (stand_in / name).write_text(f"#!/bin/sh\n{does}\n")
+            (stand_in / name).chmod(0o755)
+        (folder / "queued").unlink(missing_ok=True)
+        environment = {"PATH": f"{stand_in}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts}
+        line = text.replace(str(SPECDEC), "specdec")
+        done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)
+        asked = (folder / "queued").exists() and (folder / "queued").read_text() == "requeue 7\n"
+        good = done.returncode == code and asked == queued
+        expect(good, f"Slurm: exit {code} after {restarts} restarts is queued again: {queued} {done.stderr}")
+    # A signal to the batch shell reaches the loop, and the shell waits for its end.
+    (stand_in / "specdec").write_text(
+        "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nkill -TERM $PPID\nwhile :; do sleep 0.05; done\n"
+    )
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=60)
+    expect(done.returncode == 75, f"Slurm: SIGTERM is passed on: {done.returncode} {done.stderr}")
+
+
+def check_jobset(folder):
+    jobs = yaml.safe_load((folder / "kubernetes/specdec-jobset.yaml").read_text())
+    job = jobs["spec"]["replicatedJobs"][0]
+    name = f"{jobs['metadata']['name']}-{job['name']}-0-0.{jobs['metadata']['name']}"
+    spec = job["template"]["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    variables = {v["name"]: v["value"] for v in container["env"]}
+    expect(variables["MASTER_ADDR"] == name, f"JobSet: rank 0 is the first pod, {name}")
+    ranks = int(variables["WORLD_SIZE"])
+    expect(spec["parallelism"] == spec["completions"] == ranks, f"JobSet: {ranks} pods")
+    rules = spec["podFailurePolicy"]["rules"]
+    listed = [code for r in rules for code in r["onExitCodes"]["values"]]
+    expect(75 not in listed and 0 not in listed and 3 in listed, "JobSet: only 75 and lost pods start it again")
+    environment = {**variables, "JOB_COMPLETION_INDEX": str(ranks - 1)}
+    _, found, _ = run("--json", "distill", "--print-launch", env=environment)
+    found = json.loads(found)
+    place = (found["launcher"], found["rank"], found["world_size"], found["master_addr"])
+    expect(place == ("kubernetes", ranks - 1, ranks, name), f"JobSet: what a pod finds: {place}")
+
+
 def metric_names(expression):
     words = re.findall(r"(?<![\w:\"./-])((?:\w+:)?specdec[:_][\w:]+)", re.sub(r'"[^"]*"', '""', expression))
     return {re.sub(r"_bucket$", "", w) for w in words}
@@ -199,8 +249,8 @@ try:
     expect(
         result["schema"] == "specdec.init/1"
         and {f["action"] for f in result["files"]} == {"written"}
-        and len(result["files"]) == 9,
-        "nine files",
+        and len(result["files"]) == 11,
+        "eleven files",
     )
     expect(all(Path(f["path"]).is_file() for f in result["files"]), "they are there")
     expect(
@@ -297,7 +347,11 @@ try:
         check_github(folder)
         check_gitlab(folder)
         check_kubernetes(folder)
+        check_jobset(folder)
         check_monitoring(folder)
+
+    check_slurm(folder)
+    check_slurm(odd)
 
     # --- systemd, with a program and a directory that must be quoted ---
     tool("systemd-analyze", "verify", folder / "systemd/specdec.service", folder / "systemd/specdec.timer")

@@ -184,6 +184,65 @@ def check_resume():
         expect([e[0] for e in again] == [ended[0][0]] * 2, "a run that has ended returns its result on all ranks")
 
 
+# A launcher of two ranks that kills the second one, once a checkpoint is there, when it runs for the first time.
+LAUNCHER = r"""
+import os, pathlib, subprocess, sys, time
+folder, port, command = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+ranks = [subprocess.Popen(command, env={**os.environ, **place, "RANK": str(r)}) for r in (0, 1)]
+first = not (folder / "starts").exists()
+with open(folder / "starts", "a") as starts:
+    starts.write("resumes\n" if "--resume" in command else "starts\n")
+while first and not list(folder.glob("loop/runs/*/distill/checkpoints/step-00000010/state.json")):
+    time.sleep(0.02)
+if first:
+    ranks[1].kill()
+sys.exit(1 if any([p.wait() for p in ranks]) else 0)
+"""
+LOOP = """
+[loop]
+target = "../target"
+logs = ["../log.jsonl"]
+work = "loop"
+store = "store"
+launcher = ["{python}", "launcher.py", "{folder}", {port}]
+[data]
+holdout = 0.3
+[distill]
+max-steps = 400
+batch-tokens = 400
+checkpoint-every = 10
+threads = 1
+[validate]
+parts = "acceptance"
+contexts = "data"
+threads = 1
+floor = 0.01
+force = true
+exit-zero = true
+[package]
+allow-failed = true
+"""
+
+
+def check_loop():
+    """The loop runs distill under a launcher, and goes on when a rank is lost."""
+    folder = work / "looped"
+    folder.mkdir()
+    (folder / "launcher.py").write_text(LAUNCHER)
+    settings = LOOP.format(python=sys.executable, folder=folder, port=free_port())
+    (folder / "LOOP.toml").write_text(settings)
+    _, plan = run_json("loop", "run", folder / "LOOP.toml", "--plan")
+    launchers = {s["stage"]: s.get("launcher", [])[:2] for s in plan["stages"]}
+    expect(launchers["distill"] == [sys.executable, "launcher.py"] and not launchers["data"], f"the plan: {launchers}")
+    _, out, err = run("loop", "run", folder / "LOOP.toml")
+    starts = (folder / "starts").read_text().split()
+    expect(starts == ["starts", "resumes"], f"distill starts and goes on: {starts}")
+    expect("distill: a process was lost" in err and "promoted" in out, f"the loop says so: {err[-400:]}")
+    (folder / "LOOP.toml").write_text(settings.replace("launcher.py", "nothing.py").replace("400\n", "401\n", 1))
+    run("loop", "run", folder / "LOOP.toml", code=2, last_line=["distill ended with exit code 2"])
+
+
 def check_mistakes():
     processes = start(command(work / "differ", "--max-steps", 3), more={1: ["--seed", 7]})
     ended = finish(processes)
@@ -209,6 +268,7 @@ try:
     check_equal()
     check_stops()
     check_resume()
+    check_loop()
     check_mistakes()
 finally:
     shutil.rmtree(work, ignore_errors=True)
