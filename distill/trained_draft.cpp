@@ -34,7 +34,7 @@ std::vector<NamedTensor> TrainedDraft::trainable() const {
 
 GradientSource TrainedDraft::source(Teacher* teacher, const LossOptions& loss) const {
   const std::vector<int32_t>& kept = config().draft_vocab;
-  return {decoder_, teacher, loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU), eagle_};
+  return {decoder_, teacher, loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU), 0, eagle_};
 }
 
 RowLogits TrainedDraft::row_logits(const Batch& batch) const {
