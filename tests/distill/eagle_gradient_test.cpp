@@ -1,4 +1,5 @@
 // Trains toy heads: what a step sees, how acceptance is measured, and that one sample can be learnt by heart.
+#include "distill/gradient_sums.h"
 #include "distill/eagle_gradient.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
   AdamW optimizer(parameters, {.clip = 1});
   EagleFigures figures;
   for (int step = 0; step < 400; ++step) {
-    optimizer.zero_grad();
+    GradientSums(parameters).clear();
     figures = add_eagle_gradients(draft, {parse_loss("kl"), 3, 1}, batches);
     optimizer.step(step < 300 ? 1e-2 : 2e-3, optimizer.grad_norm());
   }
@@ -61,7 +62,7 @@ TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
     if (!reduced) continue;
     ModelTeacher teacher(draft.target, rows, 0);
     const Batch batch = make_batch(rows, {0, 1, 2});
-    const at::Tensor p = at::softmax(teacher.rows(batch)(0, batch.rows.numel()) / 0.7, -1);
+    const at::Tensor p = at::softmax(teacher.rows(batch)(0, batch.rows.numel(), {}) / 0.7, -1);
     const at::Tensor ids = model::draft_vocab_index(draft.head.config.layer.draft_vocab, at::kCPU);
     EXPECT_LT(measured.acceptance_tokens, p.index_select(1, ids).sum(-1).mean().item<double>() + 1e-6);
   }

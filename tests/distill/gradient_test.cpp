@@ -5,7 +5,7 @@
 #include <map>
 
 #include "distill/head_loss.h"
-#include "distill/preparation.h"
+#include "distill/trained_draft.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
 #include "tests/distill/toy.h"
@@ -92,7 +92,7 @@ TEST(HeadLoss, ChunksAreBounded) {
 // The gradients of whole batches by forward(), the loss of all rows and autograd alone.
 std::map<std::string, at::Tensor> plain_gradients(model::Decoder& draft, const model::Decoder& target,
                                                   const std::vector<Batch>& batches, const GradientSource& source) {
-  const std::vector<NamedTensor> parameters = trainable(draft);
+  const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
   double rows = 0;
   for (const Batch& b : batches) rows += static_cast<double>(b.rows.numel());
   for (const Batch& b : batches) {
@@ -132,7 +132,7 @@ TEST(Gradient, IsThatOfAutograd) {
     config.tie_embeddings = c.tied, config.final_soft_cap = c.cap, config.embedding_scale = c.scale;
     config.draft_vocab = c.kept;
     model::Decoder draft = model::random_decoder(config, 6, at::kCPU, at::kFloat);
-    const std::vector<NamedTensor> parameters = trainable(draft);
+    const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
     ModelTeacher teacher(target, rows, 0);
     GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid+0.3*ce"), 3.0, 1.2, 0.3}, {}};
     if (!c.kept.empty()) source.kept = model::draft_vocab_index(c.kept, at::kCPU);
@@ -151,7 +151,7 @@ TEST(Gradient, OfBf16ParametersIsSummedInFp32) {
   const auto rows = toy_rows(8, 4);
   const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   model::Decoder draft = model::random_decoder(toy_config(2), 6, at::kCPU, at::kBFloat16);
-  const std::vector<NamedTensor> parameters = trainable(draft);
+  const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
   ModelTeacher teacher(target, rows, 0);
   GradientSums sums(parameters);
   compute_gradients({&draft, &teacher, {}, {}}, {make_batch(rows, {0, 1}), make_batch(rows, {2, 3})}, sums);
@@ -167,7 +167,7 @@ TEST(Gradient, ANonFiniteLossIsReported) {
   const auto rows = toy_rows(4, 4);
   const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   model::Decoder draft = model::random_decoder(toy_config(2), 6, at::kCPU, at::kFloat);
-  const std::vector<NamedTensor> parameters = trainable(draft);
+  const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
   {
     at::NoGradGuard guard;
     draft.weights.norm[0] = std::numeric_limits<float>::infinity();
