@@ -104,9 +104,10 @@ void add_distill(Cli& cli) {
                   "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights) | eagle3 (a head that "
                   "reads the target's hidden states)")
       ->required();
-  sub->add_option("--teacher", options->teacher,
-                  "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving "
-                  "it)")
+  sub->add_option(
+         "--teacher", options->teacher,
+         "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving "
+         "it)")
       ->capture_default_str();
   sub->add_option("--draft-vocab", options->draft_vocab,
                   "Number of tokens that the draft can propose, the commonest of the data; 0 = all, or those of the "

@@ -68,8 +68,8 @@ HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& targ
 
 void put_answers(const HeldOutAnswers& answers, const RowLimits& limits, const std::string& where, HeldOut& held_out) {
   if (answers.selection.size() != held_out.selection.size() || answers.verdict.size() != held_out.verdict.size())
-    throw Error(ErrorKind::kData, where + ": answers of " + std::to_string(answers.selection.size()) +
-                                      " and " + std::to_string(answers.verdict.size()) + " rows, expected " +
+    throw Error(ErrorKind::kData, where + ": answers of " + std::to_string(answers.selection.size()) + " and " +
+                                      std::to_string(answers.verdict.size()) + " rows, expected " +
                                       std::to_string(held_out.selection.size()) + " and " +
                                       std::to_string(held_out.verdict.size()) + ": start again with another --out");
   held_out.selection_conversations = put_half(answers.selection, limits, held_out.selection);

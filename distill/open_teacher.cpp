@@ -67,8 +67,10 @@ int64_t drop_unanswered(const TeacherSource& source, const std::string& split, P
   }
   rows.rows = std::move(kept);
   if (!lost.empty())
-    log(LogLevel::kWarn, std::to_string(lost.size()) + " " + split + " rows have no answer of the teacher and are left "
-                         "out: " + first_names(lost));
+    log(LogLevel::kWarn, std::to_string(lost.size()) + " " + split +
+                             " rows have no answer of the teacher and are left "
+                             "out: " +
+                             first_names(lost));
   return static_cast<int64_t>(lost.size());
 }
 

@@ -47,9 +47,9 @@ struct Setup {
   PreparedRows train;
   HeldOut held_out;
   int64_t holdout_rows = 0;
-  RowLimits limits;                       // of held-out rows
-  bool answers_anew = false;              // the target answers the held-out prompts
-  Json given;                             // the options that --resume compares
+  RowLimits limits;           // of held-out rows
+  bool answers_anew = false;  // the target answers the held-out prompts
+  Json given;                 // the options that --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
   const Ranks* ranks = nullptr;
@@ -457,11 +457,9 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
   share_weights(draft, ranks);
   stages.begin("judging");
-  const EvaluationOptions measured{
-      .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks};
-  outcome.after = s.teacher
-                      ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
-                      : evaluate(draft, nullptr, s.held_out.verdict, measured);
+  const EvaluationOptions measured{.temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks};
+  outcome.after = s.teacher ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
+                            : evaluate(draft, nullptr, s.held_out.verdict, measured);
   DistillResult result;
   if (ranks.is_first()) result = finish(s, draft, outcome, begin, clock);
   result.exit_code = std::stoi(ranks.broadcast(std::to_string(result.exit_code)));

@@ -161,7 +161,8 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   std::vector<at::Tensor> gradients, shapes;
   for (const NamedTensor& p : parameters_) {
     gradients.push_back(p.tensor.grad());
-    shapes.push_back(at::zeros({1}, p.tensor.options().dtype(at::kFloat).requires_grad(false)).expand(p.tensor.sizes()));
+    shapes.push_back(
+        at::zeros({1}, p.tensor.options().dtype(at::kFloat).requires_grad(false)).expand(p.tensor.sizes()));
   }
   ranks_.sum(gradients, shapes);
   for (size_t i = 0; i < gradients.size(); ++i) parameters_[i].tensor.mutable_grad() = gradients[i];

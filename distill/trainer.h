@@ -126,7 +126,7 @@ class Trainer {
   int64_t session_tokens_ = 0;
   double acceptance_ = 0;  // mean acceptance of the previous step's rows; lk_hybrid follows it
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
-  int evaluations_ = 0;    // the next evaluation is due when evaluations_due() reaches this number
+  int evaluations_ = 0;  // the next evaluation is due when evaluations_due() reaches this number
   std::vector<Measured> measured_;
 };
 

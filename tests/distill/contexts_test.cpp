@@ -72,7 +72,8 @@ TEST(Contexts, AreReadAsTheyWereWritten) {
   const HeldOutAnswers back = answers_from_json(json, 24, "contexts.json");
   EXPECT_EQ(back.selection, answers.selection);
   EXPECT_EQ(back.verdict, answers.verdict);
-  expect_error(ErrorKind::kData, {"contexts.json", "outside the vocabulary of 2"}, [&] { answers_from_json(json, 2, "contexts.json"); });
+  expect_error(ErrorKind::kData, {"contexts.json", "outside the vocabulary of 2"},
+               [&] { answers_from_json(json, 2, "contexts.json"); });
   const Json odd = {{"schema", "specdec.distill_contexts/1"}, {"selection", Json::array()}, {"verdict", {{1, "a"}}}};
   expect_error(ErrorKind::kData, {"verdict", "lists of token ids"}, [&] { answers_from_json(odd, 24, "file"); });
   HeldOut fewer = rows;

@@ -1,10 +1,10 @@
 // Trains toy heads: what a step sees, how acceptance is measured, and that one sample can be learnt by heart.
-#include "distill/gradient_sums.h"
 #include "distill/eagle_gradient.h"
 
 #include <gtest/gtest.h>
 
 #include "distill/evaluate.h"
+#include "distill/gradient_sums.h"
 #include "distill/optimizer.h"
 #include "distill/trained_draft.h"
 #include "engine/model/draft_vocab.h"

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "base/json.h"
-#include "distill/gradient_sums.h"
 #include "distill/eagle_gradient.h"
+#include "distill/gradient_sums.h"
 #include "distill/optimizer.h"
 #include "engine/model/eagle_forward.h"
 #include "tests/parity/golden.h"

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/schema/binding.h"
 #include "distill/checkpoint.h"
+#include "distill/contexts.h"
 #include "distill/evaluate.h"
 #include "distill/run.h"
 #include "tests/distill/toy.h"
@@ -58,6 +59,7 @@ TEST(EagleRun, TrainsAHeadAndPublishesIt) {
   EagleDraft draft = f.load("run/draft");
   EXPECT_EQ(draft.head.config.layer.draft_vocab.size(), 18u);
   HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
+  put_answers(answers_from_json(Json::parse(get(f.scratch / "run/contexts.json")), 24, "file"), {48, 2}, "file", h);
   EXPECT_NEAR(evaluate(TrainedDraft(draft), draft.target.get(), h.verdict, {.batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
   // Training goes on from the published head.
