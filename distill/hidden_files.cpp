@@ -13,7 +13,7 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kBlockValues = int64_t{1} << 20;
+constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kCheckedValues = int64_t{1} << 20;
 constexpr int64_t kNormSample = 16;  // tokens of a file that tell whether its states have passed the final norm
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what) {
@@ -29,7 +29,8 @@ std::string shape_text(const TensorEntry& entry) {
 const TensorEntry& entry_of(const SafetensorsFile& file, const char* name) {
   const auto it = file.tensors().find(name);
   if (it == file.tensors().end())
-    refuse_file(file.file().path(), std::string("tensor ") + name + " is missing: expected token_ids and hidden_states");
+    refuse_file(file.file().path(),
+                std::string("tensor ") + name + " is missing: expected token_ids and hidden_states");
   return it->second;
 }
 
@@ -48,10 +49,10 @@ HiddenFile describe_file(const SafetensorsFile& file, int64_t tokens, int64_t hi
   const bool known = entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16";
   if (!known || entry.shape.size() != 3 || entry.shape[0] != tokens || entry.shape[1] < 1 ||
       entry.shape[1] > kMostStates || entry.shape[2] != hidden_size)
-    refuse_file(file.file().path(),
-                "hidden_states: expected F32, BF16 or F16 [" + std::to_string(tokens) + ", layers, " +
-                    std::to_string(hidden_size) + "] (the file's tokens and the target's hidden size), found " +
-                    shape_text(entry));
+    refuse_file(file.file().path(), "hidden_states: expected F32, BF16 or F16 [" + std::to_string(tokens) +
+                                        ", layers, " + std::to_string(hidden_size) +
+                                        "] (the file's tokens and the target's hidden size), found " +
+                                        shape_text(entry));
   return {file.file().path(), entry.dtype, entry.offset, tokens, entry.shape[1], false};
 }
 
@@ -90,7 +91,7 @@ bool passed_norm(const float* state, const std::vector<float>& norm) {
 // Checks all states of a file, and recognises whether they have passed the final norm.
 void check_states(HiddenFile& file, const HiddenFilesOptions& options, const std::function<void()>& look) {
   const InputFile in(file.path, ErrorKind::kData);
-  const int64_t block = std::max<int64_t>(1, kBlockValues / options.hidden_size);
+  const int64_t block = std::max<int64_t>(1, kCheckedValues / options.hidden_size);
   std::vector<float> states(static_cast<size_t>(std::min(block, file.tokens) * options.hidden_size));
   int64_t normed = 0, sampled = 0;
   const int64_t stride = std::max<int64_t>(1, file.tokens / kNormSample);
@@ -153,7 +154,8 @@ std::vector<fs::path> safetensors_in(const fs::path& directory) {
   for (auto it = fs::directory_iterator(directory, ec); !ec && it != fs::directory_iterator(); it.increment(ec))
     if (it->path().extension() == ".safetensors") out.push_back(it->path());
   if (ec || out.empty())
-    throw Error(ErrorKind::kData, directory.string() + ": expected a directory with .safetensors files of hidden states" +
+    throw Error(ErrorKind::kData, directory.string() +
+                                      ": expected a directory with .safetensors files of hidden states" +
                                       (ec ? ": " + ec.message() : ", found none"));
   std::sort(out.begin(), out.end());
   return out;
@@ -174,7 +176,8 @@ HiddenFiles::HiddenFiles(const HiddenFilesOptions& options, const std::vector<co
       const std::vector<int64_t> tokens = read_tokens(opened);
       HiddenFile file = describe_file(opened, static_cast<int64_t>(tokens.size()), options.hidden_size);
       bool used = false;
-      index.matches(tokens, [&](const TokenRow& row) { used |= of_tokens_.emplace(digest_of(row), files_.size()).second; });
+      index.matches(tokens,
+                    [&](const TokenRow& row) { used |= of_tokens_.emplace(digest_of(row), files_.size()).second; });
       if (!used) {
         unused_.push_back(paths[i].filename().string());
         continue;
@@ -187,7 +190,8 @@ HiddenFiles::HiddenFiles(const HiddenFilesOptions& options, const std::vector<co
   }
   if (files_.empty())
     throw Error(ErrorKind::kData, options.directory.string() + ": none of the " + std::to_string(paths.size()) +
-                                      " files has the tokens of a row of the data (" + paths.front().filename().string() +
+                                      " files has the tokens of a row of the data (" +
+                                      paths.front().filename().string() +
                                       ", …): the target must be served these rows as token ids");
 }
 

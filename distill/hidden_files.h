@@ -19,24 +19,24 @@ namespace specdec::distill {
 
 struct HiddenFile {
   std::filesystem::path path;
-  std::string dtype;                   // "F32", "BF16" or "F16"
-  uint64_t offset = 0;                 // of hidden_states in the file
-  int64_t tokens = 0, states = 0;      // L and N
-  bool normed = false;                 // the states have passed the final norm
+  std::string dtype;               // "F32", "BF16" or "F16"
+  uint64_t offset = 0;             // of hidden_states in the file
+  int64_t tokens = 0, states = 0;  // L and N
+  bool normed = false;             // the states have passed the final norm
 };
 
 struct HiddenFilesOptions {
   std::filesystem::path directory;
   int64_t hidden_size = 0;
-  std::vector<float> norm;                  // what the final norm multiplies by, [hidden_size]
-  std::function<void(double share)> step;   // called repeatedly; may throw
+  std::vector<float> norm;                 // what the final norm multiplies by, [hidden_size]
+  std::function<void(double share)> step;  // called repeatedly; may throw
 };
 
 class HiddenFiles {
  public:
   // Reads every .safetensors file of the directory once and matches it with `rows`. Throws Error(kData), naming the
-  // file, for a missing tensor, another dtype or shape, more than 2^24 tokens or 1,024 states of a token, and for states
-  // that are not finite; and if the directory has no such file or none that fits a row.
+  // file, for a missing tensor, another dtype or shape, more than 2^24 tokens or 1,024 states of a token, and for
+  // states that are not finite; and if the directory has no such file or none that fits a row.
   HiddenFiles(const HiddenFilesOptions& options, const std::vector<const TokenRow*>& rows);
 
   // Returns the file with the states of one of the rows, or null.

@@ -139,8 +139,9 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   out.evaluations = evaluations_for(flop, measured);
   stages.begin("measuring the start");
   const EvaluationOptions options{.temperature = in.options.temperature, .step = stages.step()};
-  out.before = in.teacher ? evaluate(out.init.decoder, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
-                          : evaluate(out.init.decoder, nullptr, held_out.verdict, options);
+  out.before = in.teacher
+                   ? evaluate(out.init.decoder, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
+                   : evaluate(out.init.decoder, nullptr, held_out.verdict, options);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
   // the reduction loses.
   if (in.options.draft_vocab > 0) {

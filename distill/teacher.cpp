@@ -29,7 +29,8 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
   };
 }
 
-ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes)
+ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows,
+                           int64_t cache_bytes)
     : target_(std::move(target)), rows_(rows) {
   int64_t tokens = 0;
   for (const TokenRow& row : rows) tokens += learnt_positions(row);

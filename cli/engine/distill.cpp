@@ -8,6 +8,8 @@
 #include "base/model_directory.h"
 #include "cli/distill_page.h"
 #include "cli/engine/runners.h"
+#include "distill/label_endpoint.h"
+#include "distill/label_files.h"
 #include "distill/run.h"
 
 namespace specdec::cli {
@@ -67,6 +69,28 @@ std::string table(const Json& r, const std::string& out) {
 // and the process grew to four times the memory that it used.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
+// Asks the endpoint that --teacher names for the labels of all rows, which are kept beside the run. Labels that are
+// complete are used again without asking.
+void label_first(const Global& global, distill::DistillOptions& options) {
+  distill::LabelOptions o;
+  o.data = options.data;
+  o.out = std::filesystem::path(options.out).lexically_normal().string();
+  while (o.out.ends_with('/')) o.out.pop_back();
+  o.out += ".labels";
+  o.url = options.teacher;
+  const std::filesystem::path target = options.target;
+  if (std::filesystem::exists(target / "model.safetensors") ||
+      std::filesystem::exists(target / "model.safetensors.index.json"))
+    o.target = options.target;
+  o.model = options.endpoint.model;
+  o.top_k = options.endpoint.top_k;
+  o.concurrency = options.endpoint.concurrency;
+  o.api_key = endpoint_key(options.endpoint.key_file, o.url);
+  o.resume = true;
+  if (!distill::has_complete_labels(o.out)) distill::label_by_endpoint(o, make_progress(global));
+  options.teacher = "labels:" + o.out;
+}
+
 void put(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
@@ -88,6 +112,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     const ResolvedModel model = resolve_model(spec.argument);
     options.draft = "model:" + (model.draft.empty() ? model.directory : model.draft).string();
   }
+  if (distill::parse_teacher(options.teacher).kind == distill::TeacherSpec::Kind::kEndpoint)
+    label_first(global, options);
   const SystemClock clock;
   const distill::DistillResult result = distill::run(options, make_progress(global), clock);
   write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out,

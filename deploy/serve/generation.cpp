@@ -132,9 +132,7 @@ class Generation final : public Exchange {
   const std::string& bytes_of(int32_t id) const { return reply_.token_bytes->tokens[static_cast<size_t>(id)]; }
 
   // Returns what stands for a token in a list of log-probabilities.
-  std::string shown(int32_t id) const {
-    return frame_.tokens_as_ids ? "token_id:" + std::to_string(id) : bytes_of(id);
-  }
+  std::string shown(int32_t id) const { return frame_.tokens_as_ids ? "token_id:" + std::to_string(id) : bytes_of(id); }
 
   TokenEntry entry_of(const decode::PositionLogprobs& position) const {
     TokenEntry entry;

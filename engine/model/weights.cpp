@@ -173,7 +173,8 @@ Decoder load_head(const std::filesystem::path& directory, at::Device device, at:
       const bool needed = p.tensor == &weights.norm || p.tensor == (tied ? &weights.embed : &weights.lm_head);
       if (!needed) continue;
       at::Tensor made = read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
-      made = made.defined() ? converted(made, dtype, "tensor " + p.stored) : read_tensor(files, p.stored, p.shape, dtype);
+      made =
+          made.defined() ? converted(made, dtype, "tensor " + p.stored) : read_tensor(files, p.stored, p.shape, dtype);
       *p.tensor = made.to(device);
     }
     if (tied) weights.lm_head = weights.embed;

@@ -34,14 +34,18 @@ Saved save_request(const model::Decoder& target, const std::vector<int32_t>& tok
 }
 
 void write_states(const fs::path& path, const Saved& saved, const std::string& dtype = "F32") {
-  const at::Tensor states =
-      saved.states.to(dtype == "BF16" ? at::kBFloat16 : dtype == "F16" ? at::kHalf : at::kFloat).contiguous();
+  const at::Tensor states = saved.states.to(dtype == "BF16"  ? at::kBFloat16
+                                            : dtype == "F16" ? at::kHalf
+                                                             : at::kFloat)
+                                .contiguous();
   fs::create_directories(path.parent_path());
   fs::remove(path);
   write_safetensors(
-      path,
-      {{"token_ids", "I64", {static_cast<int64_t>(saved.ids.size())}, std::as_bytes(std::span(saved.ids))},
-       {"hidden_states", dtype, states.sizes().vec(), {static_cast<const std::byte*>(states.const_data_ptr()), states.nbytes()}}});
+      path, {{"token_ids", "I64", {static_cast<int64_t>(saved.ids.size())}, std::as_bytes(std::span(saved.ids))},
+             {"hidden_states",
+              dtype,
+              states.sizes().vec(),
+              {static_cast<const std::byte*>(states.const_data_ptr()), states.nbytes()}}});
 }
 
 HiddenSource open_source(const fs::path& directory, const model::Decoder& target, const std::vector<TokenRow>& rows) {
@@ -55,7 +59,8 @@ double worst_difference(const TeacherSource& source, const model::Decoder& targe
   for (size_t i = 0; i < rows.size(); ++i) index[i] = i;
   const Batch batch = make_batch(rows, index);
   const int64_t count = batch.rows.numel();
-  const at::Tensor found = source.teach(rows, 0)->rows(batch)(0, count, {}), expected = row_logits(target, batch)(0, count);
+  const at::Tensor found = source.teach(rows, 0)->rows(batch)(0, count, {}),
+                   expected = row_logits(target, batch)(0, count);
   return (at::softmax(found, -1) - at::softmax(expected, -1)).abs().max().item<double>();
 }
 
@@ -75,9 +80,7 @@ struct Target {
       write_states(scratch / ("hs/cmpl-" + std::to_string(i) + ".safetensors"), saved, dtype);
     }
   }
-  double difference() {
-    return worst_difference(open_source(scratch / "hs", decoder, rows), decoder, rows);
-  }
+  double difference() { return worst_difference(open_source(scratch / "hs", decoder, rows), decoder, rows); }
 };
 
 TEST(HiddenTeacher, GivesTheTargetsDistributions) {
@@ -120,7 +123,8 @@ TEST(HiddenTeacher, FilesBelongToTheRowsThatTheyBeginWith) {
     std::vector<int32_t> tokens = t.rows[i].tokens;
     if (i == 2) tokens.pop_back();
     if (i == 3) tokens.insert(tokens.end(), {5, 6, 7});
-    if (i != 1) write_states(t.scratch / ("hs/" + std::to_string(i) + ".safetensors"), save_request(t.decoder, tokens, {3}));
+    if (i != 1)
+      write_states(t.scratch / ("hs/" + std::to_string(i) + ".safetensors"), save_request(t.decoder, tokens, {3}));
   }
   write_states(t.scratch / "hs/other.safetensors", save_request(t.decoder, {1, 2, 3}, {3}));
   std::vector<const TokenRow*> all;
@@ -148,13 +152,15 @@ TEST(HiddenTeacher, HostileFilesAreRefused) {
     write_states(file, saved);
   };
   const std::string name = "cmpl-2.safetensors";
-  refused({name, "last state of token 1 is not finite"}, [&] { change([](Saved& s) { s.states[1][1][5] = INFINITY; }); });
+  refused({name, "last state of token 1 is not finite"},
+          [&] { change([](Saved& s) { s.states[1][1][5] = INFINITY; }); });
   refused({name, "hidden_states: expected", "[", ", 2, 15]"},
           [&] { change([](Saved& s) { s.states = s.states.slice(2, 1).clone(); }); });
   refused({name, "hidden_states: expected", "3, 2, 16]"},
           [&] { change([](Saved& s) { s.states = s.states.slice(0, 0, 3).clone(); }); });
   refused({name, "hidden_states: expected"}, [&] { change([](Saved& s) { s.states = s.states[0]; }); });
-  refused({name, "hidden_states: expected"}, [&] { change([](Saved& s) { s.states = s.states.slice(1, 0, 0).clone(); }); });
+  refused({name, "hidden_states: expected"},
+          [&] { change([](Saved& s) { s.states = s.states.slice(1, 0, 0).clone(); }); });
   refused({name, "truncated"}, [&] { fs::resize_file(file, fs::file_size(file) - 1); });
   refused({name, "truncated"}, [&] { put(file, ""); });
   refused({name, "pickle"}, [&] { put(file, "\x80\x04xxxxxxxxxxx"); });
@@ -209,7 +215,8 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   int64_t i = 0;
   for (const auto* rows : {&train, &holdout})
     for (const TokenRow& row : *rows)
-      write_states(scratch / ("hs/hs_" + std::to_string(i++) + ".safetensors"), save_request(target, row.tokens, {1, 2, 3}));
+      write_states(scratch / ("hs/hs_" + std::to_string(i++) + ".safetensors"),
+                   save_request(target, row.tokens, {1, 2, 3}));
   o.teacher = "hidden:" + (scratch / "hs").string();
   o.out = (scratch / "files").string();
   const DistillResult files = distill::run(o, {}, clock);

@@ -293,7 +293,8 @@ TEST(Protocol, ReadsAFullChatRequest) {
   EXPECT_EQ(r.seed, -3);
   EXPECT_EQ(r.n, 2);
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "y"}));
-  EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.tokens_as_ids && r.include_metrics && r.ignore_eos);
+  EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.tokens_as_ids && r.include_metrics &&
+              r.ignore_eos);
   EXPECT_EQ(r.domain, "code");
   EXPECT_EQ(r.conversation, "c-1");
 }
