@@ -201,10 +201,8 @@ with tempfile.TemporaryDirectory() as folder:
         distill(f"here-{seed}", seed=seed)
         bound = distill(f"there-{seed}", "--teacher", f"labels:{labels}", seed=seed)
         both = [exact(work / f"{name}-{seed}/draft") - start for name in ("here", "there")]
-        acceptance = bound["acceptance"]
-        print(
-            f"seed {seed}: gain {both[0]:.4f} in process, {both[1]:.4f} from the endpoint; rest {acceptance['rest']:.4f}"
-        )
+        rest = bound["acceptance"]["rest"]
+        print(f"seed {seed}: gain {both[0]:.4f} in process, {both[1]:.4f} from the endpoint, rest {rest:.4f}")
         gains.append(both)
         certain.append(bound["verdict"])
     ratio = sum(g[1] for g in gains) / sum(g[0] for g in gains)
