@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "cli/log.h"
 #include "cli/progress_line.h"
+#include "net/http_client.h"
 
 namespace specdec::cli {
 
@@ -185,6 +186,15 @@ Secret read_api_key(const std::string& file) {
              end = std::find_if_not(begin, text.end(), printable);
   if (begin == end) throw Error(ErrorKind::kConfig, file + ": no key, expected one on the first line");
   return Secret(std::string(begin, end));
+}
+
+Secret endpoint_key(const std::string& file, const std::string& url) {
+  if (!file.empty()) return read_api_key(file);
+  const char* key = std::getenv("OPENAI_API_KEY");
+  if (!key) return {};
+  if (net::keeps_secrets(url)) return key;
+  log(LogLevel::kWarn, SecretUrl(url).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
+  return {};
 }
 
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows) {

@@ -24,7 +24,8 @@ struct ServeOptions;
 }  // namespace specdec::deploy
 namespace specdec::distill {
 struct DistillOptions;
-}
+struct LabelOptions;
+}  // namespace specdec::distill
 
 namespace specdec::cli {
 
@@ -41,6 +42,7 @@ struct Global {
 struct EngineRunners {
   int (*generate)(const Global&, const deploy::GenerateOptions&) = nullptr;
   int (*distill)(const Global&, const distill::DistillOptions&) = nullptr;
+  int (*label)(const Global&, const distill::LabelOptions&) = nullptr;
   int (*validate)(const Global&, const deploy::ValidateOptions&) = nullptr;
   int (*bench)(const Global&, const deploy::BenchOptions&) = nullptr;
   int (*serve)(const Global&, const deploy::ServeOptions&) = nullptr;
@@ -97,6 +99,9 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tr
 // Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
 // Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
+// Returns the key for an OpenAI-compatible endpoint: that of `file`, or, if it is "", that of OPENAI_API_KEY where it
+// stays secret: the user did not ask for it to be sent, and an internal endpoint may need no key.
+Secret endpoint_key(const std::string& file, const std::string& url);
 // Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
 // the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws
 // Error(kConfig) if the file contains no word.

@@ -1,4 +1,4 @@
-// `specdec data ingest | stats | audit | regenerate`.
+// `specdec data ingest | stats | audit | regenerate`; cli/data_label.cpp has `label`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
+#include "cli/data_label.h"
 #include "data/audit.h"
 #include "data/ingest.h"
 #include "data/openai_client.h"
@@ -215,17 +216,8 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   data::RegenerateOptions& options = flags.options;
   data::require_replaceable(options.out);  // before a target is downloaded
   options.seed = flags.device.seed;
-  if (!flags.api_key_file.empty()) {
-    options.api_key = read_api_key(flags.api_key_file);
-  } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
-    // Sends this key only where it stays secret: the user did not ask for it to be sent, and an internal endpoint may
-    // need no key.
-    if (net::keeps_secrets(flags.target))
-      options.api_key = key;
-    else
-      log(LogLevel::kWarn,
-          SecretUrl(flags.target).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
-  }
+  if (!flags.api_key_file.empty() || is_url(flags.target))
+    options.api_key = endpoint_key(flags.api_key_file, flags.target);
   const ProgressFn progress = make_progress(global);
   std::unique_ptr<BackgroundChild> server;
   const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
@@ -438,6 +430,7 @@ void add_data(Cli& cli) {
   add_stats(cli, *data);
   add_audit(cli, *data);
   add_regenerate(cli, *data);
+  add_label(cli, *data);
 }
 
 }  // namespace specdec::cli

@@ -46,6 +46,21 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: keep the target's logits in memory if they all fit; 0 = never");
 }
 
+void add_teacher_flags(CLI::App& sub, distill::DistillOptions& o) {
+  const auto flag = [&](const char* name, auto& value, const char* help) {
+    sub.add_option(name, value, help)->capture_default_str()->group("Teacher");
+  };
+  flag("--teacher", o.teacher,
+       "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving it) | "
+       "labels:DIR (written by data label) | URL http(s)://host[:port][/v1] (its labels are kept in OUT.labels)");
+  flag("--top-k", o.endpoint.top_k, "With a URL: ask for this many likeliest tokens; 0 = 20");
+  flag("--concurrency", o.endpoint.concurrency, "With a URL: requests at a time");
+  sub.add_option("--model", o.endpoint.model, "With a URL: name of the model there (else the first of /v1/models)")
+      ->group("Teacher");
+  sub.add_option("--api-key-file", o.endpoint.key_file, "With a URL: file with the key (else OPENAI_API_KEY)")
+      ->group("Teacher");
+}
+
 void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
     return sub.add_option(name, value, help)->capture_default_str()->group("Limits and checkpoints");
@@ -104,17 +119,13 @@ void add_distill(Cli& cli) {
                   "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights) | eagle3 (a head that "
                   "reads the target's hidden states)")
       ->required();
-  sub->add_option(
-         "--teacher", options->teacher,
-         "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving "
-         "it)")
-      ->capture_default_str();
   sub->add_option("--draft-vocab", options->draft_vocab,
                   "Number of tokens that the draft can propose, the commonest of the data; 0 = all, or those of the "
                   "model: draft")
       ->capture_default_str();
   sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")
       ->required();
+  add_teacher_flags(*sub, *options);
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
   add_launch_flags(*sub, *print);
@@ -126,6 +137,7 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
+      "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
       "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  srun specdec distill --print-launch\n"
       "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "

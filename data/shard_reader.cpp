@@ -124,9 +124,14 @@ std::vector<TokenRow> ShardReader::rows(const std::string& split) const {
   if (split != "train" && split != "holdout" && split != "all")
     throw Error(ErrorKind::kUsage, "--split: expected train, holdout or all, found '" + split + "'");
   std::vector<TokenRow> rows;
+  int64_t before = 0;  // rows of earlier shards
   for (const ShardFile& shard : index_.shards) {
-    if (split != "all" && shard.split != split) continue;
-    as_data_error([&] { append_rows(directory_, shard, index_.vocab_size, rows); });
+    if (split == "all" || shard.split == split) {
+      const size_t begin = rows.size();
+      as_data_error([&] { append_rows(directory_, shard, index_.vocab_size, rows); });
+      for (size_t r = begin; r < rows.size(); ++r) rows[r].index = before + static_cast<int64_t>(r - begin);
+    }
+    before += shard.num_rows;
   }
   return rows;
 }

@@ -156,12 +156,15 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
       }
     });
     rows_done += in_batch;
+    const at::Tensor rest = target ? target->rest(batch) : at::Tensor();
+    out.is_bound |= rest.defined();
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
       RowScore& row = out[group[static_cast<size_t>(position[i] / width)]];
       ++row.tokens;
       row.cross_entropy += scores.cross_entropy[static_cast<size_t>(i)];
       row.acceptance += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
+      if (rest.defined()) row.rest += rest.const_data_ptr<float>()[i];
       row.agreement += target ? scores.agree[static_cast<size_t>(i)] : kNaN;
     }
   }
@@ -205,6 +208,8 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
     row.acceptance /= n;
     row.agreement /= n;
     row.cross_entropy /= n;
+    row.rest /= n;
+    out.rest += row.rest / static_cast<double>(out.rows.size());
     out.acceptance += row.acceptance / static_cast<double>(out.rows.size());
   }
   const double n = static_cast<double>(std::max<int64_t>(1, out.tokens));
@@ -275,13 +280,13 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
   constexpr double kLevel = 0.05;
   const auto groups = by_conversation(rows);
   // Acceptance is a mean over requests, cross entropy a mean over tokens.
-  const auto statistic = [&](const Evaluation& e, std::span<const size_t> units) {
+  const auto statistic = [&](const Evaluation& e, std::span<const size_t> units, double rest = 0) {
     double sum = 0, weight = 0;
     for (const size_t unit : units) {
       for (const size_t r : groups[unit]) {
         const RowScore& row = e.rows[r];
         const double w = by_acceptance ? 1.0 : static_cast<double>(row.tokens);
-        sum += w * (by_acceptance ? row.acceptance : row.cross_entropy);
+        sum += w * (by_acceptance ? row.acceptance - rest * row.rest : row.cross_entropy);
         weight += w;
       }
     }
@@ -302,8 +307,14 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
   const double sign = by_acceptance ? 1.0 : -1.0;
   out.difference = bootstrap(
       groups.size(), [&](auto units) { return sign * (statistic(after, units) - statistic(before, units)); }, kLevel);
+  out.certain = out.difference;
+  if (by_acceptance && after.is_bound)
+    out.certain = bootstrap(
+        groups.size(), [&](auto units) { return statistic(after, units, 1) - statistic(before, units); }, kLevel);
   if (static_cast<int64_t>(groups.size()) < kMinVerdictConversations) return out;
-  out.verdict = out.difference.ci.low > 0 ? Verdict::kImproved : Verdict::kNoSignificantGain;
+  out.verdict = out.certain.ci.low > 0      ? Verdict::kImproved
+                : out.difference.ci.low > 0 ? Verdict::kInconclusive
+                                            : Verdict::kNoSignificantGain;
   return out;
 }
 

@@ -22,11 +22,15 @@ struct RowScore {
   double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
   double cross_entropy = 0;  // mean of −log q(next token), in nats
   int64_t tokens = 0;        // answer positions
+  double rest = 0;           // mean probability that the teacher knows only as a sum; 0 if it knows all
 };
 
+// With a teacher that knows only a part of each distribution (label_teacher.h), acceptance and agreement are upper
+// bounds, and acceptance is at most `rest` too high.
 struct Evaluation {
   std::vector<RowScore> rows;                                             // one per row, in the order given
-  double acceptance = 0;                                                  // mean over requests
+  double acceptance = 0, rest = 0;                                        // means over requests
+  bool is_bound = false;                                                  // the teacher knows only a part
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };
@@ -82,12 +86,16 @@ struct Judgement {
   // Acceptance with the interval of bounded_mean() over conversations, or cross entropy with that of a bootstrap.
   Estimate before, after;
   Estimate difference;  // paired, positive is better; 95 % bootstrap over conversations
+  // The difference of the least acceptance that `after` can have and the highest that `before` can have; equal to
+  // `difference` unless the evaluations are bounds.
+  Estimate certain;
 };
 inline constexpr int64_t kMinVerdictConversations = 8;
 
 // Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
 // verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain.
+// difference's interval is above zero, else kNoSignificantGain. If the evaluations are bounds, a difference above zero
+// that could be due to what the teacher does not know is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

@@ -13,7 +13,7 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kBlockValues = int64_t{1} << 20;
+constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kCheckedValues = int64_t{1} << 20;
 constexpr int64_t kNormSample = 16;  // tokens of a file that tell whether its states have passed the final norm
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what) {
@@ -91,7 +91,7 @@ bool passed_norm(const float* state, const std::vector<float>& norm) {
 // Checks all states of a file, and recognises whether they have passed the final norm.
 void check_states(HiddenFile& file, const HiddenFilesOptions& options, const std::function<void()>& look) {
   const InputFile in(file.path, ErrorKind::kData);
-  const int64_t block = std::max<int64_t>(1, kBlockValues / options.hidden_size);
+  const int64_t block = std::max<int64_t>(1, kCheckedValues / options.hidden_size);
   std::vector<float> states(static_cast<size_t>(std::min(block, file.tokens) * options.hidden_size));
   int64_t normed = 0, sampled = 0;
   const int64_t stride = std::max<int64_t>(1, file.tokens / kNormSample);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "distill/hidden_teacher.h"
+#include "distill/label_teacher.h"
 
 namespace specdec::distill {
 
@@ -25,14 +26,19 @@ std::vector<const TokenRow*> all_rows(const PreparedRows& train, const PreparedR
   return rows;
 }
 
-OpenedTeacher open_hidden(const TeacherInput& in, const std::vector<const TokenRow*>& rows,
-                          const std::function<void(double)>& step) {
+std::shared_ptr<const model::Decoder> load_target_head(const TeacherInput& in) {
   const fs::path target = in.options.target;
   const model::DecoderConfig config = model::load_decoder_config(target);
   auto head = std::make_shared<model::Decoder>(
       model::load_head(target, in.device, model::resolve_dtype(in.options.device.dtype, config)));
   head->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
-  HiddenFiles files({in.spec.argument, config.hidden_size, norm_factors(*head), step}, rows);
+  return head;
+}
+
+OpenedTeacher open_hidden(const TeacherInput& in, const std::vector<const TokenRow*>& rows,
+                          const std::function<void(double)>& step) {
+  const auto head = load_target_head(in);
+  HiddenFiles files({in.spec.argument, head->config.hidden_size, norm_factors(*head), step}, rows);
   const auto normed = std::count_if(files.files().begin(), files.files().end(), [](const auto& f) { return f.normed; });
   log(LogLevel::kInfo, in.spec.argument + ": hidden states of " + std::to_string(files.files().size()) + " files, " +
                            std::to_string(normed) + " of them after the final norm");
@@ -43,13 +49,32 @@ OpenedTeacher open_hidden(const TeacherInput& in, const std::vector<const TokenR
   for (const HiddenFile& f : files.files())
     listed += f.path.filename().string() + " " + std::to_string(f.tokens) + " " + std::to_string(f.states) + "\n";
   const Json record = {{"path", in.spec.argument}, {"files", files.files().size()}, {"digest", sha256_hex(listed)}};
-  return {std::make_unique<HiddenSource>(std::move(head), std::move(files)), record};
+  return {std::make_unique<HiddenSource>(head, std::move(files)), std::nullopt, record};
+}
+
+OpenedTeacher open_labels(const TeacherInput& in) {
+  const auto labels = std::make_shared<const LabelReader>(
+      in.spec.argument, LabelUse{in.data_digest, in.tokenizer_digest, in.target_id, in.options.temperature,
+                                 in.options.data, in.options.target});
+  const LabelIndex& index = labels->index();
+  std::shared_ptr<const model::Decoder> head;
+  if (index.kind == "hidden") {
+    head = load_target_head(in);
+    if (head->config.hidden_size != index.hidden_size)
+      throw Error(ErrorKind::kData, in.spec.argument + ": hidden states of " + std::to_string(index.hidden_size) +
+                                        " values, the target has " + std::to_string(head->config.hidden_size));
+  }
+  const Json record = {{"path", in.spec.argument},
+                       {"kind", index.kind},
+                       {"digest", sha256_file(fs::path(in.spec.argument) / "index.json")}};
+  return {std::make_unique<LabelSource>(labels, head), index.target, record};
 }
 
 }  // namespace
 
 OpenedTeacher open_teacher_files(const TeacherInput& input, const PreparedRows& train, const PreparedRows& held_out,
                                  const std::function<void(double)>& step) {
+  if (input.spec.kind == TeacherSpec::Kind::kLabels) return open_labels(input);
   return open_hidden(input, all_rows(train, held_out), step);
 }
 

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
+#include "base/fingerprint.h"
 #include "base/json.h"
 #include "distill/options.h"
 #include "distill/teacher.h"
@@ -15,10 +17,13 @@ struct TeacherInput {
   const DistillOptions& options;  // with parse_teacher(options.teacher) as `spec`
   const TeacherSpec& spec;
   at::Device device;
+  std::string data_digest, tokenizer_digest;
+  std::string target_id;  // "" = not known: the target's directory has no weights
 };
 struct OpenedTeacher {
   std::unique_ptr<TeacherSource> source;
-  Json record;  // what run.json keeps of it, so that a resumed run has the same
+  std::optional<Fingerprint> target;  // the target that answered, if the files name it
+  Json record;                        // what run.json keeps of it, so that a resumed run has the same
 };
 // Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.
 // Throws Error(kData) for files that do not fit, and what model::load_head throws.

@@ -89,7 +89,10 @@ TeacherSpec parse_teacher(const std::string& text) {
   const size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon), argument = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (kind == "hidden" && !argument.empty()) return {TeacherSpec::Kind::kHidden, argument};
-  throw Error(ErrorKind::kUsage, "--teacher: expected target or hidden:DIR, found '" + text + "'");
+  if (kind == "labels" && !argument.empty()) return {TeacherSpec::Kind::kLabels, argument};
+  if (kind == "http" || kind == "https") return {TeacherSpec::Kind::kEndpoint, text};
+  throw Error(ErrorKind::kUsage,
+              "--teacher: expected target, hidden:DIR, labels:DIR or the URL of an endpoint, found '" + text + "'");
 }
 
 void validate(const DistillOptions& o) {

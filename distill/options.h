@@ -8,6 +8,13 @@
 
 namespace specdec::distill {
 
+// How an endpoint is asked for the target's answers (distill/label_options.h).
+struct EndpointOptions {
+  std::string model, key_file;
+  int64_t top_k = 0;
+  int concurrency = 4;
+};
+
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
   std::string target, data, draft, out;
@@ -17,6 +24,7 @@ struct DistillOptions {
   // Text for parse_teacher. With another teacher than the target itself, the target's layers are read only for
   // draft prune:N.
   std::string teacher = "target";
+  EndpointOptions endpoint;  // with the URL of an endpoint as teacher
   // Text for parse_loss. ce alone needs no target model: --target may then be a directory with only a tokenizer.
   std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
@@ -69,8 +77,8 @@ struct DraftSpec {
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
 
 struct TeacherSpec {
-  enum class Kind { kTarget, kHidden } kind = Kind::kTarget;
-  std::string argument;  // a directory for hidden:
+  enum class Kind { kTarget, kHidden, kLabels, kEndpoint } kind = Kind::kTarget;
+  std::string argument;  // a directory for hidden: and labels:, the URL of an endpoint
 };
 TeacherSpec parse_teacher(const std::string& text);  // throws Error(kUsage)
 

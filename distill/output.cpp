@@ -41,12 +41,20 @@ void collect(const Json& a, const Json& b, const std::string& path, std::string&
 
 std::string reason(const Outcome& o) {
   const char* what = o.by_acceptance ? "acceptance" : "cross entropy";
-  char text[256];
-  if (o.judgement.verdict == Verdict::kInconclusive)
+  char text[320];
+  const bool few = o.verdict_conversations < kMinVerdictConversations;
+  if (o.judgement.verdict == Verdict::kInconclusive && few)
     std::snprintf(text, sizeof text,
                   "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
                   static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
                   static_cast<long long>(2 * kMinVerdictConversations));
+  else if (o.judgement.verdict == Verdict::kInconclusive)
+    std::snprintf(
+        text, sizeof text,
+        "acceptance at most %.4f -> %.4f on held-out rows, but %.4f of the target's probability is known only as "
+        "a sum, and the gain could be due to it: at least %+.4f, 95 %% interval [%+.4f, %+.4f]",
+        o.judgement.before.value, o.judgement.after.value, o.after.rest, o.judgement.certain.value,
+        o.judgement.certain.ci.low, o.judgement.certain.ci.high);
   else
     std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
                   what, o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
@@ -76,7 +84,7 @@ std::string longer(const DistillOptions& o) {
 
 }  // namespace
 
-NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising) {
+NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising, bool partial) {
   if (verdict == Verdict::kImproved)
     return {"the gate measures the draft against its floor and its speed",
             shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data,
@@ -86,6 +94,10 @@ NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising) {
                    : "the draft stopped getting better before the run ended: more data or more layers help more than "
                      "this longer run",
             longer(o)};
+  if (partial)
+    return {"the target's answers must be known more closely for a verdict: as hidden states, or with more tokens",
+            shell_words(
+                {"specdec", "data", "label", o.data, "--target", o.target, "--out", o.data + "-labels", "--hidden"})};
   return {"a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) +
               " held-out conversations: ingest more traffic or hold more of it out",
           shell_words({"specdec", "data", "ingest", "LOGS", "--target", o.target, "--out", o.data + "-more",
@@ -191,6 +203,10 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                                                            {"conversations", o.verdict_conversations},
                                                            {"tokens", o.after.tokens},
                                                            {"level", 0.95}};
+  if (o.by_acceptance && o.after.is_bound) {
+    out["acceptance"]["rest"] = number(o.after.rest);
+    out["acceptance"]["certain"] = to_json(o.judgement.certain);
+  }
   Json measured = Json::array();
   for (const Measured& m : o.training.measured)
     measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
@@ -208,7 +224,8 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"conversations", o.selection_conversations},
                        {"measured", measured}}}};
   const auto& curve = o.training.measured;
-  const NextStep next = next_step(o.judgement.verdict, options, !curve.empty() && o.kept_step == curve.back().step);
+  const NextStep next = next_step(o.judgement.verdict, options, !curve.empty() && o.kept_step == curve.back().step,
+                                  o.verdict_conversations >= kMinVerdictConversations);
   out["next"] = next.command;
   out["next_reason"] = next.reason;
   if (!o.chosen.is_null()) out["training"]["chosen"] = o.chosen;

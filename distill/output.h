@@ -38,11 +38,12 @@ struct Outcome {
   std::string started;
   double seconds = 0;
 };
-// A suggestion of what to do after a verdict. `rising` means that the last measured checkpoint is the best one.
+// A suggestion of what to do after a verdict. `rising` means that the last measured checkpoint is the best one,
+// `partial` that an inconclusive verdict is due to a teacher that knows only a part of each distribution.
 struct NextStep {
   std::string reason, command;
 };
-NextStep next_step(Verdict verdict, const DistillOptions& options, bool rising);
+NextStep next_step(Verdict verdict, const DistillOptions& options, bool rising, bool partial = false);
 
 // Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
 // inputs.

@@ -67,11 +67,13 @@ void load_target(Setup& s) {
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
   if (here && s.ce && (itself || !has_weights(directory))) return;
-  s.target_id = fingerprint_model(directory);
-  s.inputs["target"]["id"] = s.target_id->id;
+  if (here || s.from.kind == TeacherSpec::Kind::kHidden || has_weights(directory)) {
+    s.target_id = fingerprint_model(directory);
+    s.inputs["target"]["id"] = s.target_id->id;
+  }
   s.target_config = model::load_decoder_config(directory);
   s.target_config->draft_vocab.clear();
-  if (!here && s.spec.kind != "prune") return;
+  if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
   const auto target = std::make_shared<model::Decoder>(
       model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, *s.target_config)));
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
@@ -133,7 +135,14 @@ Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
     return nullptr;
   }
   stages.begin("checking the teacher's files", s.from.argument);
-  OpenedTeacher opened = open_teacher_files({s.options, s.from, s.device}, s.train, held_out, stages.step());
+  const TeacherInput input{s.options,
+                           s.from,
+                           s.device,
+                           s.inputs["data"]["digest"],
+                           s.inputs["target"]["tokenizer"],
+                           s.inputs["target"]["id"]};
+  OpenedTeacher opened = open_teacher_files(input, s.train, held_out, stages.step());
+  if (!s.target_id) s.target_id = opened.target;
   s.teacher = std::move(opened.source);
   s.inputs["teacher"] = opened.record;
   return {{"train", drop_unanswered(*s.teacher, "training", s.train)},
@@ -167,6 +176,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
     throw Error(ErrorKind::kUsage, "--sequence-length " + std::to_string(o.sequence_length) + ": the models take " +
                                        std::to_string(context) + " tokens");
   if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
+  s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
   s.limits = {.longest = context, .first_learnt = s.eagle ? 2 : 1};
@@ -178,7 +188,6 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   s.held_out =
       split_held_out(std::move(held_out.rows),
                      o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
-  s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
   s.data_counts = {{"train_rows", s.train.rows.size()},       {"train_tokens", s.train.tokens},
                    {"loss_tokens", s.train.loss_tokens},      {"cut_rows", s.train.cut_rows},
                    {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
@@ -500,6 +509,8 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   if (s.eagle && ranks.count() > 1)
     throw Error(ErrorKind::kUsage, "--draft " + options.draft + ": an EAGLE-3 head is trained by one process, and " +
                                        std::to_string(ranks.count()) + " were started");
+  if (s.from.kind == TeacherSpec::Kind::kEndpoint)
+    throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
   s.ce = !parse_loss(options.loss).needs_target();
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;

@@ -34,6 +34,9 @@ class Teacher {
   // Returns the logits at batch.rows; the batch must be of the rows that the teacher was made for. The teacher must
   // outlive the result.
   virtual TargetRows rows(const Batch& batch) = 0;
+  // Returns the probability, [R] fp32 on the CPU, that the teacher knows only as a sum over several tokens; undefined
+  // if it knows every probability.
+  virtual at::Tensor rest(const Batch&) { return {}; }
   // Returns the model that answers each row once, when the row is first needed; null if no model does, or if it answers
   // a row every time.
   virtual const model::Decoder* first_answers() const { return nullptr; }

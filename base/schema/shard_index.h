@@ -51,6 +51,7 @@ struct TokenRow {
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;
   bool has_sampling = false;
+  int64_t index = 0;  // the row's place among all rows of its directory, in file order
 };
 
 }  // namespace specdec

@@ -14,6 +14,8 @@
 #include "cli/error_report.h"
 #include "cli/log.h"
 #include "distill/launch.h"
+#include "distill/label_endpoint.h"
+#include "distill/label_files.h"
 #include "distill/run.h"
 
 namespace specdec::cli {
@@ -73,6 +75,28 @@ std::string table(const Json& r, const std::string& out) {
 // and the process grew to four times the memory that it used.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
+// Asks the endpoint that --teacher names for the labels of all rows, which are kept beside the run. Labels that are
+// complete are used again without asking.
+void label_first(const Global& global, distill::DistillOptions& options) {
+  distill::LabelOptions o;
+  o.data = options.data;
+  o.out = std::filesystem::path(options.out).lexically_normal().string();
+  while (o.out.ends_with('/')) o.out.pop_back();
+  o.out += ".labels";
+  o.url = options.teacher;
+  const std::filesystem::path target = options.target;
+  if (std::filesystem::exists(target / "model.safetensors") ||
+      std::filesystem::exists(target / "model.safetensors.index.json"))
+    o.target = options.target;
+  o.model = options.endpoint.model;
+  o.top_k = options.endpoint.top_k;
+  o.concurrency = options.endpoint.concurrency;
+  o.api_key = endpoint_key(options.endpoint.key_file, o.url);
+  o.resume = true;
+  if (!distill::has_complete_labels(o.out)) distill::label_by_endpoint(o, make_progress(global));
+  options.teacher = "labels:" + o.out;
+}
+
 void put(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
@@ -114,12 +138,18 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   const distill::Launch launch = distill::detect_launch(distill::process_environment());
   if (launch.rank > 0) be_quiet(global);
   share_cores(launch, options);
+  const bool asks = distill::parse_teacher(options.teacher).kind == distill::TeacherSpec::Kind::kEndpoint;
+  if (asks && launch.world_size > 1)
+    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
+                                       ": several processes do not ask an endpoint: write its labels by `specdec data "
+                                       "label` first, and give --teacher labels:DIR");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
   const distill::Ranks ranks(launch, {.on_lost = on_lost}, clock);
   return ranks.together([&] {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);
+    if (asks) label_first(global, options);
     const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);
     if (!ranks.is_first()) return result.exit_code;
     write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),

@@ -71,6 +71,10 @@ const std::vector<Room>& rooms() {
         "data/text_facts.h", "data/id_key.h", "data/row_json.h", "base/"}},
       {{"data/openai_client."}, {"data/openai_client.h", "net/", "base/"}},
       {{"data/"}, {"data/", "text/", "base/"}},
+      // distill: the code for labels that an endpoint writes is part of the half without LibTorch.
+      {{"distill/label_endpoint.", "distill/label_files.", "distill/label_options."},
+       {"distill/label_endpoint.h", "distill/label_files.h", "distill/label_options.h", "data/shard_reader.h",
+        "data/openai_client.h", "base/"}},
       {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
 
       // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,

@@ -164,7 +164,7 @@ TEST(HiddenTeacher, HostileFilesAreRefused) {
   refused({name, "truncated"}, [&] { fs::resize_file(file, fs::file_size(file) - 1); });
   refused({name, "truncated"}, [&] { put(file, ""); });
   refused({name, "pickle"}, [&] { put(file, "\x80\x04xxxxxxxxxxx"); });
-  refused({name, "expected a regular file"}, [&] {
+  refused({name, "expected a regular file", "a directory"}, [&] {
     fs::remove(file);
     fs::create_directory(file);
   });

@@ -1,0 +1,49 @@
+// The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards. Several runs of distill
+// can read them. A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64
+// [R + 1] and one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in
+// all. With kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their
+// log-probabilities; rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P,
+// E], the residual stream after the last layer, before the final norm. A row that the target refused has no entries.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fingerprint.h"
+#include "base/json.h"
+
+namespace specdec {
+
+struct LabelShard {
+  std::string file, sha256;
+  int64_t num_rows = 0, num_positions = 0;
+};
+
+struct LabelIndex {
+  static constexpr int kVersion = 1;  // schema "specdec.labels/1"
+  static constexpr int64_t kMostTopK = 1024;
+  std::string kind;         // "top_k" | "hidden"
+  int64_t top_k = 0;        // K; 0 for hidden
+  int64_t hidden_size = 0;  // E; 0 for top_k
+  double temperature = 1;   // of the log-probabilities
+  int64_t vocab_size = 0;
+  std::string data_digest;            // sha256 of the data's index.json
+  std::string tokenizer_digest;       // as Fingerprint::tokenizer
+  std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not at hand
+  std::string model;                  // its name at the endpoint; "" if the target ran in this process
+  int64_t num_rows = 0;               // rows of the data
+  std::vector<LabelShard> shards;     // of the first rows; of all rows once the labels are complete
+  std::string tool_version, started;
+
+  int64_t labelled_rows() const;
+  bool complete() const { return labelled_rows() == num_rows; }
+  void validate(const std::string& where) const;
+};
+Json to_json(const LabelIndex& index);
+LabelIndex label_index_from_json(const Json& object, const std::string& where);
+// Returns what the labels depend on, as JSON: everything but the shards and how they came about.
+Json label_settings(const LabelIndex& index);
+
+}  // namespace specdec

@@ -1,0 +1,46 @@
+// Options and results of `specdec data label`, which writes the target's answers for a data directory
+// (base/schema/label_index.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/progress.h"
+#include "base/run_options.h"
+#include "base/schema/label_index.h"
+#include "base/secret.h"
+
+namespace specdec::data {
+class ShardReader;
+}
+
+namespace specdec::distill {
+
+struct LabelOptions {
+  std::string data, out;
+  std::string target;  // directory of the target; with a URL, "" = none at hand
+  std::string url;     // http(s)://host[:port][/v1]; "" = the target runs in this process
+  std::string model;   // name at the endpoint; "" = the first of /v1/models
+  Secret api_key;
+  int64_t top_k = 0;       // 0 = 32, or 20 at an endpoint: servers often allow no more
+  bool hidden = false;     // hidden states instead of probabilities; not from an endpoint
+  double temperature = 1;  // of the probabilities; 1 at an endpoint
+  int concurrency = 4;     // requests at a time
+  double request_timeout_s = 600;
+  bool resume = false;
+  DeviceOptions device;
+};
+void validate(const LabelOptions& options);  // throws Error(kUsage)
+
+struct LabelResult {
+  LabelIndex index;
+  int64_t made = 0, kept = 0;  // rows labelled in this run and in an earlier one
+  int64_t refused = 0;         // rows of this run that the endpoint refused
+};
+
+// Returns the index of new labels: what they depend on, without shards. Throws Error(kData) if the data has another
+// tokenizer than the target.
+LabelIndex new_label_index(const LabelOptions& options, const data::ShardReader& data);
+
+}  // namespace specdec::distill
