@@ -72,6 +72,16 @@ class CausalModel {
   // hold. Changes nothing.
   virtual int64_t adoptable(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
+  // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). Each of its sequences
+  // must follow() the target's sequence of the same text. It reads a token with the state that the target had before
+  // this token, and the tokens that it drafted with states of its own. Those it reads again after verification: drop
+  // them by truncate(), which for such a model may cut inside of what was drafted.
+  virtual bool reads_states() const { return false; }
+  // Ties a sequence to the target's sequence of the same text, from which on the target keeps the states that the draft
+  // has not read. May be called again. Returns how many tokens of the text can be read now; of a text that the draft
+  // cannot read to its end, it can draft nothing. It stays so if the target passed tokens before the call that the
+  // draft has not read.
+  virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
 };
 
 // Holds a target and the draft that speculates for it.
@@ -103,6 +113,8 @@ class ForwardingModel : public CausalModel {
     return model_.adoptable(tokens, tenant);
   }
   CacheCounts cache_counts() const override { return model_.cache_counts(); }
+  bool reads_states() const override { return model_.reads_states(); }
+  int64_t follow(SequenceId sequence, SequenceId target) override { return model_.follow(sequence, target); }
 
  private:
   CausalModel& model_;

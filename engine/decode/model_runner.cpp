@@ -3,12 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
 
 #include "base/error.h"
+#include "engine/decode/runner_parts.h"
+#include "engine/decode/tap_source.h"
 #include "engine/model/forward.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/rope.h"
@@ -17,7 +18,7 @@ namespace specdec::decode {
 
 namespace {
 
-class ModelRunner final : public CausalModel {
+class ModelRunner final : public CausalModel, public TapSource {
  public:
   ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
       : decoder_(std::move(decoder)),
@@ -33,6 +34,7 @@ class ModelRunner final : public CausalModel {
   }
   SequenceId fork(SequenceId sequence, int64_t length) override {
     caches_.emplace(next_, find(sequence).prefix(length));
+    taps_.fork(sequence, next_, length);
     return next_++;
   }
   void close(SequenceId sequence) override {
@@ -40,32 +42,39 @@ class ModelRunner final : public CausalModel {
     if (it == caches_.end()) return;
     it->second.publish();
     caches_.erase(it);
+    taps_.close(sequence);
   }
   int64_t length(SequenceId sequence) const override { return find(sequence).length(); }
   void truncate(SequenceId sequence, int64_t length) override {
     model::KvCache& cache = find(sequence);
-    if (length != cache.length()) cache.truncate(length);
+    if (length == cache.length()) return;
+    cache.truncate(length);
+    taps_.truncate(sequence, length);
   }
 
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override {
     c10::InferenceMode guard;
     find(sequence).keep(length, places);
+    taps_.keep(sequence, length, places);
   }
 
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
     c10::InferenceMode guard;
     parts_.clear();
+    lengths_.clear();
     int64_t rows = 0;
     for (const Extension& e : extensions) {
       model::SequencePart& part = parts_.emplace_back();
       part.cache = &find(e.sequence);
+      lengths_.push_back(part.cache->length());
       part.tokens = e.tokens;
       part.num_logits = e.num_logits;
-      if (!e.parents.empty()) set_tree(e, part);
+      if (!e.parents.empty()) set_tree(e.parents, part);
       rows += e.num_logits;
     }
-    check_capacity();
-    const at::Tensor logits = model::forward(*decoder_, parts_);
+    check_capacity(parts_, *pool_, model::rope_varies(decoder_->config.rope));
+    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions));
+    taps_.keep_pass(extensions, lengths_);
     out.vocab = vocab_size();
     const size_t need = static_cast<size_t>(rows * out.vocab);
     if (out.data.size() < need) out.data.resize(need);
@@ -100,38 +109,16 @@ class ModelRunner final : public CausalModel {
             .found_tokens = found_tokens_};
   }
 
+  int64_t add_reader(std::vector<int64_t> layers) override { return taps_.add_reader(std::move(layers)); }
+  void keep_states(int64_t reader, SequenceId sequence) override { taps_.start(reader, sequence, length(sequence)); }
+  void drop_states(int64_t reader, SequenceId sequence) override { taps_.drop(reader, sequence); }
+  KeptStates kept(int64_t reader, SequenceId sequence) const override { return taps_.kept(reader, sequence); }
+  void forget(int64_t reader, SequenceId sequence, int64_t before) override { taps_.forget(reader, sequence, before); }
+
  private:
   int64_t rope_rescale_of(std::span<const int32_t> tokens) const {
     const model::RopeConfig& rope = decoder_->config.rope;
     return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;
-  }
-
-  // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. A last block
-  // that several of these sequences share counts once for each.
-  void check_capacity() const {
-    int64_t blocks = 0;
-    for (const model::SequencePart& part : parts_)
-      blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()),
-                                           model::rope_varies(decoder_->config.rope));
-    if (blocks > pool_->available())
-      throw CacheFull("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " +
-                      std::to_string(model::BlockPool::kTokens) + " tokens, " + std::to_string(pool_->available()) +
-                      " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
-  }
-
-  // Builds the mask and the positions of a tree. Every token sees the cache, its ancestors and itself. Its position is
-  // the cache's length plus the number of its ancestors.
-  static void set_tree(const Extension& e, model::SequencePart& part) {
-    const auto count = static_cast<int64_t>(e.tokens.size());
-    part.tree_mask = at::zeros({count, count}, at::kBool);
-    bool* mask = part.tree_mask.mutable_data_ptr<bool>();
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t parent = e.parents[static_cast<size_t>(i)];
-      if (parent >= i) throw Error(ErrorKind::kInternal, "a tree's token comes before its parent");
-      if (parent >= 0) std::copy_n(mask + parent * count, parent + 1, mask + i * count);
-      mask[i * count + i] = true;
-      part.positions.push_back(parent < 0 ? part.cache->length() : part.positions[static_cast<size_t>(parent)] + 1);
-    }
   }
 
   const model::KvCache& find(SequenceId sequence) const {
@@ -145,6 +132,8 @@ class ModelRunner final : public CausalModel {
   std::shared_ptr<model::BlockPool> pool_;
   std::map<SequenceId, model::KvCache> caches_;
   std::vector<model::SequencePart> parts_;
+  std::vector<int64_t> lengths_;  // of the caches before the pass
+  TapStore taps_;
   SequenceId next_ = 0;
   int64_t asked_tokens_ = 0, found_tokens_ = 0;
 };

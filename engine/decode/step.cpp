@@ -66,14 +66,49 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   s.remaining_ = std::min(s.remaining_, target_.max_length() - n);
   s.prompt_logprobs_.clear();
   if (same_prompt && same_prompt->target_id_ >= 0 && !s.scores_prompt_) copy_prompt(s, *same_prompt);
-  if (s.target_id_ < 0) open_cache(target_, s.target_id_, s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
+  if (s.target_id_ >= 0) return;
+  const size_t count = open_follower(s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
+  open_cache(target_, s.target_id_, s, count);
+  if (s.draft_id_ >= 0) draft_of(s)->follow(s.draft_id_, s.target_id_);
+}
+
+// Opens the cache of a draft that reads hidden states of the target. Returns how many of the first `count` tokens the
+// target may take from its cached blocks: it must pass all tokens whose states the draft's own blocks lack.
+size_t Stepper::open_follower(Sequence& s, size_t count) {
+  CausalModel* const draft = follower_of(s);
+  if (!draft) return count;
+  try {
+    const int64_t found = s.draft_id_ < 0 ? open_cache(*draft, s.draft_id_, s, s.tokens_.size() - 1) : 0;
+    return std::min(count, static_cast<size_t>(std::max<int64_t>(found - 1, 0)));
+  } catch (const std::exception& e) {
+    drop_draft(s, e);
+    return count;
+  }
+}
+
+// Lets a draft that follows the target read the text up to where the target is, if it is at least `least` tokens
+// behind. The target keeps the states of the tokens between.
+void Stepper::read_along(Sequence& s, int64_t least) {
+  CausalModel* const draft = follower_of(s);
+  if (!draft || s.draft_id_ < 0) return;
+  try {
+    const int64_t at = draft->length(s.draft_id_), can = std::min<int64_t>(draft->follow(s.draft_id_, s.target_id_),
+                                                                           static_cast<int64_t>(s.tokens_.size()) - 1);
+    if (can - at < least) return;
+    buffers_->extensions.assign(
+        1, {s.draft_id_,
+            std::span<const int32_t>(s.tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(can - at)), 0});
+    draft->extend(buffers_->extensions, buffers_->draft_rows);
+  } catch (const std::exception& e) {
+    drop_draft(s, e);
+  }
 }
 
 // Opens a cache and fills it from the tenant's cached blocks, so that those of the first `count` tokens that are cached
-// need no prefill.
-void Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
+// need no prefill. Returns their number.
+int64_t Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
   id = model.open();
-  model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
+  return model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
 }
 
 void Stepper::start(Sequence& s, int64_t chunk) {
@@ -90,8 +125,10 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   const int64_t n = static_cast<int64_t>(s.tokens_.size());
   if (from.tokens_.size() < s.tokens_.size() || !std::equal(s.tokens_.begin(), s.tokens_.end(), from.tokens_.begin()))
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
+  // A draft that reads hidden states needs that of the last token but one, which the other sequence may have dropped.
+  const int64_t copied = follower_of(s) ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
-    s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), n - 1));
+    s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));
   } catch (const CacheFull&) {
     return;
   }
@@ -99,6 +136,7 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   if (from.draft_id_ < 0 || draft_of(from) != draft) return;
   try {
     s.draft_id_ = draft->fork(from.draft_id_, std::min(draft->length(from.draft_id_), n - 1));
+    draft->follow(s.draft_id_, s.target_id_);
   } catch (const std::exception& e) {
     log(LogLevel::kWarn,
         std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
@@ -120,6 +158,7 @@ int64_t Stepper::prefill(Sequence& s, int64_t most) {
   }
   for (int64_t i = 0; i < rows; ++i)
     s.prompt_logprobs_.push_back(logprobs_of(b.target_rows.row(i), s.tokens_[at + i + 1], s.options().logprobs));
+  read_along(s, 1);
   return count;
 }
 
@@ -136,7 +175,10 @@ void Stepper::commit(SequenceStep& step) {
   Buffers& b = *buffers_;
   const int64_t accepted = step.result.accepted;
   keep_path(target_, {s.target_id_, step.before, static_cast<int64_t>(step.drafted.size())}, step.path, b.places);
-  if (const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1; held >= 0)
+  const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1;
+  if (held >= 0 && draft_of(s)->reads_states())
+    draft_of(s)->truncate(s.draft_id_, step.before);  // it reads the accepted tokens again, with the target's states
+  else if (held >= 0)
     keep_path(*draft_of(s), {s.draft_id_, step.before, held}, step.path, b.places);
   if (step.depth > 0 && !step.from_text)
     s.counts_.add_step(step.depth, accepted, s.outcome_.overlaps);

@@ -73,6 +73,11 @@ class Stepper {
   CausalModel* draft_of(const Sequence& sequence) const {
     return sequence.drafting_.draft ? sequence.drafting_.draft : draft_;
   }
+  // Returns the draft of a sequence if it reads hidden states of the target, else null.
+  CausalModel* follower_of(const Sequence& sequence) const {
+    CausalModel* const draft = draft_of(sequence);
+    return draft && sequence.controller_ && !sequence.draft_failed_ && draft->reads_states() ? draft : nullptr;
+  }
   CostModel* draft_costs_of(const Sequence& sequence) const {
     return sequence.drafting_.draft_costs ? sequence.drafting_.draft_costs : costs_;
   }
@@ -100,7 +105,9 @@ class Stepper {
   void ask_shadow(SequenceStep& step);
   // step.cpp
   void copy_prompt(Sequence& sequence, const Sequence& from);
-  static void open_cache(CausalModel& model, SequenceId& id, const Sequence& sequence, size_t count);
+  static int64_t open_cache(CausalModel& model, SequenceId& id, const Sequence& sequence, size_t count);
+  size_t open_follower(Sequence& sequence, size_t count);
+  void read_along(Sequence& sequence, int64_t least);
   void commit(SequenceStep& step);
   void roll_back(SequenceStep& step);
 

@@ -191,6 +191,11 @@ void Stepper::catch_up(SequenceStep& step) {
   try {
     CausalModel& draft = *draft_of(s);
     if (s.draft_id_ < 0) open_cache(draft, s.draft_id_, s, s.tokens_.size() - 1);
+    if (draft.follow(s.draft_id_, s.target_id_) < step.before) {
+      step.drafting = false;
+      s.outcome_.decision = {0, PlainReason::kCatchingUp};
+      return;
+    }
     const int64_t before = draft.length(s.draft_id_);
     const double started = clock_ ? clock_->seconds() : 0;
     step.drafting = read_up(draft, s.draft_id_, s.tokens_);
@@ -325,8 +330,12 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
 
 void Stepper::draft_tokens() {
   Buffers& b = *buffers_;
-  for (SequenceStep& step : b.used())
-    if (step.drafting) catch_up(step);
+  for (SequenceStep& step : b.used()) {
+    if (step.drafting)
+      catch_up(step);
+    else
+      read_along(*step.sequence, kFarBehind);
+  }
   for (SequenceStep& step : b.used())
     if (step.drafting) draft_with(*draft_of(*step.sequence));
   for (SequenceStep& step : b.used()) {

@@ -18,7 +18,8 @@ void Stepper::end_shadow(Sequence& s) {
 // greedy), and the logits processors can still be rewound.
 void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
-  if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;
+  // By now the target has read what was drafted, so a draft that reads its states would see more than when it drafts.
+  if (!s.drafting_.shadow || s.drafting_.shadow->reads_states() || s.outcome_.overlaps.empty()) return;
   try {
     ask_shadow(step);
   } catch (const std::exception& e) {

@@ -42,8 +42,10 @@ const std::vector<Room>& rooms() {
       {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
       {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
       {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
-      // Only model_runner may include models; drafting, verification and the choice of K use distributions and counts.
-      {{"engine/decode/model_runner."}, {"engine/decode/", "engine/model/", "base/"}},
+      // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
+      {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
+        "engine/decode/tap_source."},
+       {"engine/decode/", "engine/model/", "base/"}},
       // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
       {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
       {{"engine/decode/controller."},

@@ -13,8 +13,6 @@
 namespace specdec::distill {
 namespace {
 
-using parity::golden_path;
-using parity::largest_difference;
 
 class EagleTraining : public ::testing::TestWithParam<const char*> {};
 
@@ -29,10 +27,10 @@ struct EagleGolden {
 EagleGolden load_eagle(const std::string& name) {
   const std::string file = "eagle_" + name + ".safetensors";
   EagleGolden g{parity::load_golden(file), {}, {}, {}, {}};
-  const SafetensorsFile opened(golden_path(file));
+  const SafetensorsFile opened(parity::golden_path(file));
   g.training = parse_json(opened.metadata().at("training"), file);
   const auto target =
-      std::make_shared<const model::Decoder>(model::load_decoder(golden_path("eagle_target"), at::kCPU, at::kFloat));
+      std::make_shared<const model::Decoder>(model::load_decoder(parity::golden_path("eagle_target"), at::kCPU, at::kFloat));
   model::EagleHead& head = g.draft.head;
   head.config = model::parse_eagle_config(parse_json(opened.metadata().at("config"), file), target->config, file);
   const at::Tensor kept = g.tensors.at("kept");
@@ -76,7 +74,7 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
     for (const NamedTensor& p : g.parameters) {
       ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
       if (step == 0) {
-        EXPECT_LT(largest_difference(p.tensor.grad(), g.tensors.at("grad." + p.name)), 1e-4) << p.name;
+        EXPECT_LT(parity::largest_difference(p.tensor.grad(), g.tensors.at("grad." + p.name)), 1e-4) << p.name;
       }
     }
     optimizer.step(g.training.at("lr").get<double>(), optimizer.grad_norm());
@@ -84,7 +82,7 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
   std::set<std::string> seen;
   for (const NamedTensor& p : g.parameters) {
     seen.insert("after10." + p.name);
-    EXPECT_LT(largest_difference(p.tensor.detach(), g.tensors.at("after10." + p.name)), 1e-4) << p.name;
+    EXPECT_LT(parity::largest_difference(p.tensor.detach(), g.tensors.at("after10." + p.name)), 1e-4) << p.name;
   }
   for (const auto& [name, tensor] : g.tensors)
     EXPECT_TRUE(!name.starts_with("after10.") || seen.contains(name)) << name;
@@ -97,7 +95,7 @@ TEST_P(EagleTraining, BatchesAddUp) {
   add_eagle_gradients(one.draft, loss, {make_batch(one.rows, {0, 1})});
   add_eagle_gradients(two.draft, loss, {make_batch(two.rows, {0}), make_batch(two.rows, {1})});
   for (size_t i = 0; i < one.parameters.size(); ++i)
-    EXPECT_LT(largest_difference(one.parameters[i].tensor.grad(), two.parameters[i].tensor.grad()), 1e-5)
+    EXPECT_LT(parity::largest_difference(one.parameters[i].tensor.grad(), two.parameters[i].tensor.grad()), 1e-5)
         << one.parameters[i].name;
 }
 

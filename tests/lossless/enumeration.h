@@ -10,6 +10,7 @@
 
 #include "engine/decode/sampler.h"
 #include "engine/decode/step.h"
+#include "tests/lossless/follower.h"
 #include "tests/lossless/rules.h"
 #include "tests/lossless/toy.h"
 
@@ -27,6 +28,7 @@ struct Case {
   CostModel* costs = nullptr;
   toy::Tokens prompt;          // every sequence appends its index (0 or 1) to this as its last prompt token
   bool without_model = false;  // no draft model
+  bool follows = false;        // the draft reads hidden states of the target (follower.h); `draft` is not used
   bool suffix = false;         // also draft from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not cut near the end
@@ -130,7 +132,9 @@ inline Outcome enumerate(const Case& c) {
       out.without_room += tokens > c.room;
       if (tokens > c.room) throw CacheFull("full");
     };
-    Stepper stepper(target, c.without_model ? nullptr : &draft, c.costs, nullptr, c.verify_fn);
+    toy::Follower follower(target, 5);
+    CausalModel* const used = c.follows ? static_cast<CausalModel*>(&follower) : &draft;
+    Stepper stepper(target, c.without_model ? nullptr : used, c.costs, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
     std::deque<Sequence> opened;
     std::vector<Sequence*> sequences;

@@ -1,0 +1,36 @@
+#include "engine/decode/runner_parts.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/decode/causal_model.h"
+#include "engine/model/kv_cache.h"
+
+namespace specdec::decode {
+
+void set_tree(std::span<const int32_t> parents, model::SequencePart& part) {
+  const auto count = static_cast<int64_t>(parents.size());
+  part.tree_mask = at::zeros({count, count}, at::kBool);
+  bool* mask = part.tree_mask.mutable_data_ptr<bool>();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t parent = parents[static_cast<size_t>(i)];
+    if (parent >= i) throw Error(ErrorKind::kInternal, "a tree's token comes before its parent");
+    if (parent >= 0) std::copy_n(mask + parent * count, parent + 1, mask + i * count);
+    mask[i * count + i] = true;
+    part.positions.push_back(parent < 0 ? part.cache->length() : part.positions[static_cast<size_t>(parent)] + 1);
+  }
+}
+
+void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew) {
+  int64_t blocks = 0;
+  for (const model::SequencePart& part : parts)
+    blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()), anew);
+  if (blocks > pool.available())
+    throw CacheFull("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " +
+                    std::to_string(model::BlockPool::kTokens) + " tokens, " + std::to_string(pool.available()) +
+                    " of " + std::to_string(pool.num_blocks()) + " are free; end sequences or give it more memory");
+}
+
+}  // namespace specdec::decode

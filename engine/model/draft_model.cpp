@@ -1,0 +1,27 @@
+#include "engine/model/draft_model.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace specdec::model {
+
+bool holds_eagle_head(const std::filesystem::path& directory) {
+  return is_eagle_config(read_json(directory / "config.json", ErrorKind::kModel));
+}
+
+DecoderConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target) {
+  return holds_eagle_head(directory) ? load_eagle_config(directory, target).layer : load_decoder_config(directory);
+}
+
+at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head) {
+  const at::ScalarType dtype = resolve_dtype(flag, config);
+  return head ? side_dtype(dtype, config) : dtype;
+}
+
+DraftModel load_draft_model(const std::filesystem::path& directory, const Decoder& target, at::Device device,
+                            at::ScalarType dtype) {
+  if (!holds_eagle_head(directory)) return {load_for_decoding(directory, device, dtype, Role::kDraft), nullptr};
+  return {nullptr, std::make_shared<const EagleHead>(load_eagle_head(directory, target, device, dtype))};
+}
+
+}  // namespace specdec::model

@@ -1,0 +1,68 @@
+// Compares what training measures with what serving drafts: the overlap at every drafted position, over every anchor of
+// a text, computed by the runners of target and head with their caches.
+#include <gtest/gtest.h>
+
+#include "distill/eagle_gradient.h"
+#include "distill/trained_draft.h"
+#include "engine/decode/model_runner.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+double overlap_rows(const decode::LogitRows& a, int64_t first, const decode::LogitRows& b) {
+  const auto softmax = [](std::span<const float> row) {
+    return at::tensor(std::vector<float>(row.begin(), row.end())).softmax(-1);
+  };
+  return at::minimum(softmax(a.row(first)), softmax(b.row(0))).sum().item<double>();
+}
+
+TEST(EagleServing, DraftsWhatWasTrained) {
+  for (const bool reduced : {false, true}) {
+    const auto target = std::make_shared<const model::Decoder>(toy_decoder(8, 1, 6));
+    std::vector<int32_t> ids;
+    if (reduced) ids = {1, 2, 3, 5, 8, 13, 21};
+    EagleDraft draft{model::new_eagle_head(*target, ids, 3, at::kFloat), target, 4, 0.8};
+    TrainedDraft(draft).trainable();
+    std::vector<TokenRow> rows = toy_rows(1, 12, 14, 14);
+    const auto length = static_cast<int64_t>(rows[0].tokens.size());
+    rows[0].loss_mask.assign(rows[0].tokens.size(), 1);
+    rows[0].loss_mask[0] = rows[0].loss_mask[1] = 0;
+    const EagleFigures trained = add_eagle_gradients(draft, {parse_loss("tv"), 3, 1}, {make_batch(rows, {0})});
+
+    const std::vector<int32_t>& text = rows[0].tokens;
+    const auto runner = decode::make_model_runner(target);
+    const auto head = decode::make_eagle_runner(std::make_shared<const model::EagleHead>(draft.head), *runner);
+    decode::LogitRows p, q, none;
+    const decode::SequenceId whole = runner->open();
+    runner->extend(std::vector<decode::Extension>{{whole, text, length}}, p);
+    std::vector<double> sums(4);
+    std::vector<int64_t> counts(4);
+    for (int64_t n = 2; n < length; ++n) {
+      const decode::SequenceId a = runner->open(), b = head->open();
+      EXPECT_EQ(head->follow(b, a), 0);
+      runner->extend(std::vector<decode::Extension>{{a, std::span(text).first(static_cast<size_t>(n - 1)), 0}}, none);
+      EXPECT_EQ(head->follow(b, a), n);
+      head->extend(std::vector<decode::Extension>{{b, std::span(text).first(static_cast<size_t>(n)), 1}}, q);
+      for (int64_t i = 0; i < 4 && n + i < length; ++i) {
+        if (i > 0)
+          head->extend(
+              std::vector<decode::Extension>{{b, std::span(text).subspan(static_cast<size_t>(n + i - 1), 1), 1}}, q);
+        sums[static_cast<size_t>(i)] += overlap_rows(p, n + i - 1, q);
+        ++counts[static_cast<size_t>(i)];
+      }
+      head->close(b);
+      runner->close(a);
+    }
+    ASSERT_EQ(trained.steps.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(trained.steps[i].rows, counts[i]) << i;
+      EXPECT_NEAR(trained.steps[i].acceptance, sums[i] / static_cast<double>(counts[i]), 1e-5) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,140 @@
+// Enumerates the step with a draft that reads hidden states of the target: chains, trees, batches, passes that do not
+// fit, and texts of one token, after which such a draft has no distribution.
+#include <gtest/gtest.h>
+
+#include "tests/lossless/enumeration.h"
+
+namespace specdec::decode {
+namespace {
+
+constexpr double kFollowedExact = 1e-6;
+
+Case following(int k, VerifyRule rule) {
+  Case c;
+  c.follows = true;
+  c.prompt = {1, 2};
+  c.controller.fixed_k = k;
+  c.rule = rule;
+  return c;
+}
+
+Outcome expect_followed(const Case& c, const std::string& what) {
+  const Outcome o = enumerate(c);
+  EXPECT_LE(o.error, kFollowedExact) << what << " after " << o.runs << " outcomes";
+  EXPECT_NEAR(o.mass, 1, kFollowedExact) << what;
+  return o;
+}
+
+const VerifyRule kChainRules[] = {VerifyRule::kToken, VerifyRule::kBlock};
+
+TEST(Follower, EveryRuleAndK) {
+  for (const VerifyRule rule : kChainRules)
+    for (int k = 1; k <= 3; ++k) {
+      const Outcome o = expect_followed(following(k, rule), to_string(rule) + " K=" + std::to_string(k));
+      EXPECT_EQ(o.min_drafted, k);
+      EXPECT_GT(o.accepted, 0.2);
+    }
+}
+
+TEST(Follower, Trees) {
+  for (const std::vector<int>& tree : std::vector<std::vector<int>>{{2}, {1, 2}, {2, 1}, {1, 1, 1}})
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget}) {
+      Case c = following(static_cast<int>(tree.size()), rule);
+      c.tree = tree;
+      c.length = 2;
+      const Outcome o = expect_followed(c, to_string(rule) + " tree of " + std::to_string(tree.size()));
+      EXPECT_EQ(o.max_drafted, static_cast<int>(tree.size()));
+    }
+}
+
+// After one token the draft has read no state. It drafts from the second step on.
+TEST(Follower, TextsOfOneToken) {
+  for (const VerifyRule rule : kChainRules) {
+    Case c = following(2, rule);
+    c.prompt = {};
+    const Outcome o = expect_followed(c, to_string(rule));
+    EXPECT_EQ(o.min_drafted, 0);
+    EXPECT_EQ(o.max_drafted, 2);
+  }
+}
+
+TEST(Follower, BatchesAndPassesThatDoNotFit) {
+  for (const VerifyRule rule : kChainRules) {
+    Case c = following(2, rule);
+    c.length = 2;
+    c.sequences = 2;
+    expect_followed(c, "two sequences, " + to_string(rule));
+    c.room = 4;  // both sequences' tokens together do not fit
+    const Outcome o = expect_followed(c, "little room, " + to_string(rule));
+    EXPECT_GT(o.without_room, 0);
+    c.sequences = 1;
+    c.room = 2;  // a level has to be given up
+    EXPECT_GT(expect_followed(c, "less room, " + to_string(rule)).without_room, 0);
+  }
+}
+
+TEST(Follower, SamplingOptionsRulesAndText) {
+  Case c = following(2, VerifyRule::kToken);
+  c.sampling = {.temperature = 0};
+  expect_followed(c, "greedy");
+  c.sampling = {.temperature = 0.7, .top_k = 2};
+  expect_followed(c, "top-k");
+  c.sampling = {};
+  c.rules.presence_penalty = 1.3;
+  c.rules.bad_words = {{2, 0}};
+  expect_followed(c, "rules");
+  c.rules = {};
+  c.suffix = true;
+  c.prompt = {0, 1, 0, 1};
+  expect_followed(c, "drafts from the text");
+}
+
+// The draft reads the prompt while the target prefills it, in whatever pieces.
+TEST(Follower, ReadsAlongWithThePrefill) {
+  for (const int64_t chunk : {1, 3, 512}) {
+    toy::Model target(5, toy::random_logits(1));
+    toy::Follower draft(target, 5);
+    Stepper stepper(target, &draft);
+    Request request{{1, 2, 3, 4, 0, 1, 2}, 0, {.max_tokens = 20}};
+    Sequence s(stepper, request, drafting({.k = 3}));
+    stepper.start(s, chunk);
+    EXPECT_EQ(draft.length(s.draft_id()), 6) << "all tokens but the last";
+    Sequence* batch[] = {&s};
+    stepper.step(batch);
+    EXPECT_EQ(s.outcome().drafted, 3);
+  }
+}
+
+// A sequence with a copied prompt drafts as well, even if the other sequence has gone on.
+TEST(Follower, CopiedPrompts) {
+  toy::Model target(5, toy::random_logits(1));
+  toy::Follower draft(target, 5);
+  Stepper stepper(target, &draft);
+  const Request request{{1, 2, 3, 4}, 0, {.max_tokens = 20}};
+  Sequence first(stepper, request, drafting({.k = 2})), second(stepper, request, drafting({.k = 2}));
+  stepper.start(first);
+  Sequence *one[] = {&first}, *two[] = {&second};
+  for (int i = 0; i < 3; ++i) stepper.step(one);
+  stepper.open(second, &first);
+  while (stepper.pending_prefill(second) > 0) stepper.prefill(second, 512);
+  stepper.step(two);
+  EXPECT_EQ(second.outcome().drafted, 2);
+}
+
+// Without its states a draft drafts nothing, and the text goes on.
+TEST(Follower, LostStatesMeanPlainDecoding) {
+  toy::Model target(5, toy::random_logits(1));
+  toy::Follower draft(target, 5);
+  Stepper stepper(target, &draft);
+  Sequence s(stepper, {{1, 2, 3, 4}, 0, {.max_tokens = 20}}, drafting({.k = 2}));
+  stepper.start(s);
+  Sequence* batch[] = {&s};
+  stepper.step(batch);
+  EXPECT_EQ(s.outcome().drafted, 2);
+  const SequenceId fresh = draft.open();
+  EXPECT_EQ(draft.follow(fresh, s.target_id()), 0) << "the target passed tokens before";
+  draft.close(fresh);
+}
+
+}  // namespace
+}  // namespace specdec::decode
