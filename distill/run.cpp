@@ -10,200 +10,16 @@
 #include "base/output_directory.h"
 #include "base/verdict.h"
 #include "base/version.h"
-#include "data/shard_reader.h"
-#include "distill/contexts.h"
 #include "distill/draft_vocab.h"
-#include "distill/head_loss.h"
-#include "distill/open_teacher.h"
 #include "distill/output.h"
 #include "distill/preparation.h"
 #include "distill/run_directory.h"
+#include "distill/setup.h"
 #include "distill/trainer.h"
-#include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
 
 namespace {
-
-constexpr size_t kMaxSelectionRows = 64, kMaxVerdictRows = 1000;
-
-bool has_weights(const fs::path& directory) {
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-    if (fs::exists(directory / name)) return true;
-  return false;
-}
-
-// The loaded target and data, and the options with some defaults filled in.
-struct Setup {
-  DistillOptions options;
-  DraftSpec spec;
-  TeacherSpec from;
-  bool ce = false;
-  bool eagle = false;                                 // the draft is an EAGLE-3 head
-  std::shared_ptr<const model::Decoder> target;       // null: its layers are not needed
-  std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
-  std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
-  std::optional<Fingerprint> target_id;               // empty if the target has no weights
-  PreparedRows train;
-  HeldOut held_out;
-  int64_t holdout_rows = 0;
-  RowLimits limits;           // of held-out rows
-  bool answers_anew = false;  // the target answers the held-out prompts
-  Json given;                 // the options that --resume compares
-  Json inputs, data_counts;
-  at::Device device = at::kCPU;
-  const Ranks* ranks = nullptr;
-};
-
-void load_target(Setup& s) {
-  const DistillOptions& o = s.options;
-  s.device = model::resolve_device(s.ranks->device(o.device.device));
-  s.ranks->use_device(s.device);
-  const fs::path directory = o.target;
-  s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
-  // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. Then the target
-  // is not loaded if it has no weights, or if the draft starts as the target itself.
-  const bool itself =
-      s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
-  const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
-  if (here && s.ce && (itself || !has_weights(directory))) return;
-  if (here || s.from.kind == TeacherSpec::Kind::kHidden || has_weights(directory)) {
-    s.target_id = fingerprint_model(directory);
-    s.inputs["target"]["id"] = s.target_id->id;
-  }
-  s.target_config = model::load_decoder_config(directory);
-  s.target_config->draft_vocab.clear();
-  if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
-  const auto target = std::make_shared<model::Decoder>(
-      model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, *s.target_config)));
-  target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
-  s.target = target;
-}
-
-// Returns the configuration of the head that will be trained.
-model::EagleConfig eagle_config(const Setup& s) {
-  if (!s.target)
-    throw Error(ErrorKind::kUsage, "--draft " + s.options.draft +
-                                       ": an EAGLE-3 head reads the target's hidden states, and " + s.options.target +
-                                       " has no weights");
-  if (s.spec.kind == "model") {
-    if (s.options.draft_vocab > 0)
-      throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of an existing EAGLE-3 head are fixed");
-    return model::load_eagle_config(s.spec.argument, s.target->config);
-  }
-  model::EagleConfig config = model::eagle_config_for(s.target->config);
-  if (s.options.draft_vocab > 0) config.draft_vocab_size = s.options.draft_vocab;
-  return config;
-}
-
-model::DecoderConfig draft_config(const Setup& s) {
-  if (s.eagle) return eagle_config(s).layer;
-  if (s.spec.kind == "prune") {
-    if (!s.target)
-      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + " takes layers of the target, and " +
-                                         s.options.target + " has no weights");
-    if (s.spec.layers < 1 || s.spec.layers > s.target->config.num_layers)
-      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": the target has " +
-                                         std::to_string(s.target->config.num_layers) + " layers");
-    return s.target->config;
-  }
-  if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
-  return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kModel), s.spec.argument);
-}
-
-void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::string& where) {
-  for (const TokenRow& row : rows)
-    for (const int32_t t : row.tokens)
-      if (t < 0 || t >= vocab)
-        throw Error(ErrorKind::kData, where + ": row " + row.id + ": token id " + std::to_string(t) +
-                                          " is outside the vocabulary of " + std::to_string(vocab));
-}
-
-// A head pairs the hidden state of a token with the next token and predicts the one after, so it never predicts the
-// second token of a row.
-void forget_second_tokens(std::vector<TokenRow>& rows) {
-  for (TokenRow& row : rows)
-    if (row.loss_mask.size() > 1) row.loss_mask[1] = 0;
-}
-
-// Opens the teacher, and leaves out the rows that it does not answer. Returns how many there were, or null if the
-// target itself is the teacher.
-Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
-  if (!s.target_config) return nullptr;
-  if (s.from.kind == TeacherSpec::Kind::kTarget) {
-    s.teacher = std::make_unique<ModelSource>(s.target);
-    return nullptr;
-  }
-  stages.begin("checking the teacher's files", s.from.argument);
-  const TeacherInput input{s.options,
-                           s.from,
-                           s.device,
-                           s.inputs["data"]["digest"],
-                           s.inputs["target"]["tokenizer"],
-                           s.inputs["target"]["id"]};
-  OpenedTeacher opened = open_teacher_files(input, s.train, held_out, stages.step());
-  if (!s.target_id) s.target_id = opened.target;
-  s.teacher = std::move(opened.source);
-  s.inputs["teacher"] = opened.record;
-  return {{"train", drop_unanswered(*s.teacher, "training", s.train)},
-          {"holdout", drop_unanswered(*s.teacher, "held-out", held_out)}};
-}
-
-void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
-  DistillOptions& o = s.options;
-  const data::ShardReader reader(o.data);
-  const std::string tokenizer = s.inputs["target"]["tokenizer"];
-  if (reader.index().tokenizer_digest != tokenizer)
-    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" +
-                                      reader.index().tokenizer_digest.substr(0, 12) + ") than the target's (" +
-                                      tokenizer.substr(0, 12) + "): run `specdec data ingest` again with --target " +
-                                      o.target);
-  if (s.target_config && s.target_config->vocab_size != draft.vocab_size)
-    throw Error(ErrorKind::kModel, "--draft " + o.draft + ": vocab_size " + std::to_string(draft.vocab_size) +
-                                       ", the target has " + std::to_string(s.target_config->vocab_size) +
-                                       ": a draft needs the target's vocabulary");
-  std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
-  if (o.draft_vocab > draft.vocab_size)
-    throw Error(ErrorKind::kUsage, "--draft-vocab " + std::to_string(o.draft_vocab) + ": the target has " +
-                                       std::to_string(draft.vocab_size) + " tokens");
-  check_tokens(train, draft.vocab_size, o.data);
-  check_tokens(holdout, draft.vocab_size, o.data);
-  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
-  int64_t longest = 2, context = draft.max_position;
-  for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
-  if (s.target_config) context = std::min(context, s.target_config->max_position);
-  if (o.sequence_length > context)
-    throw Error(ErrorKind::kUsage, "--sequence-length " + std::to_string(o.sequence_length) + ": the models take " +
-                                       std::to_string(context) + " tokens");
-  if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
-  s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
-  s.train = prepare_rows(std::move(train), o.sequence_length);
-  PreparedRows held_out = prepare_rows(std::move(holdout), context);
-  s.limits = {.longest = context, .first_learnt = s.eagle ? 2 : 1};
-  const Json unanswered = open_teacher(s, held_out, stages);
-  s.answers_anew =
-      s.target && s.from.kind == TeacherSpec::Kind::kTarget && o.contexts == "target" &&
-      !(reader.index().written_by == "target" && s.target_id && reader.index().target_id == s.target_id->id);
-  s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
-  s.held_out =
-      split_held_out(std::move(held_out.rows),
-                     o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
-  s.data_counts = {{"train_rows", s.train.rows.size()},       {"train_tokens", s.train.tokens},
-                   {"loss_tokens", s.train.loss_tokens},      {"cut_rows", s.train.cut_rows},
-                   {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
-                   {"holdout_rows", s.holdout_rows},          {"sequence_length", o.sequence_length},
-                   {"written_by", reader.index().written_by}, {"contexts", s.answers_anew ? "target" : "data"}};
-  if (!unanswered.is_null()) s.data_counts["unanswered_rows"] = unanswered;
-  if (s.train.cut_tokens > 0)
-    log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +
-                             std::to_string(o.sequence_length) + " tokens: " + std::to_string(s.train.cut_tokens) +
-                             " tokens are not used");
-  if (s.held_out.verdict_conversations < kMinVerdictConversations)
-    log(LogLevel::kWarn, "only " +
-                             std::to_string(s.held_out.verdict_conversations + s.held_out.selection_conversations) +
-                             " held-out conversations: the verdict will be inconclusive (at least " +
-                             std::to_string(2 * kMinVerdictConversations) + " are needed)");
-}
 
 // Sets max_steps for a run that is limited by epochs.
 void count_steps(Setup& s) {
@@ -218,54 +34,6 @@ void count_steps(Setup& s) {
   batches *= o.epochs;
   o.max_steps =
       std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
-}
-
-// Returns the configuration of the draft that will be trained. A pruned draft has the requested number of layers; which
-// layers they are does not matter here.
-model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
-  if (s.spec.kind != "prune") return draft;
-  draft.num_layers = s.spec.layers;
-  draft.layers.resize(static_cast<size_t>(s.spec.layers));
-  return draft;
-}
-
-// Returns an estimate of what autograd keeps of a batch: about twelve rows as wide as the model and five as wide as its
-// MLP for each token and layer.
-int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element) {
-  return tokens * draft.num_layers * element * (12 * draft.hidden_size + 5 * draft.intermediate_size);
-}
-
-// Throws if the run does not fit into memory or on the disk. For the draft, memory holds the weights in its dtype, and
-// gradients, Adam's two moments and, for 16-bit weights, their masters in fp32. It also holds the activations of a
-// batch, both models' logits of a chunk (head_loss.h), and the target's cached logits.
-void check_memory(const Setup& s, const model::DecoderConfig& draft) {
-  const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
-  const model::DecoderConfig& target = s.target ? s.target->config : draft;
-  model::MemoryPlan plan = model::plan_memory({.target = target,
-                                               .target_dtype = dtype,
-                                               .draft = &draft,
-                                               .draft_dtype = dtype,
-                                               .sequences = 0,
-                                               .tokens_per_sequence = 0,
-                                               .device = s.device});
-  const int64_t parameters = s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft);
-  plan.target_bytes = 0;  // already loaded
-  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  plan.draft_bytes = parameters * (element + (element < 4 ? 16 : 12));
-  const int64_t batch =
-      s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
-  plan.workspace_bytes += activation_bytes(draft, batch, element) +
-                          2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
-  if (s.target && !s.ce && !s.eagle)
-    plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
-  log(LogLevel::kInfo, "memory: " + plan.text());
-  model::check_memory(plan);
-  if (!s.ranks->is_first()) return;
-  const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
-  if (free < 3 * checkpoint)
-    throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) +
-                                    " MiB free, three checkpoints take " + std::to_string(3 * checkpoint >> 20) +
-                                    " MiB: free some space or choose another --out");
 }
 
 TrainerOptions trainer_options(const Setup& s) {
@@ -539,7 +307,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   }
   const std::string ended = ranks.broadcast(done.json.is_null() ? "" : std::to_string(done.exit_code));
   if (!ended.empty()) return {done.json, std::stoi(ended)};
-  check_memory(s, draft_to_train(s, draft));
+  check_memory(s, draft);
   DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, shown, clock, started);
   if (directory) directory->keep();
   return result;

@@ -13,9 +13,9 @@
 #include "cli/engine/runners.h"
 #include "cli/error_report.h"
 #include "cli/log.h"
-#include "distill/launch.h"
 #include "distill/label_endpoint.h"
 #include "distill/label_files.h"
+#include "distill/launch.h"
 #include "distill/run.h"
 
 namespace specdec::cli {

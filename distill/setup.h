@@ -1,0 +1,51 @@
+// What a run has before its first step: its options, the target and the teacher, the data, and where they are checked.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "distill/batcher.h"
+#include "distill/contexts.h"
+#include "distill/draft_init.h"
+#include "distill/evaluate.h"
+#include "distill/open_teacher.h"
+#include "distill/options.h"
+#include "distill/preparation.h"
+#include "distill/ranks.h"
+#include "engine/model/eagle_head.h"
+
+namespace specdec::distill {
+
+// The loaded target and data, and the options with some defaults filled in.
+struct Setup {
+  DistillOptions options;
+  DraftSpec spec;
+  TeacherSpec from;
+  bool ce = false;
+  bool eagle = false;                                 // the draft is an EAGLE-3 head
+  std::shared_ptr<const model::Decoder> target;       // null: its layers are not needed
+  std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
+  std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
+  std::optional<Fingerprint> target_id;               // empty if the target has no weights
+  PreparedRows train;
+  HeldOut held_out;
+  int64_t holdout_rows = 0;
+  RowLimits limits;           // of held-out rows
+  bool answers_anew = false;  // the target answers the held-out prompts
+  Json given;                 // the options that --resume compares
+  Json inputs, data_counts;
+  at::Device device = at::kCPU;
+  const Ranks* ranks = nullptr;
+};
+
+// Loads the target as far as the run needs it, and computes its fingerprint.
+void load_target(Setup& setup);
+// Return the configuration of the draft (of a head, that of its layer; for prune, the target's), and that of a head.
+model::DecoderConfig draft_config(const Setup& setup);
+model::EagleConfig eagle_config(const Setup& setup);
+// Reads the rows and opens the teacher. Throws Error(kData | kModel | kUsage) if data, target and draft do not fit.
+void load_data(Setup& setup, const model::DecoderConfig& draft, Stages& stages);
+// Throws Error(kDevice | kIo) if the run does not fit into memory or on the disk.
+void check_memory(const Setup& setup, const model::DecoderConfig& draft);
+
+}  // namespace specdec::distill
