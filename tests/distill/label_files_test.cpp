@@ -203,13 +203,20 @@ TEST(LabelFiles, DamageAndHostileFilesAreRefused) {
            {"hidden", "BF16", {3, 2}, std::as_bytes(std::span(infinite))}});
   const LabelReader reader(out, small_use());
   expect_error(ErrorKind::kData, {"not finite"}, [&] { reader.read(1, 1); });
+}
+
+TEST(LabelFiles, MalformedIndexesAreRefused) {
+  LabelIndex index = small_index();
+  index.shards = {{"labels-00000.safetensors", std::string(64, 'a'), 3, 3}};
+  const Json sound = to_json(index);
   const auto bad_index = [&](const std::string& part, const std::function<void(Json&)>& change) {
-    Json index = Json::parse(get(out / "index.json"));
-    change(index);
-    expect_error(ErrorKind::kData, {"index", part}, [&] { label_index_from_json(index, "index"); });
+    Json changed = sound;
+    change(changed);
+    expect_error(ErrorKind::kData, {"index", part}, [&] { label_index_from_json(changed, "index"); });
   };
   bad_index("kind", [](Json& i) { i["kind"] = "all"; });
-  bad_index("top_k", [](Json& i) { i["top_k"] = 3; });
+  bad_index("top_k", [](Json& i) { i["top_k"] = 11; });
+  bad_index("top_k", [](Json& i) { i["hidden_size"] = 3; });
   bad_index("file name", [](Json& i) { i["shards"][0]["file"] = "../x"; });
   bad_index("at most num_rows", [](Json& i) { i["num_rows"] = 2; });
   bad_index("specdec.labels", [](Json& i) { i["schema"] = "specdec.labels/2"; });
