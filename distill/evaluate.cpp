@@ -132,7 +132,7 @@ ComparedModels compared(const model::Decoder& draft, Teacher* target) {
 
 // Adds the scores of this rank's share of the rows to `out`.
 void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows, const EvaluationOptions& options,
-                 std::vector<RowScore>& out) {
+                 Evaluation& out) {
   Teacher* target = models.target;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   std::vector<size_t> order(rows.size());
@@ -160,7 +160,7 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
     out.is_bound |= rest.defined();
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
-      RowScore& row = out[group[static_cast<size_t>(position[i] / width)]];
+      RowScore& row = out.rows[group[static_cast<size_t>(position[i] / width)]];
       ++row.tokens;
       row.cross_entropy += scores.cross_entropy[static_cast<size_t>(i)];
       row.acceptance += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
@@ -171,14 +171,18 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
 }
 
 // Gives every rank the scores of all rows, each of which one rank has computed.
-void exchange_scores(const Ranks& ranks, std::vector<RowScore>& rows) {
+void exchange_scores(const Ranks& ranks, Evaluation& out) {
   if (ranks.count() == 1) return;
   std::vector<double> values;
-  for (const RowScore& row : rows)
-    values.insert(values.end(), {row.acceptance, row.agreement, row.cross_entropy, static_cast<double>(row.tokens)});
+  for (const RowScore& row : out.rows)
+    values.insert(values.end(),
+                  {row.acceptance, row.agreement, row.cross_entropy, static_cast<double>(row.tokens), row.rest});
   ranks.sum(values);
-  for (size_t i = 0; i < rows.size(); ++i)
-    rows[i] = {values[4 * i], values[4 * i + 1], values[4 * i + 2], static_cast<int64_t>(values[4 * i + 3])};
+  for (size_t i = 0; i < out.rows.size(); ++i) {
+    const double* v = values.data() + 5 * i;
+    out.rows[i] = {v[0], v[1], v[2], static_cast<int64_t>(v[3]), v[4]};
+  }
+  out.is_bound = ranks.any(out.is_bound);
 }
 
 Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRow>& rows,
@@ -188,7 +192,7 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
   out.rows.resize(rows.size());
   std::exception_ptr abandoned;
   try {
-    score_share(models, rows, options, out.rows);
+    score_share(models, rows, options, out);
   } catch (const Abandoned& a) {
     abandoned = a.cause;
   }
@@ -198,7 +202,7 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
     if (options.step) options.step(1);
     throw Error(ErrorKind::kNetwork, "stopped by a signal on another rank");
   }
-  exchange_scores(*options.ranks, out.rows);
+  exchange_scores(*options.ranks, out);
   for (RowScore& row : out.rows) {
     out.acceptance_tokens += row.acceptance;
     out.greedy_agreement += row.agreement;
