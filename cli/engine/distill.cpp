@@ -139,7 +139,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   if (launch.rank > 0) be_quiet(global);
   share_cores(launch, options);
   const bool asks = distill::parse_teacher(options.teacher).kind == distill::TeacherSpec::Kind::kEndpoint;
-  if (asks && launch.world_size > 1)
+  if (asks && launch.ranks > 1)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
                                        ": several processes do not ask an endpoint: write its labels by `specdec data "
                                        "label` first, and give --teacher labels:DIR");
