@@ -12,7 +12,6 @@
 namespace specdec::distill {
 namespace {
 
-
 class EagleTraining : public ::testing::TestWithParam<const char*> {};
 
 struct EagleGolden {
@@ -28,8 +27,8 @@ EagleGolden load_eagle(const std::string& name) {
   EagleGolden g{parity::load_golden(file), {}, {}, {}, {}};
   const SafetensorsFile opened(parity::golden_path(file));
   g.training = parse_json(opened.metadata().at("training"), file);
-  const auto target =
-      std::make_shared<const model::Decoder>(model::load_decoder(parity::golden_path("eagle_target"), at::kCPU, at::kFloat));
+  const auto target = std::make_shared<const model::Decoder>(
+      model::load_decoder(parity::golden_path("eagle_target"), at::kCPU, at::kFloat));
   model::EagleHead& head = g.draft.head;
   head.config = model::parse_eagle_config(parse_json(opened.metadata().at("config"), file), target->config, file);
   const at::Tensor kept = g.tensors.at("kept");

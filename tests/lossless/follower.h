@@ -47,8 +47,8 @@ class Follower final : public CausalModel {
   int64_t follow(SequenceId id, SequenceId target) override {
     Cache& cache = caches_.at(id);
     if (cache.target != target) cache.target = target, cache.since = target_.length(target);
-    // The target keeps only the states of positions that it passed since the draft follows. The next token needs that of
-    // the position before it.
+    // The target keeps only the states of positions that it passed since the draft follows. The next token needs that
+    // of the position before it.
     const auto read = static_cast<int64_t>(cache.text.size());
     if (std::max<int64_t>(read - 1, 0) < cache.since) return read;
     const int64_t passed = target_.length(target);
