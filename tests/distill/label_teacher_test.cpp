@@ -182,6 +182,7 @@ struct Labelled {
     options.batch_tokens = 200;
     options.max_steps = 60;
     options.teacher_cache_mib = 0;
+    options.contexts = "data";  // labels answer the data alone
     options.device.device = labels.device.device = "cpu";
     options.device.threads = labels.device.threads = 1;
   }
