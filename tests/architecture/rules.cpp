@@ -33,88 +33,84 @@ struct Room {
   std::vector<std::string> files;
   std::vector<std::string> may_include;
 };
-const std::vector<Room>& rooms() {
-  static const std::vector<Room> kRooms = {
-      // engine: the dispatch in kernels/ may include the CPU kernels; the CUDA kernels are a library that is loaded at
-      // run time when it is needed.
-      {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
-      {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "base/"}},
-      {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
-      {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
-      {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
-      // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
-      {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
-        "engine/decode/tap_source."},
-       {"engine/decode/", "engine/model/", "base/"}},
-      // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
-      {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
-      {{"engine/decode/controller."},
-       {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
-      {{"engine/decode/"}, {"engine/decode/", "base/"}},
+const std::vector<Room> kRooms = {
+    // engine: the dispatch in kernels/ may include the CPU kernels; the CUDA kernels are a library that is loaded at
+    // run time when it is needed.
+    {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
+    {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "base/"}},
+    {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
+    {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
+    {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
+      "engine/decode/tap_source."},
+     {"engine/decode/", "engine/model/", "base/"}},
+    // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
+    {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
+    {{"engine/decode/controller."},
+     {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
+    {{"engine/decode/"}, {"engine/decode/", "base/"}},
 
-      // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
-      // base/schema/ may include a schema.
-      {{"base/schema/", "base/model_directory."}, {"base/"}},
-      {{"base/page/"}, {"base/page/", "base/*"}},
-      {{"base/"}, {"base/*"}},
-      {{"text/"}, {"text/", "rust/", "base/"}},
-      {{"net/"}, {"net/", "base/"}},
+    // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
+    // base/schema/ may include a schema.
+    {{"base/schema/", "base/model_directory."}, {"base/"}},
+    {{"base/page/"}, {"base/page/", "base/*"}},
+    {{"base/"}, {"base/*"}},
+    {{"text/"}, {"text/", "rust/", "base/"}},
+    {{"net/"}, {"net/", "base/"}},
 
-      // data: other folders read shards through one header with few dependencies, the parsers of row formats use
-      // neither files nor the network, and only regenerate sends requests to an endpoint.
-      {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
-      {{"data/row_parser.", "data/row_fields.", "data/row_json.", "data/gateway_formats.", "data/trace_formats.",
-        "data/field_map.", "data/utf8."},
-       {"data/row_parser.h", "data/row_fields.h", "data/row_json.h", "data/gateway_formats.h", "data/trace_formats.h",
-        "data/field_map.h", "data/utf8.h", "base/"}},
-      {{"data/redact.", "data/detectors.", "data/secret_tokens.", "data/token_surprise.", "data/normalised_text.",
-        "data/text_facts.", "data/id_key."},
-       {"data/redact.h", "data/detectors.h", "data/secret_tokens.h", "data/token_surprise.h", "data/normalised_text.h",
-        "data/text_facts.h", "data/id_key.h", "data/row_json.h", "base/"}},
-      {{"data/openai_client."}, {"data/openai_client.h", "net/", "base/"}},
-      {{"data/"}, {"data/", "text/", "base/"}},
-      // distill: the code for labels that an endpoint writes is part of the half without LibTorch.
-      {{"distill/label_endpoint.", "distill/label_files.", "distill/label_options."},
-       {"distill/label_endpoint.h", "distill/label_files.h", "distill/label_options.h", "data/shard_reader.h",
-        "data/openai_client.h", "base/"}},
-      {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
+    // data: other folders read shards through one header with few dependencies, the parsers of row formats use
+    // neither files nor the network, and only regenerate sends requests to an endpoint.
+    {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
+    {{"data/row_parser.", "data/row_fields.", "data/row_json.", "data/gateway_formats.", "data/trace_formats.",
+      "data/field_map.", "data/utf8."},
+     {"data/row_parser.h", "data/row_fields.h", "data/row_json.h", "data/gateway_formats.h", "data/trace_formats.h",
+      "data/field_map.h", "data/utf8.h", "base/"}},
+    {{"data/redact.", "data/detectors.", "data/secret_tokens.", "data/token_surprise.", "data/normalised_text.",
+      "data/text_facts.", "data/id_key."},
+     {"data/redact.h", "data/detectors.h", "data/secret_tokens.h", "data/token_surprise.h", "data/normalised_text.h",
+      "data/text_facts.h", "data/id_key.h", "data/row_json.h", "base/"}},
+    {{"data/openai_client."}, {"data/openai_client.h", "net/", "base/"}},
+    {{"data/"}, {"data/", "text/", "base/"}},
+    // distill: the code for labels that an endpoint writes is part of the half without LibTorch.
+    {{"distill/label_endpoint.", "distill/label_files.", "distill/label_options."},
+     {"distill/label_endpoint.h", "distill/label_files.h", "distill/label_options.h", "data/shard_reader.h",
+      "data/openai_client.h", "base/"}},
+    {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
 
-      // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
-      // which has no code that downloads anything.
-      {{"deploy/report/"}, {"deploy/report/", "base/"}},
-      {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
-      {{"deploy/validate/"},
-       {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
-      {{"deploy/bench/"},
-       {"deploy/bench/", "deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h",
-        "engine/decode/", "base/"}},
-      {{"deploy/package/"}, {"deploy/package/", "base/"}},
-      {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
-      {{"deploy/serve/engine/"}, {"deploy/serve/", "deploy/models/", "deploy/package/", "engine/decode/", "base/"}},
-      {{"deploy/serve/chat/"},
-       {"deploy/serve/chat/", "deploy/serve/request_fields.h", "deploy/serve/limits.h", "deploy/serve/stop.h",
-        "base/"}},
-      {{"deploy/serve/"}, {"deploy/serve/*", "deploy/serve/chat/", "engine/decode/", "text/", "base/"}},
-      {{"deploy/generate/"},
-       {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
+    // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
+    // which has no code that downloads anything.
+    {{"deploy/report/"}, {"deploy/report/", "base/"}},
+    {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
+    {{"deploy/validate/"},
+     {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
+    {{"deploy/bench/"},
+     {"deploy/bench/", "deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/decode/",
+      "base/"}},
+    {{"deploy/package/"}, {"deploy/package/", "base/"}},
+    {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
+    {{"deploy/serve/engine/"}, {"deploy/serve/", "deploy/models/", "deploy/package/", "engine/decode/", "base/"}},
+    {{"deploy/serve/chat/"},
+     {"deploy/serve/chat/", "deploy/serve/request_fields.h", "deploy/serve/limits.h", "deploy/serve/stop.h", "base/"}},
+    {{"deploy/serve/"}, {"deploy/serve/*", "deploy/serve/chat/", "engine/decode/", "text/", "base/"}},
+    {{"deploy/generate/"},
+     {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
 
-      // monitor: the state machine and the statistics use neither database nor network, and only loop_driver and
-      // questions may include the actions.
-      {{"monitor/machine."}, {"monitor/machine.h", "monitor/served_target.h", "base/"}},
-      {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
-       {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
-      {{"monitor/payback.", "monitor/policy."}, {"monitor/payback.h", "monitor/policy.h", "base/"}},
-      {{"monitor/measurement."},
-       {"monitor/measurement.h", "monitor/detector.h", "monitor/baseline.h", "monitor/counter_chart.h", "base/"}},
-      {{"monitor/life_page."}, {"monitor/life_page.h", "monitor/life.h", "base/"}},
-      {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
-      {{"monitor/"}, {"monitor/*", "net/", "base/"}},
+    // monitor: the state machine and the statistics use neither database nor network, and only loop_driver and
+    // questions may include the actions.
+    {{"monitor/machine."}, {"monitor/machine.h", "monitor/served_target.h", "base/"}},
+    {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
+     {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
+    {{"monitor/payback.", "monitor/policy."}, {"monitor/payback.h", "monitor/policy.h", "base/"}},
+    {{"monitor/measurement."},
+     {"monitor/measurement.h", "monitor/detector.h", "monitor/baseline.h", "monitor/counter_chart.h", "base/"}},
+    {{"monitor/life_page."}, {"monitor/life_page.h", "monitor/life.h", "base/"}},
+    {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
+    {{"monitor/"}, {"monitor/*", "net/", "base/"}},
 
-      {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
-      {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
-  };
-  return kRooms;
-}
+    {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
+    {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
+};
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",
                                            "docs", "engine", "monitor", "net",  "rust",   "tests", "text"};
 const std::set<std::string> kCatchAlls = {"common", "core", "util", "utils", "helpers", "misc"};
@@ -253,7 +249,7 @@ class Checker {
 
   void check_includes(const std::string& file, const Source& source) {
     const auto own =
-        std::find_if(rooms().begin(), rooms().end(), [&](const Room& room) { return is_one_of(room.files, file); });
+        std::find_if(kRooms.begin(), kRooms.end(), [&](const Room& room) { return is_one_of(room.files, file); });
     for (const Include& include : source.includes) {
       const bool ours = kTopFolders.count(include.path.substr(0, include.path.find('/'))) &&
                         include.path.find('/') != std::string::npos;
@@ -263,7 +259,7 @@ class Checker {
         add(file, include.line, "<" + include.path + ">: own headers are included in quotes");
       if (include.quoted && !tree_.count(include.path))
         add(file, include.line, "\"" + include.path + "\": no such own header (root-relative)");
-      if (include.quoted && ours && own != rooms().end() && !is_one_of(own->may_include, include.path))
+      if (include.quoted && ours && own != kRooms.end() && !is_one_of(own->may_include, include.path))
         add(file, include.line, own->files.front() + " must not include " + include.path);
     }
     for (const Include& include : source.includes) {
