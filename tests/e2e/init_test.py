@@ -144,7 +144,7 @@ def check_slurm(folder):
     expect(
         "#SBATCH --signal=B:TERM@" in text and "#SBATCH --requeue" in text, "Slurm: a signal before the end, requeued"
     )
-    tool("shellcheck", script)
+    tool("shellcheck", "--exclude=SC2016", script)  # a path with a dollar sign
     for code, restarts, queued in ((0, "0", False), (3, "0", False), (75, "0", True), (75, "10", False)):
         stand_in = folder / "bin"
         stand_in.mkdir(exist_ok=True)

@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, run_json
+from json_schema import Schemas
+from specdec_run import SOURCE, SPECDEC, expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-ranks-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
@@ -167,7 +168,7 @@ def check_stops():
 
 def check_resume():
     """Runs of two ranks go on as one process and the other way round."""
-    limits = ["--max-steps", 60, "--batch-tokens", 400, "--lr", 0.003, "--checkpoint-every", 5]
+    limits = ["--max-steps", 40, "--batch-tokens", 400, "--lr", 0.003, "--checkpoint-every", 5]
     straight = work / "straight"
     run_json(*command(straight, *limits), code=(0, 3, 4))
     for before, after in ((2, 1), (1, 2)):
@@ -256,6 +257,13 @@ def check_mistakes():
     run("distill", "--print-launch", code=2, env={"RANK": "1"}, last_line=["WORLD_SIZE is not set"])
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
     run("distill", "--print-launch", code=2, env=batch, last_line=["srun", "SLURM_NTASKS"])
+    document = json.loads((SOURCE / "docs/results.json").read_text())
+    slurm = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[3-4]"}
+    for environment in ({}, slurm):
+        _, found = run_json("distill", "--print-launch", env=environment)
+        problem = Schemas(document).problem(document["$defs"]["DistillLaunch"], found)
+        expect(problem is None, f"--print-launch fits docs/results.json: {found} {problem or ''}")
+    expect(found["master_addr"] == "n3" and found["launcher"] == "slurm", "Slurm's first node")
     code, text, _ = run("distill", "--print-launch")
     expect("torchrun" in text and "srun" in text and "mpirun" in text, "without a launcher: how to start one")
 
