@@ -161,7 +161,7 @@ def check_slurm(folder):
         expect(good, f"Slurm: exit {code} after {restarts} restarts is queued again: {queued} {done.stderr}")
     # A signal to the batch shell reaches the loop, and the shell waits for its end.
     (stand_in / "specdec").write_text(
-        "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nkill -TERM $PPID\nwhile :; do sleep 0.05; done\n"
+        "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nwhile :; do kill -TERM $PPID; sleep 0.05; done\n"
     )
     done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=60)
     expect(done.returncode == 75, f"Slurm: SIGTERM is passed on: {done.returncode} {done.stderr}")
