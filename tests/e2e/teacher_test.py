@@ -140,7 +140,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     def distill(name, *arguments, seed=1, draft="prune:1", steps=120):
         train = ["--max-steps", steps, "--batch-tokens", 1024, "--lr", 0.005, "--evaluate-every", steps, "--seed", seed]
-        common = ["--dtype", "fp32", "--threads", 1, "--out", work / name]
+        common = ["--dtype", "fp32", "--threads", 1, "--contexts", "data", "--out", work / name]
         code, result = run_json(
             "distill", "--target", TARGET, "--data", data, "--draft", draft, *train, *common, *arguments, code=(0, 3, 4)
         )
