@@ -182,6 +182,7 @@ def check_models():
     expect(ingested.splits["train"].rows > 0, "data ingest: rows by split")
     check(specdec.data_stats(data), "data stats")
     check(specdec.data_audit(data, target=target), "data audit")
+    check(specdec.data_label(data, target=target, out=work / "labels", top_k=4, threads=1, quiet=True), "data label")
     answer = specdec.generate(target=target, draft=draft, prompt="ab", max_tokens=4, k=2, threads=1)
     expect(len(check(answer, "generate").token_ids) <= 4, "generate: token ids")
     check(specdec.fetch(target), "fetch")
