@@ -51,7 +51,7 @@ void check_options(const BenchOptions& o) {
 // Holds a draft under test and what all its runs share, whatever their K.
 struct Contender {
   std::string name;
-  std::shared_ptr<const model::Decoder> decoder;
+  model::DraftModel weights;
   std::unique_ptr<decode::CausalModel> model;
   double sampled_p_value = 1;
   std::map<int, GreedyComparison> quality;  // by K
@@ -140,25 +140,26 @@ class Run {
     target_ = decode::make_model_runner(pair_.target);
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
     for (size_t i = 0; i < options_.drafts.size(); ++i)
-      add_contender(options_.drafts[i], i == 0 ? pair_.draft : nullptr);
+      add_contender(options_.drafts[i], i == 0 ? pair_.draft : model::DraftModel());
     cut_prompts();
     return true;
   }
 
   std::string dtype() const { return model::dtype_flag(pair_.dtype); }
 
-  void add_contender(const std::string& name, std::shared_ptr<const model::Decoder> decoder) {
+  void add_contender(const std::string& name, model::DraftModel draft) {
     const ResolvedModel model = resolve_model(name);
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
-    if (!decoder) {
-      const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = model::load_for_decoding(
-          directory, pair_.device, model::resolve_dtype(options_.device.dtype_of_draft(), config), model::Role::kDraft);
+    if (!draft) {
+      const model::DecoderConfig config = model::load_draft_config(directory, pair_.target->config);
+      const at::ScalarType dtype =
+          model::resolve_draft_dtype(options_.device.dtype_of_draft(), config, model::holds_eagle_head(directory));
+      draft = model::load_draft_model(directory, *pair_.target, pair_.device, dtype);
     }
     auto c = std::make_unique<Contender>();
     c->name = name;
-    c->decoder = std::move(decoder);
-    c->model = decode::make_model_runner(c->decoder);
+    c->weights = std::move(draft);
+    c->model = decode::make_draft_runner(c->weights, *target_);
     contenders_.push_back(std::move(c));
     result_.inputs["drafts"].push_back({{"path", directory.string()}, {"id", fingerprint_model(directory).id}});
   }
@@ -342,13 +343,15 @@ class Run {
     row.counts = f.counts;
     row.speedup = gain;
     row.predicted = predicted(costs, f.counts, row.k, batch);
-    const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
+    const model::DraftModel draft = configuration.contender ? configuration.contender->weights : model::DraftModel();
     const model::DecoderConfig& target = pair_.target->config;
     const model::MemoryPlan plan =
         model::plan_memory({.target = target,
                             .target_dtype = pair_.dtype,
-                            .draft = draft ? &draft->config : nullptr,
-                            .draft_dtype = draft ? model::dtype_of(*draft) : pair_.dtype,
+                            .draft = draft ? &draft.config() : nullptr,
+                            .draft_dtype = draft.decoder ? model::dtype_of(*draft.decoder)
+                                           : draft.head  ? draft.head->config.layer.dtype
+                                                         : pair_.dtype,
                             .sequences = batch,
                             .tokens_per_sequence = std::min(longest_ + options_.tokens, target.max_position),
                             .device = pair_.device});

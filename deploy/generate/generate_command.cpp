@@ -146,7 +146,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   if (!pair.draft && !speculation.suffix) speculation.k = 0;
 
   const auto target = decode::make_model_runner(pair.target);
-  const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
+  const auto draft = decode::make_draft_runner(pair.draft, *target);
   decode::CostModel costs;
   decode::Stepper stepper(*target, draft.get(), &costs, &clock);
   text::IncrementalDecoder decoder(*pair.tokenizer);

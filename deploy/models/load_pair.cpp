@@ -40,10 +40,14 @@ void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
 
 // Returns the model together with the lock on its package, so that `package gc` keeps the package as long as the
 // weights are in use.
-std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder,
-                                           const std::shared_ptr<const DirectoryLock>& hold) {
-  const model::Decoder* const shared = decoder.get();
-  return std::shared_ptr<const model::Decoder>(shared, [decoder = std::move(decoder), hold](const model::Decoder*) {});
+template <class Model>
+std::shared_ptr<const Model> keep(std::shared_ptr<const Model> model,
+                                  const std::shared_ptr<const DirectoryLock>& hold) {
+  const Model* const shared = model.get();
+  return std::shared_ptr<const Model>(shared, [model = std::move(model), hold](const Model*) {});
+}
+model::DraftModel keep(const model::DraftModel& draft, const std::shared_ptr<const DirectoryLock>& hold) {
+  return {draft.decoder ? keep(draft.decoder, hold) : nullptr, draft.head ? keep(draft.head, hold) : nullptr};
 }
 
 BindingCheck check(const fs::path& target, const Draft& draft) {
@@ -62,11 +66,12 @@ std::string unbound(const fs::path& draft) {
          "the draft that it makes, and specdec package the pair that its report measured";
 }
 
-model::DecoderConfig draft_config_for(int64_t vocab_size, const fs::path& draft) {
-  model::DecoderConfig config = model::load_decoder_config(draft);
-  if (config.vocab_size != vocab_size)
+model::DecoderConfig draft_config_for(const model::DecoderConfig& target, const fs::path& draft) {
+  model::DecoderConfig config = model::load_draft_config(draft, target);
+  if (config.vocab_size != target.vocab_size)
     throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " +
-                                       std::to_string(vocab_size) + ", found " + std::to_string(config.vocab_size));
+                                       std::to_string(target.vocab_size) + ", found " +
+                                       std::to_string(config.vocab_size));
   return config;
 }
 
@@ -109,9 +114,11 @@ LoadedPair load_pair(const PairOptions& options) {
   pair.dtype = model::resolve_dtype(options.device.dtype, config);
   std::optional<model::DecoderConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
+  bool head = false;  // the draft is an EAGLE-3 head, which has no int8 form
   if (!pair.draft_dir.empty()) {
-    draft_config = draft_config_for(config.vocab_size, pair.draft_dir);
-    draft_dtype = model::resolve_dtype(options.device.dtype_of_draft(), *draft_config);
+    draft_config = draft_config_for(config, pair.draft_dir);
+    head = model::holds_eagle_head(pair.draft_dir);
+    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), *draft_config, head);
   }
   const model::MemoryRequest request{.target = config,
                                      .target_dtype = pair.dtype,
@@ -121,7 +128,8 @@ LoadedPair load_pair(const PairOptions& options) {
                                      .tokens_per_sequence = planned_tokens(options, config),
                                      .device = pair.device};
   if (options.may_give_up) {
-    const model::FittedMemory fit = model::fit_memory(request, options.cache_bytes, options.device.draft_dtype.empty());
+    const model::FittedMemory fit =
+        model::fit_memory(request, options.cache_bytes, options.device.draft_dtype.empty() && !head);
     pair.plan = fit.plan;
     pair.given_up = fit.given_up;
     draft_dtype = fit.draft_dtype;
@@ -138,8 +146,7 @@ LoadedPair load_pair(const PairOptions& options) {
   pair.target =
       keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
   if (draft_config)
-    pair.draft =
-        keep(model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft), draft.hold);
+    pair.draft = keep(model::load_draft_model(pair.draft_dir, *pair.target, pair.device, draft_dtype), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
   return pair;
@@ -147,15 +154,16 @@ LoadedPair load_pair(const PairOptions& options) {
 
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, {});
-  LoadedDraft loaded{found.directory, nullptr, "", 0};
+  LoadedDraft loaded{found.directory, {}, "", 0};
   const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found)
                                                           : BindingCheck{BindingState::kStale, found.stale_reason};
   if (binding.state == BindingState::kStale && !options.allow_stale)
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
-  const model::DecoderConfig config = draft_config_for(pair.target->config.vocab_size, loaded.directory);
-  const at::ScalarType dtype = model::resolve_dtype(options.device.dtype_of_draft(), config);
+  const model::DecoderConfig config = draft_config_for(pair.target->config, loaded.directory);
+  const at::ScalarType dtype =
+      model::resolve_draft_dtype(options.device.dtype_of_draft(), config, model::holds_eagle_head(loaded.directory));
   model::MemoryPlan plan = model::plan_memory({.target = config,
                                                .target_dtype = dtype,
                                                .draft = nullptr,
@@ -168,7 +176,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;
-  loaded.draft = keep(model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft), found.hold);
+  loaded.draft = keep(model::load_draft_model(loaded.directory, *pair.target, pair.device, dtype), found.hold);
   require_unchanged(found.verified);
   return loaded;
 }

@@ -15,6 +15,7 @@
 #include "base/model_directory.h"
 #include "base/run_options.h"
 #include "base/schema/binding.h"
+#include "engine/model/draft_model.h"
 #include "engine/model/memory_plan.h"
 #include "engine/model/weights.h"
 #include "text/chat_template.h"
@@ -48,11 +49,12 @@ struct LoadedPair {
   // draft_dir is empty if the pair has no draft; it stays set if memory is too short to load the draft.
   std::filesystem::path target_dir, draft_dir;
   std::string package_digest;
-  std::shared_ptr<const model::Decoder> target, draft;  // draft may be null
-  std::unique_ptr<text::Tokenizer> tokenizer;           // the target's
-  std::optional<text::ChatTemplate> chat_template;      // the target's, if it has one and it was requested
-  BindingState binding = BindingState::kUnbound;        // kBound if there is no draft
-  std::string warning;                                  // one line if the draft is unbound or stale, else ""
+  std::shared_ptr<const model::Decoder> target;
+  model::DraftModel draft;                          // may be empty
+  std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
+  std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
+  BindingState binding = BindingState::kUnbound;    // kBound if there is no draft
+  std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
   std::string given_up;  // one line if memory was short, else ""
   at::Device device = at::kCPU;
@@ -67,7 +69,7 @@ LoadedPair load_pair(const PairOptions& options);
 
 struct LoadedDraft {
   std::filesystem::path directory;
-  std::shared_ptr<const model::Decoder> draft;
+  model::DraftModel draft;
   std::string warning;      // as in LoadedPair
   int64_t cache_bytes = 0;  // planned for the draft's KV cache
 };

@@ -11,7 +11,7 @@
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
 #include "deploy/validate/gate.h"
-#include "engine/model/weights.h"
+#include "engine/model/draft_model.h"
 
 namespace specdec::deploy {
 
@@ -20,18 +20,23 @@ struct RowScore {
   double alpha = 0;      // Σ_x min(p, q) under `sampling`; 1[argmax equal] if it is greedy
   double agreement = 0;  // 1[argmax equal] of the raw logits
   double entropy = 0;    // of p, nats
-  int64_t tokens = 0;    // positions t >= 1 whose token has loss_mask 1 and is inside both models' context
+  // Positions t >= 1 whose token has loss_mask 1 and is inside both models' context; t >= 2 if a draft is an EAGLE-3
+  // head, which pairs a token with the hidden state before it and so has no distribution after the first token.
+  int64_t tokens = 0;
 };
 
 // Returns one score per draft and row: [draft][row]. All drafts are scored at the same positions with a single pass of
-// the target. All decoders must be on one device and have the same vocabulary. Plain softmax runs in ATen on the
+// the target. A head is scored at the first drafted position: it reads the target's hidden states of the whole text
+// before. All models must be on one device and have the same vocabulary. Plain softmax runs in ATen on the
 // device; top-k, top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at
 // most about 128 MiB at once. Throws Error(kData) for a token outside the vocabulary, Error(kModel) for logits that are
 // not finite, Error(kNetwork) if stopped.
-std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target,
-                                              std::span<const model::Decoder* const> drafts,
+std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const model::DraftModel> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                               const ProgressFn& progress = {});
+std::vector<RowScore> score_rows(const model::Decoder& target, const model::DraftModel& draft,
+                                 std::span<const TokenRow> rows, const SamplingOptions& sampling,
+                                 const ProgressFn& progress = {});
 std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft,
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress = {});

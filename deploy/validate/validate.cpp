@@ -206,7 +206,7 @@ class Run {
     r.device = pair_.device.str();
     r.dtype = model::dtype_flag(pair_.dtype);
     target_ = decode::make_model_runner(pair_.target);
-    draft_ = decode::make_model_runner(pair_.draft);
+    draft_ = decode::make_draft_runner(pair_.draft, *target_);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;
       // After an update of the target the serving draft is stale. That is a reason to replace it, not to skip the
@@ -275,7 +275,7 @@ class Run {
     }
     if (!small.empty())
       note("segments of fewer than " + std::to_string(kSegmentRequests) + " requests are not judged: " + small);
-    rules.paired = against_.draft != nullptr;
+    rules.paired = static_cast<bool>(against_.draft);
     if (rules.paired) rules.min_gain = options_.min_gain.value_or(kMinGain);
     return rules;
   }
@@ -342,8 +342,8 @@ class Run {
   // Scores whole conversations in batches until the verdict on acceptance is certain.
   void acceptance(bool answer_anew) {
     AcceptanceGate gate(rules());
-    std::vector<const model::Decoder*> drafts = {pair_.draft.get()};
-    if (against_.draft) drafts.push_back(against_.draft.get());
+    std::vector<model::DraftModel> drafts = {pair_.draft};
+    if (against_.draft) drafts.push_back(against_.draft);
     std::vector<RowScore> scores;
     while (scores.size() < rows_.size() && !(options_.early_stop && gate.sure() && scores.size() >= kLeastRequests)) {
       const size_t from = scores.size();

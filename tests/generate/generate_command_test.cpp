@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "deploy/models/load_pair.h"
+#include "engine/model/eagle_head.h"
 #include "tests/models/real_models.h"
 
 namespace specdec::deploy {
@@ -61,6 +62,33 @@ TEST_F(GenerateCommand, EmptyPromptIsBosAlone) {
   const LoadedPair pair = load_pair({.target = target.string(), .draft = "", .device = {}, .on_plan = {}});
   EXPECT_EQ(encode_prompt(pair, ""), (std::vector<int32_t>{1}));
   EXPECT_EQ(encode_prompt(pair, "Once").front(), 1);
+}
+
+// A head drafts for the target in every dtype, and the text stays the target's. Its memory, its checks and its runner
+// are those of any draft.
+TEST_F(GenerateCommand, EagleHeads) {
+  const model::Decoder decoder = model::load_decoder(target, at::kCPU, at::kFloat);
+  const fs::path head = root / "head";
+  fs::create_directories(head);
+  model::save_eagle_head(model::new_eagle_head(decoder, {}, 3, at::kFloat), head);
+  fs::copy(target / "tokenizer.json", head / "tokenizer.json");
+  GenerateOptions o = options();
+  o.speculation.k = 3;
+  for (const char* dtype : {"fp32", "bf16", "int8"}) {
+    o.device.dtype = dtype;
+    o.draft = head.string();
+    const GenerateOutput drafted = run(o);
+    EXPECT_GT(drafted.result.counts.drafted, 10) << dtype;
+    o.draft.clear();
+    o.speculation.k = 0;
+    EXPECT_EQ(run(o).text, drafted.text) << dtype;
+    o.speculation.k = 3;
+  }
+  o.draft = head.string();
+  Json config = read_json(head / "config.json");
+  config["norm_before_fc"] = true;
+  write_file_atomic(head / "config.json", config.dump());
+  EXPECT_NE(error_of(ErrorKind::kModel, [&] { run(o); }).find("input_norm.weight is missing"), std::string::npos);
 }
 
 TEST_F(GenerateCommand, JsonObject) {

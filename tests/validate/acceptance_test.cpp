@@ -1,6 +1,7 @@
 #include "deploy/validate/acceptance.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "engine/model/draft_vocab.h"
+#include "engine/model/eagle_forward.h"
 #include "engine/model/forward.h"
 
 namespace specdec::deploy {
@@ -180,6 +183,50 @@ TEST(Acceptance, LongRowsGoInSeveralPasses) {
   for (size_t i = 0; i < rows.size(); ++i) expect_same(scores[i], brute_force(target, draft, rows[i], {}), 1e-4);
 }
 
+// A head is scored at the first drafted position: it reads the target's states of the text before, whether the row
+// takes one pass or several. The draft beside it is scored at the same positions.
+TEST(Acceptance, HeadsReadTheTargetsStates) {
+  model::DecoderConfig deep = config(50, 6000);
+  deep.num_layers = 8;
+  deep.layers.resize(8);
+  model::Decoder target = model::random_decoder(deep, 1, at::kCPU, at::kFloat);
+  target.weights.visit(target.config, [](const std::string&, at::Tensor& t) {
+    if (t.dim() == 2) t.mul_(8);
+  });
+  for (const bool reduced : {false, true}) {
+    const auto head = std::make_shared<const model::EagleHead>(model::new_eagle_head(
+        target, reduced ? std::vector<int32_t>{1, 4, 7, 22, 49} : std::vector<int32_t>(), 3, at::kFloat));
+    const auto other = std::make_shared<const model::Decoder>(decoder(2, 50, 6000));
+    const std::vector<TokenRow> rows = {random_row(7, 30), random_row(6, 4300), random_row(8, 2)};
+    const model::DraftModel drafts[] = {{nullptr, head}, {other, nullptr}};
+    const auto scores = score_rows(target, drafts, rows, {});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const c10::InferenceMode guard;
+      const auto length = static_cast<int64_t>(rows[i].tokens.size());
+      const at::Tensor tokens = at::tensor(rows[i].tokens, at::kLong).unsqueeze(0);
+      model::TapReader taps(head->config);
+      const at::Tensor p = model::forward(target, {tokens, {}, {}}, taps.observer()).softmax(-1)[0];
+      model::KvCache cache(head->config.layer, at::kCPU, at::kFloat);
+      const model::SequencePart part{.cache = &cache, .tokens = std::span(rows[i].tokens).subspan(1)};
+      const at::Tensor fused = model::fuse_taps(*head, taps.rows()[0].narrow(0, 0, length - 1));
+      const at::Tensor logits = model::eagle_logits(*head, model::eagle_pass(*head, {&part, 1}, fused).normed);
+      const at::Tensor q = model::spread_logits(logits, head->config.layer.draft_vocab, 50).softmax(-1);
+      double sum = 0;
+      int64_t count = 0;
+      for (int64_t t = 2; t < length; ++t)
+        if (rows[i].loss_mask[static_cast<size_t>(t)]) {
+          sum += at::minimum(p[t - 1], q[t - 2]).sum().item<double>();
+          ++count;
+        }
+      EXPECT_EQ(scores[0][i].tokens, count) << i;
+      EXPECT_EQ(scores[1][i].tokens, count) << i;
+      if (count > 0) {
+        EXPECT_NEAR(scores[0][i].alpha, sum / static_cast<double>(count), 1e-4) << i;
+      }
+    }
+  }
+}
+
 TEST(Acceptance, BadInputNamesTheRow) {
   const auto target = decoder(1), draft = decoder(2);
   TokenRow row = random_row(9, 10);
@@ -219,7 +266,10 @@ TEST(Acceptance, SeveralDraftsInOnePassOfTheTarget) {
   SamplingOptions cut;
   cut.top_k = 5;
   for (const SamplingOptions& sampling : {SamplingOptions{}, cut}) {
-    const model::Decoder* const drafts[] = {&a, &b};
+    const auto borrowed = [](const model::Decoder& d) {
+      return model::DraftModel{std::shared_ptr<const model::Decoder>(std::shared_ptr<const void>(), &d), nullptr};
+    };
+    const model::DraftModel drafts[] = {borrowed(a), borrowed(b)};
     const auto both = score_rows(target, drafts, rows, sampling);
     ASSERT_EQ(both.size(), 2u);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -109,7 +109,13 @@ NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::st
   options.draft = name;
   const LoadedDraft loaded = load_draft(pair, options);
   if (!loaded.warning.empty()) note("warning: " + loaded.warning);
-  return {name, fingerprint_model(loaded.directory).id, decode::make_model_runner(loaded.draft, loaded.cache_bytes)};
+  // A head on trial would read what the target made of the tokens that another draft drafted.
+  if (loaded.draft.head)
+    throw Error(ErrorKind::kUsage, name +
+                                       ": an EAGLE-3 head cannot be put on trial in a running server: validate it, and "
+                                       "start the server with it");
+  return {name, fingerprint_model(loaded.directory).id,
+          decode::make_model_runner(loaded.draft.decoder, loaded.cache_bytes)};
 }
 
 }  // namespace
@@ -147,7 +153,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   NamedDraft draft;
   if (pair.draft)
     draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id,
-             decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
+             decode::make_draft_runner(pair.draft, *target, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
   StepperRunner runner(*target, std::move(draft), stepping_of(options, report), clock);
   if (options.speculation.k != 0)
