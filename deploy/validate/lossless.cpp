@@ -44,24 +44,37 @@ void next_logits(decode::CausalModel& model, std::span<const int32_t> tokens, de
 // Computes one model's distribution for every token of answers to a fixed context, which is prefilled only once.
 class AnswerScorer {
  public:
-  AnswerScorer(decode::CausalModel& model, std::span<const int32_t> context, const SamplingOptions& sampling)
-      : model_(model), context_(context.begin(), context.end()), sampling_(sampling), id_(model.open()) {
-    if (context_.size() < 2) return;
-    const decode::Extension extension{id_, std::span<const int32_t>(context_).first(context_.size() - 1), 0};
-    model_.extend({&extension, 1}, rows_);
+  // `again`: how many of the context's last tokens are read again with every answer.
+  AnswerScorer(decode::CausalModel& model, std::span<const int32_t> context, const SamplingOptions& sampling,
+               size_t again)
+      : model_(model), context_(context.begin(), context.end()), sampling_(sampling), again_(again), id_(model.open()) {}
+  ~AnswerScorer() {
+    if (reading_ != id_) model_.close(reading_);
+    model_.close(id_);
   }
-  ~AnswerScorer() { model_.close(id_); }
   AnswerScorer(const AnswerScorer&) = delete;
   AnswerScorer& operator=(const AnswerScorer&) = delete;
 
+  void prefill() {
+    if (length() == 0) return;
+    const decode::Extension extension{id_, std::span<const int32_t>(context_).first(length()), 0};
+    model_.extend({&extension, 1}, rows_);
+  }
+  // Begins an answer on a copy of the context, as a draft that reads hidden states and its target need it.
+  void fork() {
+    if (reading_ != id_) model_.close(reading_);
+    reading_ = id_;
+    reading_ = model_.fork(id_, static_cast<int64_t>(length()));
+  }
+  void follow(const AnswerScorer& target) { model_.follow(reading_, target.reading_); }
   // Scores an answer. row(i) is then the distribution of answer[i], valid until the next call.
   void read(std::span<const int32_t> answer) {
-    std::vector<int32_t> fed = {context_.back()};
+    std::vector<int32_t> fed(context_.end() - static_cast<std::ptrdiff_t>(again_), context_.end());
     fed.insert(fed.end(), answer.begin(), answer.end() - 1);
-    const decode::Extension extension{id_, fed, static_cast<int64_t>(fed.size())};
+    const decode::Extension extension{reading_, fed, static_cast<int64_t>(answer.size())};
     model_.extend({&extension, 1}, rows_);
-    model_.truncate(id_, static_cast<int64_t>(context_.size()) - 1);
-    for (size_t i = 0; i < fed.size(); ++i) {
+    if (reading_ == id_) model_.truncate(id_, static_cast<int64_t>(length()));
+    for (size_t i = 0; i < answer.size(); ++i) {
       const auto row = rows_.row(static_cast<int64_t>(i));
       decode::distribution(row, sampling_, row, scratch_);
     }
@@ -69,10 +82,13 @@ class AnswerScorer {
   std::span<const float> row(size_t i) const { return rows_.row(static_cast<int64_t>(i)); }
 
  private:
+  size_t length() const { return context_.size() - again_; }
+
   decode::CausalModel& model_;
   std::vector<int32_t> context_;
   SamplingOptions sampling_;
-  decode::SequenceId id_;
+  size_t again_;
+  decode::SequenceId id_, reading_ = id_;
   decode::LogitRows rows_;
   std::vector<int32_t> scratch_;
 };
@@ -91,9 +107,15 @@ class ContextTest {
       : stepper_(models.target, &models.draft, nullptr, nullptr, options.verify_fn),
         context_(context.begin(), context.end()),
         options_(options),
-        p_(models.target, context, options.sampling),
-        q_(models.draft, context, options.sampling),
+        follows_(models.draft.reads_states()),
+        has_q_(!follows_ || context.size() > 1),
+        // A draft that reads hidden states needs that of the token before those that it reads.
+        p_(models.target, context, options.sampling, follows_ && has_q_ ? 2 : 1),
+        q_(models.draft, context, options.sampling, 1),
         uniforms_(options.seed, kTransformStream + number) {
+    if (follows_) q_.follow(p_);
+    p_.prefill();
+    if (has_q_) q_.prefill();
     tally_.first.resize(static_cast<size_t>(models.target.vocab_size()));
   }
 
@@ -124,12 +146,18 @@ class ContextTest {
 
  private:
   void add(std::span<const int32_t> answer) {
+    if (follows_ && has_q_) {
+      p_.fork();
+      q_.fork();
+      q_.follow(p_);
+    }
     p_.read(answer);
-    q_.read(answer);
+    if (has_q_) q_.read(answer);
+    const AnswerScorer& q = has_q_ ? q_ : p_;
     if (tally_.probabilities.empty()) tally_.probabilities.assign(p_.row(0).begin(), p_.row(0).end());
     ++tally_.first[static_cast<size_t>(answer[0])];
     for (size_t i = 0; i < answer.size(); ++i) {
-      const double u = probability_transform(p_.row(i), q_.row(i), answer[i], uniforms_.uniform());
+      const double u = probability_transform(p_.row(i), q.row(i), answer[i], uniforms_.uniform());
       ++tally_.bins[std::min(kBins - 1, static_cast<size_t>(u * kBins))];
     }
   }
@@ -137,6 +165,8 @@ class ContextTest {
   decode::Stepper stepper_;
   std::vector<int32_t> context_;
   SampledOptions options_;
+  bool follows_;  // the draft reads hidden states of the target
+  bool has_q_;    // such a draft has no distribution after a context of one token; any other order of tokens is as valid
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;
