@@ -119,15 +119,16 @@ class Client {
   virtual ssize_t take(char* room, size_t count) { return ::recv(fd_, room, count, 0); }
 
  private:
-  // Limits each wait for data to 20 s, so that a server that never answers makes the test fail instead of hang.
+  // Limits each wait for data to 120 s, so that a server that never answers makes the test fail instead of hang. Under
+  // emulation an answer may take half a minute.
   void limit_waiting() {
-    const timeval patience{20, 0};
+    const timeval patience{120, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
   bool fill() {
     char block[65536];
     const ssize_t n = take(block, sizeof block);
-    EXPECT_FALSE(n < 0 && errno == EAGAIN) << "the server did not answer in 20 s";
+    EXPECT_FALSE(n < 0 && errno == EAGAIN) << "the server did not answer in 120 s";
     if (n <= 0) return false;
     buffer_.append(block, static_cast<size_t>(n));
     return true;
