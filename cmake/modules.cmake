@@ -73,8 +73,8 @@ function(specdec_test name)
   if(NOT M_TIMEOUT)
     set(M_TIMEOUT 600)
   endif()
-  if(SPECDEC_SANITIZE)
-    math(EXPR M_TIMEOUT "5 * ${M_TIMEOUT}")  # the sanitizers make a test up to fifteen times slower
+  if(SPECDEC_SANITIZE OR CMAKE_CROSSCOMPILING)
+    math(EXPR M_TIMEOUT "10 * ${M_TIMEOUT}")  # sanitizers and emulation make a test up to fifty times slower
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT})
   if(SPECDEC_SANITIZE STREQUAL "thread")
