@@ -144,6 +144,7 @@ def ours(o, run):
     ]
     command += ["--draft", "prune:2", "--loss", "kl", "--lr", "1e-5", "--batch-tokens", o.tokens, "--accumulate", 1]
     command += ["--max-steps", o.steps + 2, "--evaluate-rows", 1, "--device", "cpu", "--out", run]
+    command += ["--teacher-cache", 0]  # a loop asks the target in every step, too
     environment = dict(os.environ, OMP_NUM_THREADS=str(o.threads))
     with open(run.parent / "stderr", "w") as log:
         process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=log, env=environment)
