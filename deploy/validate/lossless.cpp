@@ -47,7 +47,11 @@ class AnswerScorer {
   // `again`: how many of the context's last tokens are read again with every answer.
   AnswerScorer(decode::CausalModel& model, std::span<const int32_t> context, const SamplingOptions& sampling,
                size_t again)
-      : model_(model), context_(context.begin(), context.end()), sampling_(sampling), again_(again), id_(model.open()) {}
+      : model_(model),
+        context_(context.begin(), context.end()),
+        sampling_(sampling),
+        again_(again),
+        id_(model.open()) {}
   ~AnswerScorer() {
     if (reading_ != id_) model_.close(reading_);
     model_.close(id_);
@@ -166,7 +170,7 @@ class ContextTest {
   std::vector<int32_t> context_;
   SampledOptions options_;
   bool follows_;  // the draft reads hidden states of the target
-  bool has_q_;    // such a draft has no distribution after a context of one token; any other order of tokens is as valid
+  bool has_q_;  // such a draft has no distribution after a context of one token; any other order of tokens is as valid
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;
