@@ -15,6 +15,9 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
+// What measured the runs of versions that had no --contexts; run.json says nothing of this value.
+inline constexpr const char* kContextsOfEarlierRuns = "data";
+
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
   std::string target, data, draft, out;

@@ -128,7 +128,6 @@ Json describe(const DistillOptions& o) {
               {"checkpoint_every", o.checkpoint_every},
               {"temperature", o.temperature},
               {"teacher_cache_mib", o.teacher_cache_mib},
-              {"contexts", o.contexts},
               {"dtype", o.device.dtype},
               {"seed", o.device.seed}};
   // Runs of earlier versions and of other drafts have no such settings.
@@ -136,6 +135,7 @@ Json describe(const DistillOptions& o) {
   if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
   if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
+  if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
 }
 

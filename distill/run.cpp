@@ -282,6 +282,12 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   s.ce = !parse_loss(options.loss).needs_target();
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;
+  if (ranks.is_first() && RunDirectory::is_measured_on_data(out) && s.options.contexts != kContextsOfEarlierRuns) {
+    log(LogLevel::kWarn,
+        options.out + " was measured on the data's own answers so far and goes on with --contexts data");
+    s.options.contexts = kContextsOfEarlierRuns;
+  }
+  s.options.contexts = ranks.broadcast(s.options.contexts);
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   const ProgressFn shown = ranks.is_first() ? progress : ProgressFn();
   Stages stages(shown);

@@ -55,6 +55,16 @@ void RunDirectory::enter(const Json& options, const Json& inputs) const {
   write_file_atomic(run_ / "run.json", now.dump(2) + "\n");
 }
 
+bool RunDirectory::is_measured_on_data(const fs::path& run) {
+  if (!fs::exists(run / "run.json")) return false;
+  const Json then = read_json(run / "run.json");
+  try {
+    return then.at("options").value("contexts", kContextsOfEarlierRuns) == std::string(kContextsOfEarlierRuns);
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::kData, (run / "run.json").string() + ": malformed: " + error.what());
+  }
+}
+
 bool RunDirectory::has_checkpoint() const {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run_ / "checkpoints", none))

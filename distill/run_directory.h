@@ -25,6 +25,10 @@ class RunDirectory {
   // Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
   // differ.
   void enter(const Json& options, const Json& inputs) const;
+
+  // Returns whether RUN has a run that was begun with --contexts data, as all runs of versions without the option were.
+  // Throws Error(kData) if run.json is malformed.
+  static bool is_measured_on_data(const std::filesystem::path& run);
   void keep() { is_new_ = false; }
 
  private:
