@@ -43,6 +43,11 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--ttt-steps", o.ttt_steps,
        "eagle3: drafted positions that a training step continues, each on the head's own rows");
   flag("--ttt-decay", o.ttt_decay, "eagle3: weight of drafted position i is this number to the power i");
+  flag("--on-policy", o.on_policy,
+       "Learn also where the draft goes on by itself: K tokens after random positions, scored by the target, weighted "
+       "by "
+       "what they add to the accepted length; 0 = learn on the text alone");
+  flag("--anchors", o.anchors, "--on-policy: such positions per learnt token");
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: keep the target's logits in memory if they all fit; 0 = never");
 }
 

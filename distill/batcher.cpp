@@ -167,7 +167,10 @@ StepShare Batcher::next_step(int64_t batches, int rank, int ranks) {
   StepShare out;
   for (int64_t i = 0; i < batches; ++i) {
     groups.push_back(next_group());
-    for (const size_t row : groups.back()) out.learnt += learnt_positions(rows_[row]);
+    for (const size_t row : groups.back()) {
+      out.rows.push_back(row);
+      out.learnt += learnt_positions(rows_[row]);
+    }
   }
   for (const auto& group : share_of(rows_, groups, batch_tokens_, rank, ranks))
     out.batches.push_back(make_batch(rows_, group));

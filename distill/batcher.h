@@ -26,12 +26,16 @@ PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length);
 // Returns the number of learnt positions of a row: loss_mask[t] = 1 with t >= 1.
 int64_t learnt_positions(const TokenRow& row);
 
+struct Branches;  // distill/branches.h
+
 struct Batch {
   at::Tensor tokens;              // [B, S] int64, padded with 0 on the right
   at::Tensor labels;              // [B·S] int64: the next token of the row, 0 after its end
   at::Tensor rows;                // [R] int64: flat positions b·S + t whose next token is to be learnt
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
   int64_t num_tokens = 0;         // without padding
+  // What the draft wrote after some of the positions, if a teacher is to answer there, too; it must outlive the batch.
+  const Branches* branches = nullptr;
 };
 // Makes a batch of the rows at `index`. Throws Error(kInternal) if `index` is empty.
 Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& index);
@@ -52,7 +56,9 @@ std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
 // What one rank does in a training step.
 struct StepShare {
   std::vector<Batch> batches;  // may be empty
-  int64_t learnt = 0;          // learnt positions of the whole step, over all ranks
+  // Of the whole step, over all ranks: its rows and their learnt positions.
+  std::vector<size_t> rows;
+  int64_t learnt = 0;
 };
 
 struct BatchCursor {

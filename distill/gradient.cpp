@@ -40,7 +40,8 @@ GradientFigures eagle_figures(const GradientSource& source, const std::vector<Ba
   const EagleFigures figures = add_eagle_gradients(*source.eagle, source.loss, batches, between);
   sums.take();
   sums.publish();
-  GradientFigures out{.finite = figures.finite};
+  GradientFigures out;
+  out.finite = figures.finite;
   double weight = 1;
   for (const EagleStepFigures& step : figures.steps) out.loss += weight * step.loss, weight *= source.eagle->ttt_decay;
   if (!figures.steps.empty()) out.acceptance = figures.steps.front().acceptance;
@@ -52,66 +53,158 @@ GradientFigures eagle_figures(const GradientSource& source, const std::vector<Ba
 // weights, gradients and two moments; the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
 
-// Adds the gradients of one batch, whose loss has this weight, to `sums`. Autograd carries the gradient through the
-// layers and the final norm; the head and the embedding, whose gradients are as large as the vocabulary, are added up
-// without it.
-HeadLoss batch_gradients(const GradientSource& source, const LossOptions& loss, const Batch& batch, double weight,
-                         GradientSums& sums, const std::function<void()>& between) {
-  const model::Decoder& draft = *source.draft;
-  const at::Device device = draft.weights.embed.device();
-  const at::Tensor ids = batch.tokens.to(device), rows = batch.rows.to(device);
-  HeadLossInput input;
-  if (source.teacher) input.target = source.teacher->rows(batch);
-  between();
-  const at::Tensor embedded = kernels::embedding(draft.weights.embed.detach(), ids).requires_grad_(true);
-  const at::Tensor hidden = model::final_norm(
-      draft, model::last_hidden(draft, {.tokens = ids, .embedded = embedded}).flatten(0, 1).index_select(0, rows));
-  input.hidden = hidden;
-  input.head = model::head_matrix(draft).detach();
-  input.soft_cap = draft.config.final_soft_cap;
-  input.labels = batch.labels.index_select(0, batch.rows);
-  input.kept = source.kept;
-  input.weight = weight;
-  at::Tensor& head_sum = sums.of(draft.weights.lm_head);
-  const bool whole = input.head.size(0) == head_sum.size(0);
-  at::Tensor head_grad = whole ? head_sum : at::zeros(input.head.sizes(), head_sum.options());
-  const HeadLoss result = head_loss(loss, input, head_grad, between);
-  if (!std::isfinite(result.loss)) return result;
-  if (!whole) head_sum.index_add_(0, source.kept.to(device), head_grad);
-  between();
-  hidden.backward(result.hidden_grad);
-  sums.take();
-  sums.of(draft.weights.embed).index_add_(0, ids.flatten(), embedded.grad().flatten(0, 1).to(at::kFloat));
-  return result;
+// A step's rows, losses and weights by depth. Without branches there is depth 1 alone, the text.
+struct Depth {
+  LossOptions loss;
+  double weight = 1;  // of the depth's mean loss
+  double rows = 0;    // that the mean is over
+};
+std::vector<Depth> depths_of(const GradientSource& source, double text_rows, double anchors) {
+  LossOptions loss = source.loss;
+  loss.acceptance = loss.acceptance.value_or(0);
+  std::vector<Depth> out = {{loss, 1, text_rows}};
+  if (!source.on_policy.applies()) return out;
+  std::vector<double> acceptance = {*loss.acceptance};
+  acceptance.insert(acceptance.end(), source.deeper.begin(), source.deeper.end());
+  acceptance.resize(static_cast<size_t>(source.on_policy.length), 0);
+  const std::vector<double> weights = depth_weights(acceptance);
+  loss.mix.ce = 0;
+  for (size_t j = 0; j < weights.size(); ++j) {
+    loss.acceptance = acceptance[j];
+    if (j == 0)
+      out[0].weight = weights[0];
+    else
+      out.push_back({loss, weights[j], anchors});
+  }
+  return out;
 }
+
+// Computes the gradients of one batch. Autograd carries them through the layers and the final norm; the head and the
+// embedding, whose gradients are as large as the vocabulary, are added up without it.
+class BatchPass {
+ public:
+  BatchPass(const GradientSource& source, const Batch& batch, const std::function<void()>& between)
+      : source_(source), batch_(batch), between_(between) {
+    const model::Decoder& draft = *source.draft;
+    const at::Device device = draft.weights.embed.device();
+    const at::Tensor ids = batch.tokens.to(device), rows = batch.rows.to(device);
+    if (!source.on_policy.applies()) ask_teacher();
+    read_.push_back({ids, kernels::embedding(draft.weights.embed.detach(), ids).requires_grad_(true)});
+    const model::TrainBatch texts{.tokens = ids, .embedded = read_[0].rows};
+    if (!source.on_policy.applies()) {
+      take_hidden({model::last_hidden(draft, texts).flatten(0, 1).index_select(0, rows)});
+      return;
+    }
+    model::TrainPass pass(draft, texts);
+    DraftedBranches drafted = draft_branches(source.on_policy, source.step, *source.rows, batch, draft, pass);
+    std::vector<at::Tensor> hidden = {pass.hidden().flatten(0, 1).index_select(0, rows)};
+    hidden.insert(hidden.end(), drafted.hidden.begin(), drafted.hidden.end());
+    for (size_t i = 0; i < drafted.tokens.size(); ++i) read_.push_back({drafted.tokens[i], drafted.embedded[i]});
+    if (!drafted.hidden.empty()) {
+      branches_ = std::move(drafted.branches);
+      batch_.branches = &branches_;
+    }
+    take_hidden(hidden);
+    ask_teacher();
+  }
+  BatchPass(const BatchPass&) = delete;
+  BatchPass& operator=(const BatchPass&) = delete;
+
+  // Adds to `sums` and `figures`. Returns false if the loss is not finite.
+  bool add(const std::vector<Depth>& depths, GradientSums& sums, GradientFigures& figures) {
+    const model::Decoder& draft = *source_.draft;
+    HeadLossInput input;
+    input.head = model::head_matrix(draft).detach();
+    input.soft_cap = draft.config.final_soft_cap;
+    input.kept = source_.kept;
+    at::Tensor& head_sum = sums.of(draft.weights.lm_head);
+    const bool whole = input.head.size(0) == head_sum.size(0);
+    at::Tensor head_grad = whole ? head_sum : at::zeros(input.head.sizes(), head_sum.options());
+    const at::Tensor hidden_grad = at::empty_like(normed_);
+    int64_t begin = 0;
+    for (size_t j = 0; j < counts_.size(); begin += counts_[j++]) {
+      const int64_t count = counts_[j];
+      if (count == 0) continue;
+      const Depth& depth = depths[j];
+      input.hidden = normed_.narrow(0, begin, count);
+      if (target_)
+        input.target = [this, begin](int64_t from, int64_t to, const DraftRows& rows) {
+          return target_(begin + from, begin + to, rows);
+        };
+      input.labels = j == 0 ? batch_.labels.index_select(0, batch_.rows) : at::zeros({count}, at::kLong);
+      const double share = static_cast<double>(count) / depth.rows;
+      input.weight = depth.weight * share;
+      const HeadLoss result = head_loss(depth.loss, input, head_grad, between_);
+      figures.loss += input.weight * result.loss;
+      if (j == 0) figures.acceptance += share * result.acceptance;
+      if (j > 0) figures.deeper[j - 1].acceptance += static_cast<double>(count) * result.acceptance;
+      if (j > 0) figures.deeper[j - 1].rows += static_cast<double>(count);
+      if (!std::isfinite(result.loss)) return false;
+      hidden_grad.narrow(0, begin, count).copy_(result.hidden_grad);
+    }
+    if (!whole) head_sum.index_add_(0, source_.kept.to(head_sum.device()), head_grad);
+    between_();
+    normed_.backward(hidden_grad);
+    sums.take();
+    at::Tensor& embed_sum = sums.of(draft.weights.embed);
+    for (const Read& read : read_)
+      embed_sum.index_add_(0, read.ids.flatten(), read.rows.grad().flatten(0, 1).to(at::kFloat));
+    return true;
+  }
+
+ private:
+  // Rows of the embedding table that the pass read; leaves of autograd.
+  struct Read {
+    at::Tensor ids, rows;
+  };
+
+  void ask_teacher() {
+    between_();
+    if (source_.teacher) target_ = source_.teacher->rows(batch_);
+    between_();
+  }
+
+  void take_hidden(const std::vector<at::Tensor>& by_depth) {
+    for (const at::Tensor& rows : by_depth) counts_.push_back(rows.size(0));
+    normed_ = model::final_norm(*source_.draft, by_depth.size() == 1 ? by_depth[0] : at::cat(by_depth));
+  }
+
+  const GradientSource& source_;
+  Batch batch_;
+  const std::function<void()>& between_;
+  TargetRows target_;
+  std::vector<Read> read_;
+  Branches branches_;
+  at::Tensor normed_;            // the rows that are learnt, depth by depth, after the final norm
+  std::vector<int64_t> counts_;  // rows of each depth
+};
 
 }  // namespace
 
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between) {
   if (source.eagle) return eagle_figures(source, batches, sums, between);
-  const auto pause = [&] {
+  const std::function<void()> pause = [&] {
     if (between) between();
   };
-  const double own = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
-    return sum + static_cast<double>(b.rows.numel());
-  });
-  const double rows = source.learnt > 0 ? static_cast<double>(source.learnt) : own;
-  LossOptions loss = source.loss;
-  loss.acceptance = loss.acceptance.value_or(0);
+  double rows = static_cast<double>(source.learnt), anchors = static_cast<double>(source.anchors);
+  for (const Batch& batch : batches) {
+    if (source.learnt == 0) rows += static_cast<double>(batch.rows.numel());
+    if (source.anchors > 0 || !source.on_policy.applies()) continue;
+    for (const size_t row : batch.row_index)
+      anchors +=
+          static_cast<double>(anchor_count((*source.rows)[row], source.on_policy, source.draft->config.max_position));
+  }
+  const std::vector<Depth> depths = depths_of(source, rows, std::max(anchors, 1.0));
   sums.clear();
   GradientFigures out;
+  out.deeper.resize(depths.size() - 1);
   for (const Batch& batch : batches) {
     pause();
-    const double weight = static_cast<double>(batch.rows.numel()) / rows;
-    const HeadLoss result = batch_gradients(source, loss, batch, weight, sums, pause);
-    out.loss += weight * result.loss;
-    out.acceptance += weight * result.acceptance;
+    BatchPass pass(source, batch, pause);
     out.tokens += batch.num_tokens;
-    if (!std::isfinite(result.loss)) {
-      out.finite = false;
-      break;
-    }
+    out.finite = pass.add(depths, sums, out);
+    if (!out.finite) break;
   }
   sums.publish();
   return out;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "distill/branches.h"
 #include "distill/defaults.h"
 #include "distill/eagle_gradient.h"
 #include "distill/gradient_sums.h"
@@ -24,20 +25,35 @@ struct GradientSource {
   at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
   const EagleDraft* eagle = nullptr;
+  // Roll-outs of the draft, which is then no head, over the training rows that the batches' indices refer to. Their
+  // random numbers follow `step`. `anchors` is the number of anchors that a mean over a depth is over, those of other
+  // ranks included; 0 = those of the batches.
+  OnPolicyOptions on_policy = {};
+  const std::vector<TokenRow>* rows = nullptr;
+  int64_t step = 0, anchors = 0;
+  // The mean acceptance at the depths from 2 on; the loss has its at depth 1. Both give the depths their weights.
+  std::vector<double> deeper = {};
 
   const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };
 
+// Sums over the branch rows of one depth.
+struct DepthFigures {
+  double acceptance = 0, rows = 0;
+};
 struct GradientFigures {
-  double loss = 0, acceptance = 0;
-  int64_t tokens = 0;  // without padding
-  bool finite = true;  // if false, the gradients are useless
+  double loss = 0, acceptance = 0;   // acceptance at depth 1
+  std::vector<DepthFigures> deeper;  // from depth 2 on
+  int64_t tokens = 0;                // without padding
+  bool finite = true;                // if false, the gradients are useless
 };
 
 // Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the
 // draft's parameters; what they hold is lost. With `learnt`, loss, acceptance and gradients are this rank's share, and
 // their sums over the ranks are those of the whole step. lk_hybrid follows source.loss.acceptance, or 0 if that is not
-// set. `between` is called repeatedly during the work and may throw to abandon it.
+// set. With branches, the loss is the sum of the depths' mean losses, each times its weight (depth_weights()), and
+// lk_hybrid follows each depth's own acceptance; labels are known at depth 1 alone, so ce has no part in the others.
+// `between` is called repeatedly during the work and may throw to abandon it.
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between = {});
 

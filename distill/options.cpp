@@ -125,6 +125,15 @@ void validate(const DistillOptions& o) {
   require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
   require(o.ttt_steps >= 1 && o.ttt_steps <= 16, "--ttt-steps", "a number of drafted positions in [1, 16]");
   require(o.ttt_decay > 0 && o.ttt_decay <= 1, "--ttt-decay", "a number in (0, 1]");
+  require(o.on_policy == 0 || (o.on_policy >= 2 && o.on_policy <= 16), "--on-policy",
+          "a number of tokens in [2, 16], or 0 for none");
+  require(o.anchors > 0 && o.anchors <= 1, "--anchors", "a number in (0, 1]");
+  require(o.on_policy == 0 || parse_draft_spec(o.draft).kind != "eagle3", "--on-policy",
+          "0 for an EAGLE-3 head, whose training always goes on by itself (--ttt-steps)");
+  require(o.on_policy == 0 || parse_loss(o.loss).needs_target(), "--on-policy",
+          "0 for the loss ce: the draft's own tokens have no labels");
+  require(o.on_policy == 0 || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget, "--on-policy",
+          "0 for --teacher " + o.teacher + ": only the target in this process can score what the draft writes");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
   require(o.contexts == "target" || o.contexts == "data", "--contexts", "target or data, found '" + o.contexts + "'");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",

@@ -49,6 +49,10 @@ struct DistillOptions {
   // An EAGLE-3 head is trained on this many drafted positions at a time; position i has the weight ttt_decay^i.
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;
+  // Tokens that the draft writes itself after random positions of the text, and learns at (distill/branches.h); 0 =
+  // none. `anchors` is the number of such positions per learnt token.
+  int64_t on_policy = 0;
+  double anchors = 0.125;
   double temperature = 1.0;         // temperature of p and q in the loss and in the measured acceptance
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.

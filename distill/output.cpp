@@ -134,6 +134,7 @@ Json describe(const DistillOptions& o) {
   const DistillOptions usual;
   if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
+  if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
   if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
@@ -223,6 +224,7 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"requests", o.selection_requests},
                        {"conversations", o.selection_conversations},
                        {"measured", measured}}}};
+  if (!o.training.deeper.empty()) out["training"]["deeper_acceptance"] = o.training.deeper;
   const auto& curve = o.training.measured;
   const NextStep next = next_step(o.judgement.verdict, options, !curve.empty() && o.kept_step == curve.back().step,
                                   o.verdict_conversations >= kMinVerdictConversations);

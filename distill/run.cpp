@@ -41,6 +41,7 @@ TrainerOptions trainer_options(const Setup& s) {
   TrainerOptions t;
   t.run_directory = o.out;
   t.loss = {parse_loss(o.loss), o.lk_eta, o.temperature};
+  t.on_policy = {o.on_policy, o.anchors, o.temperature, o.device.seed};
   t.adamw = {o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip};
   t.schedule = {o.learning_rate, o.min_lr_ratio, o.warmup_ratio, o.max_steps, o.time_limit_seconds};
   t.batch_tokens = o.batch_tokens;
@@ -165,8 +166,10 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
 void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Clock& clock) {
   if (!start.kept.contains("chosen")) {
     const TrainedDraft draft = start.init.draft();
-    const StepInput input{draft.source(teacher, trainer_options(s).loss), draft.trainable(), s.train.rows,
-                          s.ranks->count()};
+    const TrainerOptions options = trainer_options(s);
+    StepInput input{draft.source(teacher, options.loss), draft.trainable(), s.train.rows, s.ranks->count()};
+    input.source.on_policy = options.on_policy;
+    input.source.rows = &s.train.rows;
     const Json chosen = s.ranks->is_first()
                             ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)
                             : Json();
@@ -180,8 +183,10 @@ TrainingSummary train(Setup& s, Start& start, Stages& stages, const ProgressFn& 
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
-  // A head's step takes the target's logits from the pass that gives the hidden states.
-  if (!s.ce) teacher = s.teacher->teach(s.train.rows, s.eagle ? 0 : cache);
+  // A head's step takes the target's logits from the pass that gives the hidden states; the target also reads every
+  // text again that a draft goes on from by itself.
+  const bool reads_every_step = s.eagle || s.options.on_policy > 0;
+  if (!s.ce) teacher = s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
   settle(s, start, teacher.get(), stages, clock);
   TrainerOptions options = trainer_options(s);

@@ -208,9 +208,11 @@ void check_memory(const Setup& s, const model::DecoderConfig& config) {
   plan.draft_bytes = parameters * (element + (element < 4 ? 16 : 12));
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
-  plan.workspace_bytes += activation_bytes(draft, batch, element) +
-                          2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
-  if (s.target && !s.ce && !s.eagle)
+  const double drafted = s.options.anchors * static_cast<double>(std::max<int64_t>(0, s.options.on_policy - 1));
+  plan.workspace_bytes +=
+      activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)), element) +
+      2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
+  if (s.target && !s.ce && !s.eagle && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);

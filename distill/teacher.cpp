@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "distill/branches.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
 
@@ -19,9 +20,10 @@ constexpr int64_t kGroupTokens = 1024, kBlockValues = int64_t{1} << 23;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
   at::NoGradGuard guard;
   const at::Device device = decoder.weights.embed.device();
-  const at::Tensor hidden = model::last_hidden(decoder, model::TrainBatch{batch.tokens.to(device), {}, {}})
-                                .flatten(0, 1)
-                                .index_select(0, batch.rows.to(device));
+  const at::Tensor hidden = batch.branches ? branched_hidden(decoder, batch, *batch.branches)
+                                           : model::last_hidden(decoder, {.tokens = batch.tokens.to(device)})
+                                                 .flatten(0, 1)
+                                                 .index_select(0, batch.rows.to(device));
   return [hidden, &decoder](int64_t begin, int64_t end) {
     at::NoGradGuard inner;
     return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab,
@@ -72,7 +74,7 @@ const at::Tensor& ModelTeacher::answers_of(size_t row) {
 }
 
 TargetRows ModelTeacher::rows(const Batch& batch) {
-  if (!cached_)
+  if (!cached_ || batch.branches)
     return [logits = row_logits(*target_, batch)](int64_t begin, int64_t end, const DraftRows&) {
       return logits(begin, end);
     };

@@ -15,7 +15,8 @@
 namespace specdec::distill {
 
 // A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
-// to a constant per row. row_logits returns such a function for `decoder`, which must outlive the function.
+// to a constant per row. If the batch has branches, their rows follow (branched_hidden()). row_logits returns such a
+// function for `decoder`, which must outlive the function.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch);
 
@@ -23,16 +24,16 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch);
 struct DraftRows {
   at::Tensor logits, kept;
 };
-// A function that returns the target's logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
-// dtype, up to a constant per row. `draft` are the draft's logits at the same rows; a teacher that knows only part of a
-// distribution completes it by them.
+// A function that returns the target's logits of entries [begin, end) of Batch::rows, and of the branches' rows after
+// them: [end - begin, V] in any float dtype, up to a constant per row. `draft` are the draft's logits at the same rows;
+// a teacher that knows only part of a distribution completes it by them.
 using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
 
 class Teacher {
  public:
   virtual ~Teacher() = default;
   // Returns the logits at batch.rows; the batch must be of the rows that the teacher was made for. The teacher must
-  // outlive the result.
+  // outlive the result. Only ModelTeacher answers branches.
   virtual TargetRows rows(const Batch& batch) = 0;
   // Returns the probability, [R] fp32 on the CPU, that the teacher knows only as a sum over several tokens; undefined
   // if it knows every probability.

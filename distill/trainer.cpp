@@ -17,6 +17,13 @@ constexpr int kFaultsInARow = 3, kMaxRollbacks = 3;
 
 struct GivenUp {};
 
+// Moves running means towards the figures of a step, a tenth of the way. Figures that are NaN are left out.
+void follow(const std::vector<double>& figures, std::vector<double>& means) {
+  if (means.empty()) means.assign(figures.size(), 0);
+  for (size_t j = 0; j < figures.size(); ++j)
+    if (std::isfinite(figures[j])) means[j] += (means[j] == 0 ? 1 : 0.1) * (figures[j] - means[j]);
+}
+
 }  // namespace
 
 FaultPolicy::Action FaultPolicy::observe(bool finite) {
@@ -86,6 +93,7 @@ Json Trainer::state() const {
           {"evaluations", evaluations_},
           {"last_loss", last_loss_},
           {"acceptance", acceptance_},
+          {"deeper_acceptance", deeper_},
           {"measured", measured},
           {"extra", options_.extra}};
 }
@@ -100,6 +108,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     evaluations_ = s.at("evaluations").get<int>();
     last_loss_ = s.at("last_loss").get<double>();
     acceptance_ = s.value("acceptance", 0.0);
+    deeper_ = s.value("deeper_acceptance", std::vector<double>());
     measured_.clear();
     for (const Json& m : s.at("measured"))
       measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
@@ -143,20 +152,31 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
     loss.acceptance = acceptance_;
     GradientSource source = draft_.source(data_.teacher, loss);
     source.learnt = share.learnt;
+    source.on_policy = options_.on_policy;
+    source.rows = data_.train;
+    source.step = step_;
+    source.deeper = deeper_;
+    if (options_.on_policy.applies())
+      for (const size_t row : share.rows)
+        source.anchors += anchor_count((*data_.train)[row], options_.on_policy, draft_.config().max_position);
     f = compute_gradients(source, share.batches, sums_, stopped);
   } catch (const GivenUp&) {
     out.given_up = true;
   }
   if (!out.given_up) out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
-  double sums[] = {f.loss,
-                   f.acceptance,
-                   static_cast<double>(f.tokens),
-                   f.finite ? 0.0 : 1.0,
-                   out.given_up ? 1.0 : 0.0,
-                   ranks_.is_first() ? out.rate : 0};
+  std::vector<double> sums = {f.loss,
+                              f.acceptance,
+                              static_cast<double>(f.tokens),
+                              f.finite ? 0.0 : 1.0,
+                              out.given_up ? 1.0 : 0.0,
+                              ranks_.is_first() ? out.rate : 0};
+  const auto deeper = static_cast<size_t>(std::max<int64_t>(1, options_.on_policy.length)) - 1;
+  f.deeper.resize(deeper);
+  for (const DepthFigures& depth : f.deeper) sums.insert(sums.end(), {depth.acceptance, depth.rows});
   ranks_.sum(sums);
   out.loss = sums[0], out.acceptance = sums[1], out.tokens = static_cast<int64_t>(sums[2]);
   out.finite = sums[3] == 0, out.given_up = sums[4] > 0, out.rate = sums[5];
+  for (size_t j = 0; j < deeper; ++j) out.deeper.push_back(sums[6 + 2 * j] / sums[7 + 2 * j]);
   if (out.given_up || !out.finite) return out;
   std::vector<at::Tensor> gradients, shapes;
   for (const NamedTensor& p : parameters_) {
@@ -206,7 +226,10 @@ Trainer::StepFigures Trainer::train_step() {
   ++step_;
   tokens_ += out.tokens;
   if (out.finite) last_loss_ = out.loss;
-  if (out.finite && data_.teacher) acceptance_ = out.acceptance;
+  if (out.finite && data_.teacher) {
+    acceptance_ = out.acceptance;
+    follow(out.deeper, deeper_);
+  }
   return out;
 }
 
@@ -266,6 +289,8 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
   const double speed = step_seconds > 0 ? static_cast<double>(f.tokens) / step_seconds : 0;
   std::vector<std::pair<std::string, double>> values = {{"loss", f.loss}};
   if (data_.teacher) values.emplace_back("acceptance", f.acceptance);
+  for (size_t j = 0; j < f.deeper.size(); ++j)
+    if (std::isfinite(f.deeper[j])) values.emplace_back("acceptance_" + std::to_string(j + 2), f.deeper[j]);
   values.insert(values.end(), {{"learning_rate", f.rate},
                                {"gradient_norm", f.norm},
                                {"tokens", static_cast<double>(tokens_)},
@@ -325,7 +350,7 @@ TrainingSummary Trainer::run() {
     if (saved_step_ != step_) save();
     throw;
   }
-  TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_};
+  TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_, deeper_};
   if (session_step_seconds_ > 0) out.tokens_per_second = static_cast<double>(session_tokens_) / session_step_seconds_;
   return out;
 }

@@ -42,6 +42,7 @@ class FaultPolicy {
 struct TrainerOptions {
   std::filesystem::path run_directory;
   LossOptions loss;
+  OnPolicyOptions on_policy;
   AdamWOptions adamw;
   ScheduleOptions schedule;  // with total_steps or the time limit of the run, or both
   int64_t batch_tokens = 4096, accumulate = 1;
@@ -70,6 +71,7 @@ struct TrainingSummary {
   int rollbacks = 0;
   double tokens_per_second = 0;  // in the training steps of this process
   std::vector<Measured> measured;
+  std::vector<double> deeper;  // with branches: running mean of the training acceptance at the depths from 2 on
 };
 
 class Trainer {
@@ -87,6 +89,7 @@ class Trainer {
  private:
   struct StepFigures {
     double loss = 0, acceptance = 0, norm = 0, rate = 0;
+    std::vector<double> deeper;  // mean acceptance at the depths from 2 on; NaN without a row
     int64_t tokens = 0;
     bool finite = true, given_up = false;
   };
@@ -125,6 +128,8 @@ class Trainer {
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double acceptance_ = 0;  // mean acceptance of the previous step's rows; lk_hybrid follows it
+  // Running mean of the acceptance at the depths from 2 on, which have few rows a step.
+  std::vector<double> deeper_;
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
   int evaluations_ = 0;  // the next evaluation is due when evaluations_due() reaches this number
   std::vector<Measured> measured_;

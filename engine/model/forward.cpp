@@ -119,6 +119,29 @@ ops::AttentionOptions attention_options(const DecoderConfig& config, int64_t lay
           .window = config.layers[static_cast<size_t>(layer)].window};
 }
 
+at::Tensor positions_of(const TrainBatch& batch) {
+  return batch.positions.defined() ? batch.positions
+                                   : at::arange(batch.tokens.size(1), batch.tokens.options().dtype(at::kLong));
+}
+
+at::Tensor input_of(const Decoder& decoder, const TrainBatch& batch) {
+  return batch.embedded.defined() ? scaled(decoder, batch.embedded) : embed(decoder, batch.tokens);
+}
+
+// Returns the length that sets the rope scaling of texts with these positions; 0 if the scaling does not depend on it.
+int64_t longest_of(const DecoderConfig& config, const at::Tensor& positions) {
+  return rope_varies(config.rope) || rope_varies(config.local_rope) ? positions.max().item<int64_t>() + 1 : 0;
+}
+
+PassRotations text_rotations(const DecoderConfig& config, const at::Tensor& positions, int64_t longest) {
+  const auto angles = [&](const RopeConfig& rope) {
+    const auto [cos, sin] =
+        rope_angles(rope, config.head_dim, rope_varies(rope) ? rope_rescale(rope, longest) : 0, positions);
+    return PassAngles{cos, sin};
+  };
+  return {angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
+}
+
 [[noreturn]] void inconsistent(const std::string& message) {
   throw Error(ErrorKind::kInternal, "decoder pass: " + message);
 }
@@ -243,25 +266,42 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
   const DecoderConfig& config = decoder.config;
-  const auto length = batch.tokens.size(1);
-  const at::Tensor positions =
-      batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
+  const at::Tensor positions = positions_of(batch);
   at::Tensor allowed;
   if (batch.segment.defined()) {
+    const auto length = batch.tokens.size(1);
     const at::Tensor causal = at::ones({length, length}, batch.tokens.options().dtype(at::kBool)).tril();
     allowed = (batch.segment.unsqueeze(2) == batch.segment.unsqueeze(1)).logical_and(causal);
   }
-  const auto angles = [&](const RopeConfig& rope) {
-    const int64_t rescale = rope_varies(rope) ? rope_rescale(rope, positions.max().item<int64_t>() + 1) : 0;
-    const auto [cos, sin] = rope_angles(rope, config.head_dim, rescale, positions);
-    return PassAngles{cos, sin};
-  };
-  const PassRotations rotations{angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
   const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed, attention_options(config, layer));
   };
-  const at::Tensor x = batch.embedded.defined() ? scaled(decoder, batch.embedded) : embed(decoder, batch.tokens);
-  return run_layers(decoder, x, rotations, observer, attend);
+  return run_layers(decoder, input_of(decoder, batch), text_rotations(config, positions, longest_of(config, positions)),
+                    observer, attend);
+}
+
+TrainPass::TrainPass(const Decoder& decoder, const TrainBatch& texts) : decoder_(decoder) {
+  const DecoderConfig& config = decoder.config;
+  if (texts.segment.defined()) inconsistent("packed rows cannot be continued");
+  const at::Tensor positions = positions_of(texts);
+  longest_ = longest_of(config, positions);
+  layers_.resize(static_cast<size_t>(config.num_layers));
+  const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    layers_[static_cast<size_t>(layer)] = {k, v};
+    return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), {}, attention_options(config, layer));
+  };
+  hidden_ = run_layers(decoder, input_of(decoder, texts), text_rotations(config, positions, longest_), {}, attend);
+}
+
+at::Tensor TrainPass::extend(const TrainBatch& tokens, const at::Tensor& allowed) {
+  const DecoderConfig& config = decoder_.config;
+  const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    KeysValues& all = layers_[static_cast<size_t>(layer)];
+    all = {at::cat({all.k, k}, 1), at::cat({all.v, v}, 1)};
+    return ops::attention(q, all.k.transpose(1, 2), all.v.transpose(1, 2), allowed, attention_options(config, layer));
+  };
+  return run_layers(decoder_, input_of(decoder_, tokens), text_rotations(config, positions_of(tokens), longest_), {},
+                    attend);
 }
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -33,6 +33,29 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 // time. With a large vocabulary the logits are most of the cost of a pass. last_hidden() returns the residual stream
 // [B, S, E] after the last layer. head_logits() returns the logits [..., V] (or [..., D]) of any of its rows [..., E].
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
+
+// A differentiable pass over texts that can be continued at any of their positions, as a draft's tokens continue a text
+// when they are drafted. The later tokens read the texts' keys and values, and their gradients flow into them. Both
+// texts and later tokens have the rope scaling of the texts' longest position.
+class TrainPass {
+ public:
+  // Runs the texts. `decoder` must outlive the pass.
+  TrainPass(const Decoder& decoder, const TrainBatch& texts);
+  const at::Tensor& hidden() const { return hidden_; }  // of the texts, [B, S, E], after the last layer
+  // Runs N more tokens per text: tokens and positions are [B, N] int64. `allowed` is bool [B, N, L + N]: whether a
+  // token sees each of the L tokens of the pass so far (the texts first) and of these N. `embedded` is as in
+  // TrainBatch. Returns their hidden states [B, N, E] after the last layer.
+  at::Tensor extend(const TrainBatch& tokens, const at::Tensor& allowed);
+
+ private:
+  struct KeysValues {
+    at::Tensor k, v;  // [B, L, G, D]
+  };
+  const Decoder& decoder_;
+  int64_t longest_ = 0;  // length of the longest text, for the rope scaling
+  std::vector<KeysValues> layers_;
+  at::Tensor hidden_;
+};
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
 
 // The parts of head_logits(), for callers that compute the head's gradient themselves: the logits are

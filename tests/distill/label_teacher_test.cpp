@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "distill/evaluate.h"
 #include "distill/label_target.h"
 #include "distill/losses.h"
 #include "distill/run.h"

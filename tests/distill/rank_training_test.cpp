@@ -81,10 +81,12 @@ struct Training {
 };
 
 TEST(RankTraining, TwoRanksAreOneProcess) {
-  for (const char* loss : {"kl", "lk_hybrid", "0.5*ce+0.5*tv"}) {
+  for (const auto& [loss, on_policy] : std::vector<std::pair<const char*, int64_t>>{
+           {"kl", 0}, {"lk_hybrid", 0}, {"0.5*ce+0.5*tv", 0}, {"lk_hybrid", 4}}) {
     const Scratch scratch(true);
     Training t(9);
     t.options.loss.mix = parse_loss(loss);
+    t.options.on_policy.length = on_policy;
     model::Decoder one = t.draft(), start = t.draft();
     const TrainingSummary alone = t.run(one, scratch / "one", Ranks::alone());
     for (const int count : {2, 3}) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/log.h"
 #include "base/schema/binding.h"
 #include "distill/checkpoint.h"
@@ -187,6 +189,39 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
   f.options.lk_eta = 4;
   f.options.device.seed = 8;
   expect_error(ErrorKind::kUsage, {"--resume", "options.lk_eta", "options.seed"}, [&] { f.run(); });
+}
+
+// With branches a run learns at every depth, and goes on to the same bits: the places and the drawn tokens, too.
+TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
+  Project f;
+  f.options.on_policy = 3;
+  f.options.anchors = 0.3;
+  f.options.checkpoint_every = 10;
+  const DistillResult straight = f.run();
+  EXPECT_EQ(straight.json["verdict"], "improved");
+  EXPECT_EQ(straight.json["options"]["on_policy"], 3);
+  const Json& deeper = straight.json["training"]["deeper_acceptance"];
+  ASSERT_EQ(deeper.size(), 2u);
+  for (const Json& a : deeper) EXPECT_GT(a.get<double>(), 0.2);
+  f.options.out = (f.scratch / "again").string();
+  const int code = in_child(nullptr, "", [&] {
+    distill::run(
+        f.options,
+        [](const Progress& p) {
+          if (p.done == 57) ::raise(SIGKILL);
+        },
+        f.clock);
+  });
+  EXPECT_EQ(code, 128 + SIGKILL);
+  f.options.resume = true;
+  EXPECT_EQ(f.run().json["training"]["deeper_acceptance"], deeper);
+  EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
+  for (const auto& [draft, loss, teacher] : std::vector<std::array<std::string, 3>>{
+           {"eagle3", "kl", "target"}, {"prune:2", "ce", "target"}, {"prune:2", "kl", "labels:x"}}) {
+    DistillOptions o = f.options;
+    o.draft = draft, o.loss = loss, o.teacher = teacher;
+    expect_error(ErrorKind::kUsage, {"--on-policy"}, [&] { validate(o); });
+  }
 }
 
 // Settings that the options leave open are chosen once. A resumed run keeps them, and gives the same bits if the limit
