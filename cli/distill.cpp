@@ -20,6 +20,16 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
        "a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Temperature of both models, in the loss and in the measured acceptance");
+  sub.add_flag(
+         "--served-temperatures", o.served_temperatures,
+         "Learn each conversation at the temperature that the log gives for it, greedy ones at 0.3; --temperature "
+         "where it gives none")
+      ->group("Training");
+  sub.add_option("--rejects", o.rejects,
+                 "What serve --record-rejects wrote beside this traffic: tokens that stand where the target refused a "
+                 "draft weigh more in the loss")
+      ->group("Training");
+  flag("--reject-weight", o.reject_weight, "--rejects: their weight; other tokens have 1");
   flag("--contexts", o.contexts,
        "target: the target answers held-out prompts that somebody else has answered, as the gate does | data: measure "
        "on "

@@ -94,6 +94,7 @@ constexpr ValueName kNames[] = {
     {"--prompt", "TEXT"},
     {"--public-key", "FILE"},
     {"--record", "DIR"},
+    {"--rejects", "DIR"},
     {"--redistil", "COMMAND"},
     {"--regex", "REGEX"},
     {"--report", "FILE"},

@@ -1,6 +1,7 @@
 #include "distill/batcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -55,6 +56,12 @@ Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& i
   batch.tokens = at::zeros({count, width}, at::kLong);
   batch.labels = at::zeros({count * width}, at::kLong);
   batch.row_index = index;
+  batch.temperatures = at::empty({count}, at::kFloat);
+  for (size_t b = 0; b < index.size(); ++b) {
+    const TokenRow& row = rows[index[b]];
+    batch.temperatures.mutable_data_ptr<float>()[b] =
+        row.has_sampling ? static_cast<float>(row.sampling.temperature) : std::numeric_limits<float>::quiet_NaN();
+  }
   int64_t* tokens = batch.tokens.mutable_data_ptr<int64_t>();
   int64_t* labels = batch.labels.mutable_data_ptr<int64_t>();
   std::vector<int64_t> learnt;

@@ -33,6 +33,7 @@ struct Batch {
   at::Tensor labels;              // [B·S] int64: the next token of the row, 0 after its end
   at::Tensor rows;                // [R] int64: flat positions b·S + t whose next token is to be learnt
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
+  at::Tensor temperatures;        // [B] fp32: at which each row was served, 0 = greedily, NaN = unknown
   int64_t num_tokens = 0;         // without padding
   // What the draft wrote after some of the positions, if a teacher is to answer there, too; it must outlive the batch.
   const Branches* branches = nullptr;

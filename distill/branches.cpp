@@ -38,8 +38,8 @@ struct Anchors {
   at::Tensor counts;                     // [B, A] bool: false for repeated ones
   std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
 };
-Anchors choose_anchors(const OnPolicyOptions& options, int64_t step, const std::vector<TokenRow>& rows,
-                       const Batch& batch, int64_t max_position) {
+Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {
+  const auto& [rows, batch, step, temperatures] = source;
   const size_t count = batch.row_index.size();
   Anchors out;
   out.at.resize(count);
@@ -74,17 +74,23 @@ Anchors choose_anchors(const OnPolicyOptions& options, int64_t step, const std::
   return out;
 }
 
-// Draws a token for each row of `hidden` [B, A, E] by the draft's distribution: [B, A] int64.
-at::Tensor draw(const model::Decoder& draft, const at::Tensor& hidden, double temperature, const at::Tensor& uniform) {
+// Draws a token for each row of `hidden` [B, A, E] by the draft's distribution at temperatures [B]: [B, A] int64.
+at::Tensor draw(const model::Decoder& draft, const at::Tensor& hidden, const at::Tensor& temperatures,
+                const at::Tensor& uniform) {
   at::NoGradGuard guard;
   const at::Tensor rows = hidden.detach().flatten(0, 1), u = uniform.flatten().to(rows.device());
+  const at::Tensor inverse = temperatures.reciprocal()
+                                 .to(rows.device())
+                                 .unsqueeze(1)
+                                 .expand({hidden.size(0), hidden.size(1)})
+                                 .reshape({-1, 1});
   const std::vector<int32_t>& kept = draft.config.draft_vocab;
   const int64_t count = rows.size(0), most = head_loss_rows(draft.config.vocab_size);
   const at::Tensor out = at::empty({count}, rows.options().dtype(at::kLong));
   for (int64_t begin = 0; begin < count; begin += most) {
     const int64_t end = std::min(count, begin + most);
     const at::Tensor logits = model::head_logits(draft, rows.slice(0, begin, end)).to(at::kFloat);
-    const at::Tensor sums = at::softmax(logits / temperature, -1).cumsum(-1, at::kDouble);
+    const at::Tensor sums = at::softmax(logits * inverse.slice(0, begin, end), -1).cumsum(-1, at::kDouble);
     const at::Tensor wanted = u.slice(0, begin, end).unsqueeze(1) * sums.narrow(1, sums.size(1) - 1, 1);
     const at::Tensor drawn = at::searchsorted(sums, wanted, /*out_int32=*/false, /*right=*/true);
     out.slice(0, begin, end).copy_(drawn.squeeze(1).clamp_max(sums.size(1) - 1));
@@ -133,9 +139,10 @@ int64_t anchor_count(const TokenRow& row, const OnPolicyOptions& options, int64_
   return share_of_positions(possible_anchors(row, options.length, max_position).size(), options.share);
 }
 
-DraftedBranches draft_branches(const OnPolicyOptions& options, int64_t step, const std::vector<TokenRow>& rows,
-                               const Batch& batch, const model::Decoder& draft, model::TrainPass& pass) {
-  const Anchors anchors = choose_anchors(options, step, rows, batch, draft.config.max_position);
+DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSource& source, const model::Decoder& draft,
+                               model::TrainPass& pass) {
+  const Batch& batch = source.batch;
+  const Anchors anchors = choose_anchors(options, source, draft.config.max_position);
   DraftedBranches out;
   if (anchors.width == 0) return out;
   const at::Device device = pass.hidden().device();
@@ -145,7 +152,7 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, int64_t step, con
   at::Tensor hidden = pass.hidden().gather(1, place.unsqueeze(2).expand({height, anchors.width, size}));
   std::vector<at::Tensor> positions, allowed;
   for (int64_t j = 2; j <= options.length; ++j) {
-    const at::Tensor tokens = draw(draft, hidden, options.temperature, anchors.uniform[static_cast<size_t>(j - 2)]);
+    const at::Tensor tokens = draw(draft, hidden, source.temperatures, anchors.uniform[static_cast<size_t>(j - 2)]);
     counts = counts.logical_and(ends(draft.config, tokens).logical_not());
     out.tokens.push_back(tokens);
     out.embedded.push_back(kernels::embedding(draft.weights.embed.detach(), tokens).requires_grad_(true));

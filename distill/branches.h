@@ -26,7 +26,6 @@ namespace specdec::distill {
 struct OnPolicyOptions {
   int64_t length = 0;    // K, the drafted positions of a branch, depth 1 included; 0 or 1 = no branches
   double share = 0.125;  // anchors per learnt position
-  double temperature = 1.0;
   uint64_t seed = 0;
 
   bool applies() const { return length > 1; }
@@ -55,10 +54,18 @@ struct DraftedBranches {
   std::vector<at::Tensor> hidden, tokens, embedded;
 };
 
-// Lets the draft continue the texts of `pass`, which it has run over `batch`, and learns nothing yet. The places and
+// What the draft goes on from: the texts of a batch, whose row indices refer to `rows`, and the random numbers' step.
+// temperatures [B] fp32 are those at which it draws after each text.
+struct BranchSource {
+  const std::vector<TokenRow>& rows;
+  const Batch& batch;
+  int64_t step = 0;
+  at::Tensor temperatures;
+};
+// Lets the draft continue the texts of `pass`, which it has run over the batch, and learns nothing yet. The places and
 // the tokens depend on (seed, step, row) and on the draft's distributions, but not on the other rows.
-DraftedBranches draft_branches(const OnPolicyOptions& options, int64_t step, const std::vector<TokenRow>& rows,
-                               const Batch& batch, const model::Decoder& draft, model::TrainPass& pass);
+DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSource& source, const model::Decoder& draft,
+                               model::TrainPass& pass);
 
 // Returns a model's hidden states at batch.rows and then at the branches' rows, depth by depth: [R + Σ R_j, E].
 at::Tensor branched_hidden(const model::Decoder& decoder, const Batch& batch, const Branches& branches);

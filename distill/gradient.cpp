@@ -79,12 +79,34 @@ std::vector<Depth> depths_of(const GradientSource& source, double text_rows, dou
   return out;
 }
 
+// The temperature of each row of a batch, [B] fp32.
+at::Tensor text_temperatures(const GradientSource& source, const Batch& batch) {
+  const auto usual = static_cast<float>(source.loss.temperature);
+  if (!source.terms.served_temperatures) return at::full({batch.tokens.size(0)}, usual);
+  const at::Tensor& served = batch.temperatures;
+  return at::where(served.isnan(), usual, served.clamp_min(kGreedyTemperature));
+}
+
+// The weight of each learnt row of a batch, [R] fp32; undefined if they are all 1.
+at::Tensor text_weights(const GradientSource& source, const Batch& batch) {
+  const RowTerms& terms = source.terms;
+  if (!terms.rejects || terms.reject_weight == 1) return {};
+  const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), *rows = batch.rows.const_data_ptr<int64_t>();
+  at::Tensor out = at::ones({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& refused = terms.rejects->tokens[batch.row_index[static_cast<size_t>(rows[i] / width)]];
+    if (std::binary_search(refused.begin(), refused.end(), static_cast<int32_t>(rows[i] % width + 1)))
+      out.mutable_data_ptr<float>()[i] = static_cast<float>(terms.reject_weight);
+  }
+  return out;
+}
+
 // Computes the gradients of one batch. Autograd carries them through the layers and the final norm; the head and the
 // embedding, whose gradients are as large as the vocabulary, are added up without it.
 class BatchPass {
  public:
   BatchPass(const GradientSource& source, const Batch& batch, const std::function<void()>& between)
-      : source_(source), batch_(batch), between_(between) {
+      : source_(source), batch_(batch), between_(between), temperatures_(text_temperatures(source, batch)) {
     const model::Decoder& draft = *source.draft;
     const at::Device device = draft.weights.embed.device();
     const at::Tensor ids = batch.tokens.to(device), rows = batch.rows.to(device);
@@ -96,7 +118,8 @@ class BatchPass {
       return;
     }
     model::TrainPass pass(draft, texts);
-    DraftedBranches drafted = draft_branches(source.on_policy, source.step, *source.rows, batch, draft, pass);
+    DraftedBranches drafted =
+        draft_branches(source.on_policy, {*source.rows, batch, source.step, temperatures_}, draft, pass);
     std::vector<at::Tensor> hidden = {pass.hidden().flatten(0, 1).index_select(0, rows)};
     hidden.insert(hidden.end(), drafted.hidden.begin(), drafted.hidden.end());
     for (size_t i = 0; i < drafted.tokens.size(); ++i) read_.push_back({drafted.tokens[i], drafted.embedded[i]});
@@ -132,6 +155,8 @@ class BatchPass {
           return target_(begin + from, begin + to, rows);
         };
       input.labels = j == 0 ? batch_.labels.index_select(0, batch_.rows) : at::zeros({count}, at::kLong);
+      input.weights = j == 0 ? text_weights(source_, batch_) : at::Tensor();
+      if (source_.terms.served_temperatures) input.temperatures = temperatures_of(j);
       const double share = static_cast<double>(count) / depth.rows;
       input.weight = depth.weight * share;
       const HeadLoss result = head_loss(depth.loss, input, head_grad, between_);
@@ -164,6 +189,14 @@ class BatchPass {
     between_();
   }
 
+  // Of the rows of a depth.
+  at::Tensor temperatures_of(size_t depth) const {
+    const at::Tensor text = depth == 0
+                                ? at::div(batch_.rows, batch_.tokens.size(1), "floor")
+                                : at::div(branches_.rows[depth - 1], branches_.tokens.size(1), "floor").to(at::kCPU);
+    return temperatures_.index_select(0, text);
+  }
+
   void take_hidden(const std::vector<at::Tensor>& by_depth) {
     for (const at::Tensor& rows : by_depth) counts_.push_back(rows.size(0));
     normed_ = model::final_norm(*source_.draft, by_depth.size() == 1 ? by_depth[0] : at::cat(by_depth));
@@ -172,6 +205,7 @@ class BatchPass {
   const GradientSource& source_;
   Batch batch_;
   const std::function<void()>& between_;
+  at::Tensor temperatures_;  // [B]
   TargetRows target_;
   std::vector<Read> read_;
   Branches branches_;

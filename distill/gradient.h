@@ -13,10 +13,23 @@
 #include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "distill/optimizer.h"
+#include "distill/rejects.h"
 #include "distill/teacher.h"
 #include "engine/model/weights.h"
 
 namespace specdec::distill {
+
+// What makes the learnt rows of a batch differ from each other.
+struct RowTerms {
+  // Learns each row at the temperature at which it was served (kGreedyTemperature for 0) where that is known.
+  bool served_temperatures = false;
+  // Tokens that stand where the target refused a draft have this weight instead of 1; null: none are known.
+  const Rejects* rejects = nullptr;
+  double reject_weight = 1;
+};
+// At a temperature of 0 the target has one token, and whether the draft has the same is no smooth function. At this
+// temperature both are sharp enough that little but their likeliest tokens counts.
+inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
   const model::Decoder* draft = nullptr;  // its weights require gradients; null: `eagle`
@@ -33,6 +46,7 @@ struct GradientSource {
   int64_t step = 0, anchors = 0;
   // The mean acceptance at the depths from 2 on; the loss has its at depth 1. Both give the depths their weights.
   std::vector<double> deeper = {};
+  RowTerms terms = {};  // for a decoder alone
 
   const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };

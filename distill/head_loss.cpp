@@ -79,6 +79,8 @@ HeadLoss head_loss(const LossOptions& options, const HeadLossInput& in, at::Tens
     input.rows = at::arange(count, at::kLong);
     input.weight = in.weight * share;
     input.kept = in.kept;
+    if (in.temperatures.defined()) input.temperatures = in.temperatures.slice(0, begin, end);
+    if (in.weights.defined()) input.weights = in.weights.slice(0, begin, end);
     const at::Tensor capped = in.soft_cap != 0 ? input.draft.clone() : at::Tensor();
     input.grad = input.draft;
     const LossResult result = loss_and_grad(options, input);

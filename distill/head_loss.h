@@ -14,14 +14,15 @@
 namespace specdec::distill {
 
 struct HeadLossInput {
-  at::Tensor hidden;       // [R, E] in the head's dtype: the rows that are learnt, after the final norm
-  at::Tensor head;         // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
-  double soft_cap = 0;     // as DecoderConfig::final_soft_cap
-  TargetRows target;       // logits of the target at the same rows; empty for ce alone
-  at::Tensor labels;       // [R] int64 on the CPU, as LossInput::labels
-  at::Tensor kept;         // as LossInput::kept
-  double weight = 1;       // as LossInput::weight
-  int64_t chunk_rows = 0;  // 0: head_loss_rows()
+  at::Tensor hidden;                 // [R, E] in the head's dtype: the rows that are learnt, after the final norm
+  at::Tensor head;                   // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
+  double soft_cap = 0;               // as DecoderConfig::final_soft_cap
+  TargetRows target;                 // logits of the target at the same rows; empty for ce alone
+  at::Tensor labels;                 // [R] int64 on the CPU, as LossInput::labels
+  at::Tensor kept;                   // as LossInput::kept
+  at::Tensor temperatures, weights;  // [R] or undefined, as in LossInput
+  double weight = 1;                 // as LossInput::weight
+  int64_t chunk_rows = 0;            // 0: head_loss_rows()
 };
 
 struct HeadLoss {

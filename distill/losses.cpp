@@ -31,8 +31,10 @@ LossMix resolve(LossMix mix, double eta, double acceptance) {
 
 // Sums over rows; put_figures turns them into means.
 struct Totals {
-  double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, overlap = 0;
-  void add(const Totals& t) { ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap; }
+  double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, tv = 0, overlap = 0;
+  void add(const Totals& t) {
+    ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, tv += t.tv, overlap += t.overlap;
+  }
 };
 
 // Writes the means over `count` rows to `result`. `mix` must come from resolve().
@@ -42,7 +44,7 @@ void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResu
   result.kl_weight = mix.kl;
   const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // skips 0 · inf
   result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) +
-                term(mix.jsd, sums.jsd / n) + term(mix.tv, 1 - result.acceptance) + term(mix.nla, sums.nla / n);
+                term(mix.jsd, sums.jsd / n) + term(mix.tv, sums.tv / n) + term(mix.nla, sums.nla / n);
   if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
 }
 
@@ -55,8 +57,12 @@ struct HostRows {
   const int64_t *labels, *rows;
   const int64_t* kept;  // [vocab]; null if the two vocabularies are the same
   int64_t vocab, target_vocab, count;
-  float inverse;     // 1 / temperature
-  bool overwritten;  // the gradient takes the place of the draft's logits
+  float inverse_temperature;
+  const float *temperatures, *weights;  // [T], or null
+  bool overwritten;                     // the gradient takes the place of the draft's logits
+
+  float inverse(int64_t row) const { return temperatures ? 1 / temperatures[row] : inverse_temperature; }
+  float weight(int64_t row) const { return weights ? weights[row] : 1; }
 
   // Returns a row of the draft's logits, which stays as it is while its gradient is written.
   const float* draft_row(int64_t row, float* copy) const {
@@ -83,12 +89,13 @@ struct Compared {
 };
 Compared compare(const HostRows& in, int64_t row, Room& room) {
   Compared out{in.target.row(row, room.target.data()), in.draft_row(row, room.draft.data()), true, {}};
+  const float inverse = in.inverse(row);
   float mass = 1;
   if (in.kept) {
-    const Kept kept = keep_row(out.target, in.target_vocab, in.inverse, in.kept, in.vocab, room.kept.data());
+    const Kept kept = keep_row(out.target, in.target_vocab, inverse, in.kept, in.vocab, room.kept.data());
     out.target = room.kept.data(), out.counts = kept.holds_argmax, mass = kept.mass;
   }
-  out.figures = overlap_row(out.target, out.draft, in.vocab, in.inverse, mass, room.p.data(), room.q.data());
+  out.figures = overlap_row(out.target, out.draft, in.vocab, inverse, mass, room.p.data(), room.q.data());
   return out;
 }
 
@@ -111,26 +118,31 @@ double mean_overlap(const HostRows& in) {
 
 struct ScaledMix {
   LossMix mix;
-  double scale;  // multiplies the gradient
+  double scale;  // multiplies the gradient by the scaled logits of a row of weight 1
 };
 
 // Computes the figures of one row against the target and writes its gradient to `grad`.
 Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, Room& room, float* grad) {
-  const auto& [mix, scale] = scaled;
+  const LossMix& mix = scaled.mix;
+  const float inverse = in.inverse(row), row_weight = in.weight(row);
+  const double scale = scaled.scale * row_weight * inverse;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
   // For a row that does not count in KL, 0 * f.kl still passes a NaN on.
-  Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
+  Totals t{.kl = row_weight * (counts ? f.kl : 0 * f.kl),
+           .nla = row_weight * -std::log(static_cast<double>(f.overlap)),
+           .tv = row_weight * (1 - f.overlap),
+           .overlap = f.overlap};
   overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0),
                static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
   if (counts && (mix.rkl > 0 || mix.jsd > 0)) {
     const DivergenceWeights w{static_cast<float>(mix.rkl * scale), static_cast<float>(mix.jsd * scale),
                               static_cast<float>(mix.beta)};
-    const Divergences d = add_divergences(target, draft, p, q, in.vocab, in.inverse, f, w, grad);
-    t.rkl = d.rkl, t.jsd = d.jsd;
+    const Divergences d = add_divergences(target, draft, p, q, in.vocab, inverse, f, w, grad);
+    t.rkl = row_weight * d.rkl, t.jsd = row_weight * d.jsd;
   }
   if (const int64_t label = mix.ce > 0 ? label_of(in, row) : -1; label >= 0) {
-    t.ce = f.log_sum_draft - (draft[label] - f.max_draft) * in.inverse;
+    t.ce = row_weight * (f.log_sum_draft - (draft[label] - f.max_draft) * inverse);
     const auto weight = static_cast<float>(mix.ce * scale);
     for (int64_t v = 0; v < in.vocab; ++v) grad[v] += weight * q[v];
     grad[label] -= weight;
@@ -139,11 +151,12 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
 }
 
 // Computes a row whose loss is cross entropy alone.
-Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, float* grad) {
+Totals label_row(const HostRows& in, int64_t row, double scale, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
-  const float ce = cross_entropy_row(in.draft_row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
-                                     in.inverse, label < 0 ? 0.0f : weight, grad);
-  return {.ce = label < 0 ? 0.0 * ce : ce};
+  const float inverse = in.inverse(row), weight = in.weight(row),
+              ce = cross_entropy_row(in.draft_row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
+                                     inverse, label < 0 ? 0.0f : static_cast<float>(scale * weight * inverse), grad);
+  return {.ce = label < 0 ? 0.0 * ce : weight * ce};
 }
 
 LossResult host_loss(const LossOptions& options, const LossInput& in) {
@@ -168,21 +181,22 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
                       in.target.defined() ? target.width() : vocab,
                       count,
                       static_cast<float>(1 / options.temperature),
+                      in.temperatures.defined() ? in.temperatures.const_data_ptr<float>() : nullptr,
+                      in.weights.defined() ? in.weights.const_data_ptr<float>() : nullptr,
                       in.grad.defined() && in.grad.is_alias_of(in.draft)};
   const bool looks_first = options.mix.lk_hybrid > 0 && !options.acceptance;
   const LossMix mix =
       resolve(options.mix, options.eta, looks_first ? mean_overlap(host) : options.acceptance.value_or(0));
-  // Combines three factors: the mean over rows, the weight of the call, and d(logit / T)/d logit.
-  const double scale = in.weight / static_cast<double>(count) / options.temperature;
+  // Combines the mean over rows and the weight of the call; each row adds its own weight and d(logit / T)/d logit.
+  const double scale = in.weight / static_cast<double>(count);
   std::vector<Totals> figures(static_cast<size_t>(count));
   at::parallel_for(0, count, grain(host.target_vocab), [&](int64_t begin, int64_t end) {
     Room room(host);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = rows[i];
       float* g = grad.begin(t, room.grad.data());
-      figures[static_cast<size_t>(i)] = mix.needs_target()
-                                            ? divergence_row(host, t, {mix, scale}, room, g)
-                                            : label_row(host, t, static_cast<float>(mix.ce * scale), room, g);
+      figures[static_cast<size_t>(i)] = mix.needs_target() ? divergence_row(host, t, {mix, scale}, room, g)
+                                                           : label_row(host, t, mix.ce * scale, room, g);
       grad.put(t, g);
     }
   });
@@ -193,7 +207,7 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
 }
 
 // Computes log softmax with the floor of loss_rows.h; NaN and +inf make the row NaN.
-at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
+at::Tensor floored_log_softmax(const at::Tensor& logits, const at::Tensor& temperature) {
   const at::Tensor wide = logits.to(at::kFloat);
   const at::Tensor x = ((wide - std::get<0>(wide.max(-1, true))) / temperature).clamp_min(-87.0);
   return x - x.exp().sum(-1, true).log();
@@ -205,12 +219,19 @@ struct DeviceRows {
   at::Tensor log_p, log_q, label;
   // [R, 1]; mass as in RowFigures, counts as in Compared; labelled is 1 where the draft has the label
   at::Tensor mass, counts, labelled;
+  at::Tensor temperature, weight;  // [R, 1]
 };
 
 DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at::Tensor& kept,
                        const at::Tensor& index) {
   DeviceRows out;
-  out.log_q = floored_log_softmax(in.draft.detach().index_select(0, index), options.temperature);
+  const auto of_rows = [&](const at::Tensor& given, double usual) {
+    const auto type = at::TensorOptions(index.device()).dtype(at::kFloat);
+    return given.defined() ? given.to(index.device()).index_select(0, index).unsqueeze(1)
+                           : at::full({index.size(0), 1}, usual, type);
+  };
+  out.temperature = of_rows(in.temperatures, options.temperature), out.weight = of_rows(in.weights, 1);
+  out.log_q = floored_log_softmax(in.draft.detach().index_select(0, index), out.temperature);
   out.mass = out.counts = out.labelled = at::ones({index.size(0), 1}, out.log_q.options());
   if (options.mix.ce > 0) out.label = in.labels.to(index.device()).index_select(0, index).unsqueeze(1);
   if (options.mix.ce > 0 && kept.defined()) {
@@ -220,21 +241,23 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   }
   if (!options.mix.needs_target()) return out;
   const at::Tensor target = in.target.detach().index_select(0, index);
-  out.log_p = floored_log_softmax(target, options.temperature);
+  out.log_p = floored_log_softmax(target, out.temperature);
   if (kept.defined()) {
     const at::Tensor own = target.index_select(1, kept);
     out.mass = out.log_p.index_select(1, kept).exp().sum(-1, true).clamp_min(1e-30);
     out.counts = std::get<0>(own.max(-1, true)).eq(std::get<0>(target.max(-1, true))).to(at::kFloat);
-    out.log_p = floored_log_softmax(own, options.temperature);
+    out.log_p = floored_log_softmax(own, out.temperature);
   }
   return out;
 }
 
-// Adds the sums over the block's rows to `figures`, [6] fp64 in the order of Totals. Returns the gradient [R, V] in
+// Adds the sums over the block's rows to `figures`, [7] fp64 in the order of Totals. Returns the gradient [R, V] in
 // fp32, or nothing if `gradient` is false and there is a target.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
-  const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };
+  const auto count = [&](int64_t index, const at::Tensor& rows) {  // [R, 1] or [R, V]
+    figures[index] += (rows * in.weight).sum(at::kDouble);
+  };
   at::Tensor grad = at::zeros_like(q);
   if (mix.ce > 0) {
     count(0, -log_q.gather(1, in.label) * in.labelled);
@@ -245,7 +268,8 @@ at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor fig
   const at::Tensor p = log_p.exp(), whole = in.mass * p, overlap = at::minimum(whole, q).sum(-1, true);
   count(1, p * (log_p - log_q) * in.counts);
   count(4, -overlap.log());
-  count(5, overlap);
+  count(5, 1 - overlap);
+  figures[6] += overlap.sum(at::kDouble);
   if (!gradient) return {};
   const at::Tensor below = q.lt(whole).to(at::kFloat), inside = (q * below).sum(-1, true);
   grad += mix.kl * (q - p) * in.counts + (mix.tv + mix.nla / overlap) * q * (inside - below);
@@ -268,20 +292,23 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
                    kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();
   const int64_t count = rows.numel(), vocab = in.target.defined() ? in.target.size(1) : draft.size(1);
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / vocab);
-  const double scale = in.weight / static_cast<double>(count) / options.temperature;
+  const double scale = in.weight / static_cast<double>(count);
   LossResult result;
   result.grad = in.grad.defined() ? in.grad : at::empty_like(draft);
   LossMix mix = options.acceptance ? resolve(options.mix, options.eta, *options.acceptance) : options.mix;
   at::Tensor figures;
   for (const bool gradient : {false, true}) {
     if (!gradient && mix.lk_hybrid == 0) continue;
-    figures = at::zeros({6}, draft.options().dtype(at::kDouble));
+    figures = at::zeros({7}, draft.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < count; begin += block) {
       const at::Tensor index = rows.slice(0, begin, std::min(count, begin + block));
-      const at::Tensor grad = device_block(mix, device_rows(options, in, kept, index), figures, gradient);
-      if (gradient) result.grad.index_copy_(0, index, (grad * scale).to(draft.scalar_type()));
+      const DeviceRows block_rows = device_rows(options, in, kept, index);
+      const at::Tensor grad = device_block(mix, block_rows, figures, gradient);
+      if (!gradient) continue;
+      const at::Tensor factor = scale * block_rows.weight / block_rows.temperature;
+      result.grad.index_copy_(0, index, (grad * factor).to(draft.scalar_type()));
     }
-    if (!gradient) mix = resolve(mix, options.eta, figures[5].item<double>() / static_cast<double>(count));
+    if (!gradient) mix = resolve(mix, options.eta, figures[6].item<double>() / static_cast<double>(count));
   }
   if (count < draft.size(0)) {
     const at::Tensor other = at::ones({draft.size(0)}, draft.options().dtype(at::kBool)).index_fill_(0, rows, 0);
@@ -289,7 +316,7 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
   }
   const at::Tensor host = figures.to(at::kCPU);
   const double* f = host.const_data_ptr<double>();
-  put_figures(mix, {f[0], f[1], f[2], f[3], f[4], f[5]}, count, result);
+  put_figures(mix, {f[0], f[1], f[2], f[3], f[4], f[5], f[6]}, count, result);
   return result;
 }
 
@@ -300,12 +327,17 @@ void check(const LossOptions& options, const LossInput& in) {
   if (!target && in.target.defined() && in.target.dim() == 2)
     target = in.target.size(0) == in.draft.size(0) &&
              (reduced ? in.target.size(1) >= in.draft.size(1) : in.target.size(1) == in.draft.size(1));
-  if (!rows || !labels || !target ||
+  const auto per_row = [&](const at::Tensor& t) {
+    return !t.defined() ||
+           (t.is_cpu() && t.scalar_type() == at::kFloat && t.is_contiguous() && t.numel() == in.draft.size(0));
+  };
+  if (!rows || !labels || !target || !per_row(in.temperatures) || !per_row(in.weights) ||
       (reduced && (in.kept.numel() != in.draft.size(1) ||
                    (in.target.defined() && in.kept[-1].item<int64_t>() >= in.target.size(1)))))
-    throw Error(
-        ErrorKind::kInternal,
-        "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T] and at least one row");
+    throw Error(ErrorKind::kInternal,
+                "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T], temperatures "
+                "and weights "
+                "[T] in fp32, and at least one row");
 }
 
 }  // namespace

@@ -134,6 +134,13 @@ void validate(const DistillOptions& o) {
           "0 for the loss ce: the draft's own tokens have no labels");
   require(o.on_policy == 0 || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget, "--on-policy",
           "0 for --teacher " + o.teacher + ": only the target in this process can score what the draft writes");
+  const bool is_head = parse_draft_spec(o.draft).kind == "eagle3";
+  require(!is_head || (!o.served_temperatures && o.rejects.empty()),
+          o.rejects.empty() ? "--served-temperatures" : "--rejects", "no EAGLE-3 head; only decoders learn with it");
+  require(!o.served_temperatures || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget ||
+              parse_teacher(o.teacher).kind == TeacherSpec::Kind::kHidden,
+          "--served-temperatures", "--teacher target or hidden:DIR: labels have the temperature they were made at");
+  require(o.reject_weight >= 0 && o.reject_weight <= 100, "--reject-weight", "a number in [0, 100]");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
   require(o.contexts == "target" || o.contexts == "data", "--contexts", "target or data, found '" + o.contexts + "'");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",

@@ -53,7 +53,12 @@ struct DistillOptions {
   // none. `anchors` is the number of such positions per learnt token.
   int64_t on_policy = 0;
   double anchors = 0.125;
-  double temperature = 1.0;         // temperature of p and q in the loss and in the measured acceptance
+  double temperature = 1.0;          // temperature of p and q in the loss and in the measured acceptance
+  bool served_temperatures = false;  // in the loss, that of each conversation where the data know it
+  // Directory of what `serve --record-rejects` wrote, and the weight in the loss of tokens that stand there where the
+  // target refused a draft.
+  std::string rejects;
+  double reject_weight = 3.0;
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;

@@ -134,6 +134,8 @@ Json describe(const DistillOptions& o) {
   const DistillOptions usual;
   if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
+  if (o.served_temperatures) out["served_temperatures"] = true;
+  if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});
   if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
   if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;

@@ -41,7 +41,8 @@ TrainerOptions trainer_options(const Setup& s) {
   TrainerOptions t;
   t.run_directory = o.out;
   t.loss = {parse_loss(o.loss), o.lk_eta, o.temperature};
-  t.on_policy = {o.on_policy, o.anchors, o.temperature, o.device.seed};
+  t.on_policy = {o.on_policy, o.anchors, o.device.seed};
+  t.terms = {o.served_temperatures, o.rejects.empty() ? nullptr : &s.rejects, o.reject_weight};
   t.adamw = {o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip};
   t.schedule = {o.learning_rate, o.min_lr_ratio, o.warmup_ratio, o.max_steps, o.time_limit_seconds};
   t.batch_tokens = o.batch_tokens;
@@ -169,6 +170,7 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
     const TrainerOptions options = trainer_options(s);
     StepInput input{draft.source(teacher, options.loss), draft.trainable(), s.train.rows, s.ranks->count()};
     input.source.on_policy = options.on_policy;
+    input.source.terms = options.terms;
     input.source.rows = &s.train.rows;
     const Json chosen = s.ranks->is_first()
                             ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)

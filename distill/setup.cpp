@@ -176,6 +176,14 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
                    {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
                    {"holdout_rows", s.holdout_rows},          {"sequence_length", o.sequence_length},
                    {"written_by", reader.index().written_by}, {"contexts", s.answers_anew ? "target" : "data"}};
+  if (!o.rejects.empty()) {
+    s.rejects = read_rejects(o.rejects, s.train.rows);
+    s.data_counts["rejects"] = to_json(s.rejects);
+    if (s.rejects.matched == 0)
+      throw Error(ErrorKind::kData, "--rejects " + o.rejects + ": " + std::to_string(s.rejects.records) +
+                                        " records, and none is of a conversation in " + o.data +
+                                        ": give the rejects that were recorded with this traffic");
+  }
   if (!unanswered.is_null()) s.data_counts["unanswered_rows"] = unanswered;
   if (s.train.cut_tokens > 0)
     log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +

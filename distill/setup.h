@@ -12,6 +12,7 @@
 #include "distill/options.h"
 #include "distill/preparation.h"
 #include "distill/ranks.h"
+#include "distill/rejects.h"
 #include "engine/model/eagle_head.h"
 
 namespace specdec::distill {
@@ -28,6 +29,7 @@ struct Setup {
   std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
   std::optional<Fingerprint> target_id;               // empty if the target has no weights
   PreparedRows train;
+  Rejects rejects;  // of the training rows; empty without --rejects
   HeldOut held_out;
   int64_t holdout_rows = 0;
   RowLimits limits;           // of held-out rows

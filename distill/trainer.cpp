@@ -153,6 +153,7 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
     GradientSource source = draft_.source(data_.teacher, loss);
     source.learnt = share.learnt;
     source.on_policy = options_.on_policy;
+    source.terms = options_.terms;
     source.rows = data_.train;
     source.step = step_;
     source.deeper = deeper_;

@@ -43,6 +43,7 @@ struct TrainerOptions {
   std::filesystem::path run_directory;
   LossOptions loss;
   OnPolicyOptions on_policy;
+  RowTerms terms;
   AdamWOptions adamw;
   ScheduleOptions schedule;  // with total_steps or the time limit of the run, or both
   int64_t batch_tokens = 4096, accumulate = 1;

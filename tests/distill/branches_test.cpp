@@ -87,12 +87,14 @@ struct BranchCase {
   std::vector<TokenRow> rows = toy_rows(9, 4);
   std::shared_ptr<model::Decoder> target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
   std::vector<Batch> batches = {make_batch(rows, {0, 1, 2, 3}), make_batch(rows, {4, 5, 6, 7, 8})};
-  OnPolicyOptions options{.length = 4, .share = 0.4, .temperature = 1.2, .seed = 3};
+  OnPolicyOptions options{.length = 4, .share = 0.4, .seed = 3};
+  double temperature = 1.2;
 
   DraftedBranches drafted(const model::Decoder& draft, const Batch& batch, int64_t step = 0) const {
     const at::NoGradGuard guard;
     model::TrainPass pass(draft, {.tokens = batch.tokens});
-    return draft_branches(options, step, rows, batch, draft, pass);
+    const at::Tensor temperatures = at::full({batch.tokens.size(0)}, temperature);
+    return draft_branches(options, {rows, batch, step, temperatures}, draft, pass);
   }
 };
 
@@ -125,7 +127,7 @@ TEST(Branches, AreDrawnByTheDraftsDistribution) {
   const std::vector<int32_t> kept = {0, 3, 4, 9, 11, 17, 20};
   const model::Decoder draft = small_draft(kept);
   const Batch& batch = c.batches[0];
-  const at::Tensor q = at::softmax(model::forward(draft, {.tokens = batch.tokens}) / c.options.temperature, -1);
+  const at::Tensor q = at::softmax(model::forward(draft, {.tokens = batch.tokens}) / c.temperature, -1);
   at::Tensor expected = at::zeros({24}), variance = at::zeros({24}), seen = at::zeros({24});
   for (int64_t step = 0; step < 400; ++step) {
     const Branches branches = c.drafted(draft, batch, step).branches;
@@ -215,8 +217,8 @@ AutogradFigures autograd_of_branches(const BranchCase& c, const model::Decoder& 
   }
   at::Tensor loss = at::zeros({}, at::kDouble);
   const auto add = [&](const at::Tensor& logits, const at::Tensor& answers, size_t depth, double rows) {
-    const at::Tensor log_q = at::log_softmax(logits / c.options.temperature, -1),
-                     log_p = at::log_softmax(answers / c.options.temperature, -1);
+    const at::Tensor log_q = at::log_softmax(logits / c.temperature, -1),
+                     log_p = at::log_softmax(answers / c.temperature, -1);
     const double lambda = std::exp(-source.loss.eta * acceptance[depth]);
     const at::Tensor kl = (log_p.exp() * (log_p - log_q)).sum(), tv = 0.5 * (log_p.exp() - log_q.exp()).abs().sum();
     loss = loss + (slopes[depth] / scale / rows) * (lambda * kl + (1 - lambda) * tv);
@@ -249,7 +251,7 @@ TEST(OnPolicy, LossGradientsAndTenStepsAreThoseOfAutograd) {
   ModelTeacher teacher(c.target, c.rows, 1 << 20);  // its cache does not know the branches
   GradientSums sums(ours);
   AdamW optimizer(ours, {}), plain(theirs, {});
-  GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid"), 3.0, c.options.temperature, 0.6}, {}};
+  GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid"), 3.0, c.temperature, 0.6}, {}};
   source.on_policy = c.options;
   source.rows = &c.rows;
   source.deeper = {0.5, 0.4, 0.7};
@@ -278,7 +280,7 @@ TEST(OnPolicy, ReportsTheAcceptanceByDepth) {
   const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
   ModelTeacher teacher(c.target, c.rows, 0);
   GradientSums sums(parameters);
-  GradientSource source{&draft, &teacher, {parse_loss("kl"), 3.0, c.options.temperature, 0.6}, {}};
+  GradientSource source{&draft, &teacher, {parse_loss("kl"), 3.0, c.temperature, 0.6}, {}};
   source.on_policy = c.options;
   source.rows = &c.rows;
   const GradientFigures f = compute_gradients(source, c.batches, sums);

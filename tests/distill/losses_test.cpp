@@ -115,6 +115,40 @@ TEST(Losses, HostRowsAgreeWithAten) {
   }
 }
 
+// Rows may have temperatures and weights of their own: the loss is the weighted sum of theirs alone.
+TEST(Losses, RowsHaveTheirOwnTemperatureAndWeight) {
+  const at::Tensor temperatures = at::tensor({0.3f, 1.0f, 0.7f, 2.0f, 1.3f}),
+                   weights = at::tensor({1.0f, 3.0f, 0.0f, 0.5f, 2.0f});
+  for (const char* name : kLosses) {
+    LossInput all = random_input(5, 40);
+    all.rows = at::arange(5, at::kLong);
+    LossOptions options{parse_loss(name), 2.0, 1.1, 0.4};
+    double loss = 0, acceptance = 0;
+    at::Tensor grad = at::zeros({5, 40});
+    for (int64_t t = 0; t < 5; ++t) {
+      LossInput one = all;
+      one.draft = all.draft.slice(0, t, t + 1).clone(), one.labels = all.labels.slice(0, t, t + 1);
+      if (all.target.defined()) one.target = all.target.slice(0, t, t + 1);
+      one.rows = at::zeros({1}, at::kLong);
+      options.temperature = temperatures[t].item<double>();
+      const LossResult r = loss_and_grad(options, one);
+      const double weight = weights[t].item<double>();
+      loss += weight * r.loss / 5, acceptance += r.acceptance / 5;
+      grad[t] = weight * r.grad[0] / 5;
+    }
+    options.temperature = 1.1;
+    all.temperatures = temperatures, all.weights = weights;
+    for (const LossResult& r : {loss_and_grad(options, all), loss_and_grad_aten(options, all)}) {
+      EXPECT_NEAR(r.loss, loss, 1e-5) << name;
+      if (options.mix.needs_target()) EXPECT_NEAR(r.acceptance, acceptance, 1e-6) << name;
+      EXPECT_LT(largest_difference(r.grad, grad), 1e-6) << name;
+    }
+  }
+  LossInput wrong = random_input(5, 40);
+  wrong.weights = at::ones({4});
+  expect_error(ErrorKind::kInternal, {"weights"}, [&] { loss_and_grad({parse_loss("kl"), 2, 1}, wrong); });
+}
+
 TEST(Losses, HybridTurnsFromKlToTv) {
   LossInput input = random_input(6, 50);
   const LossOptions hybrid{parse_loss("lk_hybrid"), 3.0, 1.0};

@@ -1,0 +1,30 @@
+// What the target refused in production: `serve --record-rejects` keeps where in an answer the draft of that time was
+// wrong. These positions say where a draft has most to learn, so they may weigh more in the loss (Liu et al. 2024,
+// Online Speculative Decoding, arXiv 2310.07177, learns at them alone).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "base/json.h"
+#include "base/schema/shard_index.h"
+
+namespace specdec::distill {
+
+struct Rejects {
+  // Of each row: indices of the tokens that stand where a draft was refused, ascending. Only learnt tokens are in it.
+  std::vector<std::vector<int32_t>> tokens;
+  // Records read, and of these: of answers that are not among the rows; of answers whose text is another one there.
+  int64_t records = 0, absent = 0, other_text = 0;
+  int64_t matched = 0;  // tokens in all rows together
+};
+
+// Reads rejects-*.jsonl in `directory` or in its subdirectory `rejects`. Records and rows belong together by their id,
+// and by the tokens that the record names. Throws Error(kUsage) if there is no such file, Error(kData) for a malformed
+// line, Error(kIo).
+Rejects read_rejects(const std::filesystem::path& directory, const std::vector<TokenRow>& rows);
+
+Json to_json(const Rejects& rejects);  // the figures
+
+}  // namespace specdec::distill
