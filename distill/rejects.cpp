@@ -47,19 +47,17 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
   return !line.empty();
 }
 
-// Adds the tokens of a record that stand in the row. Returns whether all of them do.
+// Adds the tokens of a record that stand in the row. Returns false if one does not: the text was tokenised otherwise,
+// and everything after it is somewhere else.
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
-  bool same = true;
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;
-    if (at >= static_cast<int64_t>(row.tokens.size())) continue;  // the row was cut
+    if (at >= static_cast<int64_t>(row.tokens.size())) break;  // the row was cut
     const auto t = static_cast<size_t>(at);
-    if (row.tokens[t] != reject.next)
-      same = false;
-    else if (t > 0 && row.loss_mask[t] == 1)
-      tokens.push_back(static_cast<int32_t>(at));
+    if (row.tokens[t] != reject.next) return false;
+    if (t > 0 && row.loss_mask[t] == 1) tokens.push_back(static_cast<int32_t>(at));
   }
-  return same;
+  return true;
 }
 
 }  // namespace

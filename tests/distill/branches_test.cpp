@@ -152,17 +152,18 @@ TEST(Branches, AreDrawnByTheDraftsDistribution) {
 TEST(Branches, DependOnSeedStepAndRow) {
   const BranchCase c;
   const model::Decoder draft = small_draft();
-  const auto first = [&](const std::vector<size_t>& index, int64_t step) {
+  const auto of_row_2 = [&](const std::vector<size_t>& index, int64_t step) {
     const Batch batch = make_batch(c.rows, index);
     const Branches branches = c.drafted(draft, batch, step).branches;
     std::vector<std::vector<int64_t>> out;
     for (const OwnRow& row : own_rows(batch, branches, c.options.length))
-      if (std::equal(c.rows[index[0]].tokens.begin(), c.rows[index[0]].tokens.begin() + 3, row.tokens.begin()))
+      if (std::equal(c.rows[2].tokens.begin(), c.rows[2].tokens.begin() + 2, row.tokens.begin()))
         out.push_back(row.tokens);
     return out;
   };
-  EXPECT_EQ(first({2, 5, 6}, 7), first({2}, 7));
-  EXPECT_NE(first({2}, 7), first({2}, 8));
+  EXPECT_GT(of_row_2({2}, 7).size(), 3u);
+  EXPECT_EQ(of_row_2({5, 2, 6}, 7), of_row_2({2}, 7));
+  EXPECT_NE(of_row_2({2}, 7), of_row_2({2}, 8));
 }
 
 // Nothing counts after a token that ends the text, and nothing lies beyond the model's context.

@@ -42,12 +42,12 @@ TEST(Rejects, BelongToTheRowOfTheirId) {
   put(scratch / "record/rejects/rejects-1.jsonl", to_line(record_of("a", {{0, 7}, {2, 9}, {3, 10}, {40, 3}})) + "\n" +
                                                       to_line(record_of("other", {{0, 7}})) + "\n");
   put(scratch / "record/rejects/rejects-2.jsonl",
-      to_line(record_of("b", {{1, 7}, {2, 9}})) + "\n" + to_line(record_of("a", {{2, 9}})) + "\n");
+      to_line(record_of("b", {{0, 7}, {1, 9}, {2, 7}})) + "\n" + to_line(record_of("a", {{2, 9}})) + "\n");
   put(scratch / "record/rejects/notes.jsonl", "nothing\n");
   for (const fs::path& directory : {scratch / "record", scratch / "record/rejects"}) {
     const Rejects r = read_rejects(directory, two_rows());
     EXPECT_EQ(r.tokens[0], (std::vector<int32_t>{2, 4})) << "token 5 is not learnt, and token 42 was cut off";
-    EXPECT_EQ(r.tokens[1], (std::vector<int32_t>{3})) << "token 4 is another one";
+    EXPECT_EQ(r.tokens[1], (std::vector<int32_t>{2})) << "token 3 is another one, and what follows is elsewhere";
     EXPECT_EQ(to_json(r), (Json{{"records", 4}, {"absent", 1}, {"other_text", 1}, {"tokens", 3}}));
   }
 }
