@@ -15,6 +15,7 @@
 #include "distill/preparation.h"
 #include "distill/run_directory.h"
 #include "distill/setup.h"
+#include "distill/timed_teacher.h"
 #include "distill/trainer.h"
 
 namespace specdec::distill {
@@ -176,22 +177,39 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
   count_steps(s);
 }
 
-TrainingSummary train(Setup& s, Start& start, Stages& stages, const ProgressFn& progress, const Clock& clock) {
-  std::unique_ptr<Teacher> teacher, judge;
+// Who is told of the training.
+struct Reporting {
+  Stages& stages;
+  const ProgressFn& progress;
+  const Clock& clock;
+};
+
+// Trains the draft, and notes in `teacher_share` which part of the time the teacher took, where that is known: work on
+// other devices goes on after the calls that ask for it, and a head's step has its own pass of the target.
+TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
+  Stages& stages = to.stages;
+  const Clock& clock = to.clock;
+  std::unique_ptr<TimedTeacher> teacher;
+  std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
   // A head's step takes the target's logits from the pass that gives the hidden states.
-  if (!s.ce) teacher = s.teacher->teach(s.train.rows, s.eagle ? 0 : cache);
+  if (!s.ce) teacher = std::make_unique<TimedTeacher>(s.teacher->teach(s.train.rows, s.eagle ? 0 : cache), clock);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
   settle(s, start, teacher.get(), stages, clock);
   TrainerOptions options = trainer_options(s);
   options.extra = start.kept;
   options.evaluations = start.kept.value("evaluations", kMostEvaluations);
   Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks},
-                  start.init.draft(), clock, progress);
+                  start.init.draft(), clock, to.progress);
   if (start.checkpoint) trainer.resume(*start.checkpoint);
   stages.begin(start.checkpoint ? "going on" : "measuring and saving the start");
-  return trainer.run();
+  if (teacher) teacher->restart();
+  const double begin = clock.seconds();
+  const TrainingSummary summary = trainer.run();
+  const double taken = clock.seconds() - begin;
+  if (teacher && taken > 0 && s.device.is_cpu() && !s.eagle) teacher_share = teacher->seconds() / taken;
+  return summary;
 }
 
 // Judges the draft on the figures that all ranks measured, and publishes it. Rank 0 does this.
@@ -204,6 +222,9 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
+  outcome.device = s.device.str();
+  outcome.processes = s.ranks->count();
+  if (outcome.by_acceptance) outcome.parts = describe_parts(s.held_out.verdict, outcome.before, outcome.after);
   if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
     outcome.vocabulary = {{"tokens", ids.size()},
                           {"train", vocab_coverage(s.train.rows, ids)},
@@ -228,7 +249,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.before = evaluation_from_json(start.kept.at("before"));
   outcome.search = start.kept.at("search");
   outcome.started = started;
-  outcome.training = train(s, start, stages, progress, clock);
+  outcome.training = train(s, start, {stages, progress, clock}, outcome.teacher_share);
   const TrainedDraft draft = start.init.draft();
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);

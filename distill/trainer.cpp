@@ -236,8 +236,13 @@ bool Trainer::measure() {
         data_.judge ? evaluate(draft_, *data_.judge, rows, options) : evaluate(draft_, nullptr, rows, options);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
-    if (data_.judge)
-      values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
+    if (data_.judge) {
+      const Interval ci = acceptance_estimate(rows, e).ci;
+      values.insert(values.end(), {{"acceptance", e.acceptance},
+                                   {"acceptance_low", ci.low},
+                                   {"acceptance_high", ci.high},
+                                   {"greedy_agreement", e.greedy_agreement}});
+    }
     if (metrics_) metrics_->write("held_out", step_, values);
   }
   measured_step_ = step_;

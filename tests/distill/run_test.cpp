@@ -55,6 +55,18 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_LE(a["after"]["ci"][0].get<double>(), a["after"]["value"].get<double>());
   EXPECT_GT(a["difference"]["ci"][0].get<double>(), 0);
   EXPECT_EQ(a["conversations"], 20);
+  int64_t tokens = 0;
+  for (const Json& part : a["by_position"]) {
+    tokens += part["tokens"].get<int64_t>();
+    EXPECT_GT(part["after"]["value"].get<double>(), part["before"]["value"].get<double>()) << part;
+  }
+  EXPECT_EQ(tokens, a["tokens"].get<int64_t>());
+  EXPECT_TRUE(a["by_domain"].empty()) << "the rows have none";
+  const Json& cost = r.json["cost"];
+  EXPECT_EQ(cost["device"], "cpu");
+  EXPECT_EQ(cost["training_tokens"], r.json["training"]["tokens"]);
+  EXPECT_GT(cost["teacher_share"].get<double>(), 0);
+  EXPECT_LT(cost["teacher_share"].get<double>(), 1);
   EXPECT_EQ(r.json["training"]["selection"]["conversations"], 20);
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
