@@ -323,7 +323,7 @@ void Trainer::train() {
 
 TrainingSummary Trainer::run() {
   started_ = clock_.seconds();
-  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
+  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_, options_.sink);
   try {
     train();
   } catch (const RankError&) {
