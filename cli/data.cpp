@@ -254,11 +254,17 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
     result["model"] = done.model;
     result["asked"] = done.asked;
     result["reused"] = done.reused;
+    result["turns"] = done.turns;
+    result["ended_early"] = done.ended;
     print_json(std::move(result), "done", started, clock.seconds() - start);
     return 0;
   }
-  std::printf("answers  %8lld new, %lld kept from an earlier run, by %s\n", static_cast<long long>(done.asked),
-              static_cast<long long>(done.reused), done.model.c_str());
+  std::printf("answers  %8lld rows new, %lld kept from an earlier run, %lld answers by %s\n",
+              static_cast<long long>(done.asked), static_cast<long long>(done.reused),
+              static_cast<long long>(done.turns), done.model.c_str());
+  if (!done.ended.empty())
+    std::printf("ended early: %s (see %s)\n", counts_text(done.ended).c_str(),
+                (fs::path(options.out) / "rejects.jsonl").c_str());
   if (!done.index.rejects.empty())
     std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(),
                 (fs::path(options.out) / "rejects.jsonl").c_str());
@@ -385,7 +391,7 @@ void add_regenerate(Cli& cli, CLI::App& data) {
   auto f = std::make_shared<RegenerateFlags>();
   data::RegenerateOptions& o = f->options;
   CLI::App* sub = data.add_subcommand(
-      "regenerate", "Has the current target rewrite the answers, through an OpenAI-compatible endpoint");
+      "regenerate", "Has the current target rewrite the answers turn by turn, through an OpenAI-compatible endpoint");
   sub->add_option("dir", o.data, "Output of data ingest")->required();
   sub->add_option("--target", f->target,
                   "MODEL (served by a child process on a free port) or URL http(s)://host[:port][/v1]")
@@ -393,11 +399,15 @@ void add_regenerate(Cli& cli, CLI::App& data) {
   sub->add_option("--out", o.out, "Directory to write")->required();
   sub->add_option(
       "--target-files", f->target_files,
-      "With a URL: local directory of the same model; its fingerprint is recorded and its tokenizer is used");
+      "With a URL: local directory of the same model; its fingerprint is recorded and its tokenizer is used, which "
+      "recognises calls of functions");
   sub->add_option("--model", o.model, "Name of the model at the endpoint (else the first of /v1/models)");
   sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
   sub->add_option("--temperature", o.temperature, "Temperature for every row (else the row's own, else 1)");
-  sub->add_option("--max-tokens", o.max_tokens, "Longest answer; 0 = as many tokens as the old answer has")
+  sub->add_option(
+         "--max-tokens", o.max_tokens,
+         "Longest answer; 0 = as many tokens as the recorded one has (twice as many and 64 where the conversation "
+         "goes on)")
       ->capture_default_str();
   sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
   sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
@@ -411,8 +421,9 @@ void add_regenerate(Cli& cli, CLI::App& data) {
       "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out "
       "traffic-new --concurrency 32\n"
       "  specdec data regenerate traffic --target stories260K --out traffic-new --resume\n"
-      "Exit codes: 0 done, 2 key or model refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: "
-      "--resume continues.");
+      "Exit codes: 0 done (rows without an answer and those that end early are in OUT/rejects.jsonl), 2 key or model "
+      "or "
+      "the first 8 rows refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: --resume continues.");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
 }
 

@@ -97,6 +97,16 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Limits and checkpoints");
 }
 
+void add_metrics_flags(CLI::App& sub, distill::DistillOptions& o) {
+  sub.add_option("--mlflow", o.mlflow,
+                 "Send the metrics to this MLflow tracking server, http(s)://host[:port]; MLFLOW_TRACKING_TOKEN, or "
+                 "MLFLOW_TRACKING_USERNAME and _PASSWORD, have its secret")
+      ->group("Metrics");
+  sub.add_option("--mlflow-experiment", o.mlflow_experiment, "With --mlflow: name of the experiment")
+      ->capture_default_str()
+      ->group("Metrics");
+}
+
 int print_launch(const Global& global) {
   const distill::Launch launch = distill::detect_launch(distill::process_environment());
   const std::string text =
@@ -143,6 +153,7 @@ void add_distill(Cli& cli) {
   add_teacher_flags(*sub, *options);
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
+  add_metrics_flags(*sub, *options);
   add_launch_flags(*sub, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
@@ -153,6 +164,7 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --mlflow http://127.0.0.1:5000\n"
       "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  srun specdec distill --print-launch\n"
       "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "

@@ -1,9 +1,12 @@
 #include "cli/distill_page.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
+
+#include "cli/progress_line.h"
 
 namespace specdec::cli {
 
@@ -42,7 +45,13 @@ std::string interval(const Json& figure) {
   return "[" + number(ci[0].get<double>()) + ", " + number(ci[1].get<double>()) + "]";
 }
 
-// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps.
+double value_at(const Curve& curve, double step) {
+  const auto it = std::lower_bound(curve.step.begin(), curve.step.end(), step);
+  return it == curve.step.end() || *it != step ? kNone : curve.value[static_cast<size_t>(it - curve.step.begin())];
+}
+
+// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps. The
+// interval of a curve "x" is in the curves "x_low" and "x_high".
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -59,9 +68,13 @@ void add_chart(Section& section, const std::map<std::string, Curve>& curves, con
   for (const auto& [key, name] : series) {
     if (!curves.contains(key)) continue;
     Series line{name, {}, {}, {}, false};
+    const bool has_interval = curves.contains(key + "_low") && curves.contains(key + "_high");
     for (const auto& [step, values] : at) {
       const auto value = values.find(name);
       line.y.push_back(value == values.end() ? kNone : value->second);
+      if (!has_interval) continue;
+      line.low.push_back(value_at(curves.at(key + "_low"), step));
+      line.high.push_back(value_at(curves.at(key + "_high"), step));
     }
     chart.series.push_back(line);
   }
@@ -105,6 +118,62 @@ Section layers_section(const Json& layers) {
     const Json tried = trial.value("layers", Json::array());
     table.rows.push_back({listed(tried), number(real(trial, "acceptance")), tried == kept ? "kept" : ""});
   }
+  s.tables.push_back(table);
+  return s;
+}
+
+// Adds a chart and a table of the acceptance of parts of the held-out rows.
+void add_parts(Section& section, const Json& parts, const std::string& title, const std::string& what) {
+  if (!parts.is_array() || parts.empty()) return;
+  Chart chart;
+  chart.title = title;
+  chart.kind = Chart::Kind::kBars;
+  chart.x_label = what;
+  chart.y_label = "Σ min(p, q)";
+  chart.y_min = 0, chart.y_max = 1;
+  Series after{"after training", {}, {}, {}, false};
+  Table table{title, {what, "before", "after", "95 % interval", "requests", "conversations", "tokens"}, {}, false};
+  for (const Json& part : parts) {
+    const std::string given = part.value("name", ""), name = given.empty() ? "no domain" : given;
+    const auto count = [&](const char* key) { return std::to_string(part.value(key, int64_t{0})); };
+    const Json earlier = part.value("before", Json()), figure = part.value("after", Json::object());
+    const Json ci = figure.value("ci", Json::array());
+    chart.x.push_back(static_cast<double>(chart.x.size()));
+    chart.x_names.push_back(name);
+    after.y.push_back(real(figure, "value"));
+    after.low.push_back(ci.size() == 2 && ci[0].is_number() ? ci[0].get<double>() : kNone);
+    after.high.push_back(ci.size() == 2 && ci[1].is_number() ? ci[1].get<double>() : kNone);
+    table.rows.push_back({name, earlier.is_object() ? number(real(earlier, "value")) : "-", number(after.y.back()),
+                          interval(figure), count("requests"), count("conversations"), count("tokens")});
+  }
+  chart.series = {after};
+  section.charts.push_back(chart);
+  section.tables.push_back(table);
+}
+
+Section parts_section(const Json& acceptance) {
+  Section s{"Where the draft is accepted",
+            "Acceptance on the held-out requests that judge the draft, by the position of the token in its answer and, "
+            "if the data is tagged, by domain. Intervals are over conversations.",
+            {},
+            {}};
+  add_parts(s, acceptance.value("by_position", Json()), "Acceptance by position in the answer", "position");
+  add_parts(s, acceptance.value("by_domain", Json()), "Acceptance by domain", "domain");
+  return s;
+}
+
+Section cost_section(const Json& cost) {
+  Section s{"Cost", "", {}, {}};
+  Table table{"", {"what", ""}, {}, false};
+  const auto seconds = [&](const char* key) { return readable_duration(real(cost, key)); };
+  table.rows.push_back({"wall time of the command", seconds("seconds")});
+  table.rows.push_back({"of it training", seconds("training_seconds")});
+  table.rows.push_back({"tokens trained on", number(real(cost, "training_tokens"), 0)});
+  table.rows.push_back({"tokens per second", number(real(cost, "tokens_per_second"), 0)});
+  table.rows.push_back({"device", cost.value("device", "")});
+  table.rows.push_back({"processes", std::to_string(cost.value("processes", int64_t{1}))});
+  if (const double share = real(cost, "teacher_share"); !std::isnan(share))
+    table.rows.push_back({"share of the training time that the target's answers took", number(100 * share, 0) + " %"});
   s.tables.push_back(table);
   return s;
 }
@@ -178,6 +247,9 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   add_chart(run, curves, "Gradient norm before clipping", "norm", {{"train/gradient_norm", "training"}});
   add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
   page.sections.push_back(run);
+  if (const Json acceptance = result.value("acceptance", Json()); acceptance.contains("by_position"))
+    page.sections.push_back(parts_section(acceptance));
+  if (const Json cost = result.value("cost", Json()); cost.is_object()) page.sections.push_back(cost_section(cost));
   if (training.value("layers", Json()).is_object()) page.sections.push_back(layers_section(training.at("layers")));
   if (result.value("draft_vocab", Json()).is_object())
     page.sections.push_back(vocabulary_section(result.at("draft_vocab")));

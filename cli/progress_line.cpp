@@ -31,6 +31,7 @@ void ProgressLine::show(const Progress& progress, double now) {
   if (!any_ || progress.stage != last_.stage) {
     end();
     started_ = now;
+    done_before_ = progress.done;
     if (terminal_) shown_ = now - 1;  // a new stage is drawn at once
   }
   any_ = true;
@@ -58,8 +59,8 @@ void ProgressLine::put(double now) {
             " " + p.unit;
   if (finished())
     line += "  in " + readable_duration(elapsed);
-  else if (p.total > 0 && p.done > 0)
-    line += "  ETA " + readable_duration(elapsed * (p.total - p.done) / p.done);
+  else if (p.total > 0 && p.done > done_before_)
+    line += "  ETA " + readable_duration(elapsed * (p.total - p.done) / (p.done - done_before_));
   else
     line += "  for " + readable_duration(elapsed);
   if (!p.detail.empty()) line += "  " + p.detail;

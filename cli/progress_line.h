@@ -33,6 +33,7 @@ class ProgressLine {
   Write write_;
   Progress last_;
   double started_ = 0, shown_;
+  double done_before_ = 0;  // what was done when the stage began, for example by an earlier run
 };
 
 // Returns the time in the form "42s", "5m07s" or "2h09m".

@@ -14,30 +14,89 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kMaxLogBytes = size_t{16} << 30;
-const char kSchema[] = "specdec.regenerate/1";
+const char kSchema[] = "specdec.regenerate/2";
 
 [[noreturn]] void io_error(const fs::path& path, const char* action) {
   throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno));
 }
 
-Answer answer_from_json(const Json& line, const std::string& where) {
-  Answer a;
-  a.id = json_string(line, "id", where, ErrorKind::kData);
-  a.rejected = json_string(line, "rejected", "", where, ErrorKind::kData);
-  if (!a.rejected.empty()) return a;
-  a.prompt_tokens = json_int(line, "prompt_tokens", {0, INT32_MAX}, where, ErrorKind::kData);
-  const int64_t loss_from = json_int(line, "loss_from", {0, INT32_MAX}, where, ErrorKind::kData);
+// The learnt tokens are written as ranges [begin, end).
+Json learnt_ranges(const std::vector<uint8_t>& loss_mask) {
+  Json ranges = Json::array();
+  for (size_t t = 0; t < loss_mask.size(); ++t) {
+    if (loss_mask[t] == 0) continue;
+    if (ranges.empty() || ranges.back()[1] != t) ranges.push_back({t, t});
+    ranges.back()[1] = t + 1;
+  }
+  return ranges;
+}
+
+std::vector<uint8_t> loss_mask_from_json(const Json& line, size_t size, const std::string& where) {
+  std::vector<uint8_t> mask(size, 0);
+  size_t from = 0;
+  for (const Json& range : json_array(line, "learnt", size, where, ErrorKind::kData)) {
+    const bool is_pair =
+        range.is_array() && range.size() == 2 && range[0].is_number_unsigned() && range[1].is_number_unsigned();
+    const size_t begin = is_pair ? range[0].get<size_t>() : size, end = is_pair ? range[1].get<size_t>() : 0;
+    if (begin < from || begin >= end || end > size)
+      throw Error(ErrorKind::kData, where + ": learnt: expected ranges of tokens in ascending order");
+    std::fill(mask.begin() + static_cast<std::ptrdiff_t>(begin), mask.begin() + static_cast<std::ptrdiff_t>(end), 1);
+    from = end;
+  }
+  return mask;
+}
+
+std::vector<int32_t> tokens_from_json(const Json& line, const std::string& where) {
   const auto tokens = line.find("tokens");
   if (tokens == line.end() || !tokens->is_array()) throw Error(ErrorKind::kData, where + ": tokens: missing");
+  std::vector<int32_t> out;
   for (const Json& t : *tokens) {
     if (!t.is_number_integer() || t.get<int64_t>() < 0 || t.get<int64_t>() > INT32_MAX)
       throw Error(ErrorKind::kData, where + ": tokens: expected token ids");
-    a.tokens.push_back(t.get<int32_t>());
-    a.loss_mask.push_back(static_cast<int64_t>(a.tokens.size()) > loss_from);
+    out.push_back(t.get<int32_t>());
   }
+  return out;
+}
+
+Answer answer_from_json(const Json& line, const std::string& where) {
+  constexpr ErrorKind kind = ErrorKind::kData;
+  Answer a;
+  a.id = json_string(line, "id", where, kind);
+  a.rejected = json_string(line, "rejected", "", where, kind);
+  a.ended = json_string(line, "ended", "", where, kind);
+  if (line.contains("problem")) {
+    const Json& problem = json_object(line, "problem", 16, where, kind);
+    const std::string inside = where + ": problem";
+    a.problem = AnswerProblem{json_int(problem, "turn", {1, INT32_MAX}, inside, kind),
+                              json_int(problem, "status", {0, INT32_MAX}, inside, kind),
+                              json_string(problem, "message", inside, kind)};
+  }
+  if (!a.rejected.empty()) return a;
+  a.tokens = tokens_from_json(line, where);
+  a.loss_mask = loss_mask_from_json(line, a.tokens.size(), where);
+  a.turns = json_int(line, "turns", {1, INT32_MAX}, where, kind);
+  a.prompt_tokens = json_int(line, "prompt_tokens", {0, INT32_MAX}, where, kind);
   if (a.tokens.empty() || a.prompt_tokens > static_cast<int64_t>(a.tokens.size()))
-    throw Error(ErrorKind::kData, where + ": prompt_tokens: more than tokens");
+    throw Error(kind, where + ": prompt_tokens: more than tokens");
+  if (line.contains("calls")) a.calls = turn_calls_from_json(line, static_cast<int64_t>(a.tokens.size()), where);
   return a;
+}
+
+Json to_json(const Answer& a) {
+  Json line = {{"id", a.id}};
+  if (a.problem)
+    line["problem"] = {{"turn", a.problem->turn}, {"status", a.problem->status}, {"message", a.problem->message}};
+  if (!a.rejected.empty()) {
+    line["rejected"] = a.rejected;
+    return line;
+  }
+  line.update({{"prompt_tokens", a.prompt_tokens},
+               {"learnt", learnt_ranges(a.loss_mask)},
+               {"tokens", a.tokens},
+               {"turns", a.turns}});
+  if (!a.ended.empty()) line["ended"] = a.ended;
+  if (!a.calls.empty()) line["calls"] = to_json(a.calls);
+  return line;
 }
 
 }  // namespace
@@ -69,7 +128,7 @@ void AnswerLog::read_existing(const Json& settings) {
     const std::string where = path_.string() + ":" + std::to_string(number);
     const Json line = parse_json(std::string_view(text).substr(position, end - position), where);
     if (number == 1) {
-      require_schema(line, "regenerate", 1, where);
+      require_schema(line, "regenerate", 2, where);
       const Json found = line.value("settings", Json::object());
       std::string differing;
       for (const auto& [key, value] : settings.items())
@@ -95,15 +154,7 @@ void AnswerLog::write_line(const Json& line) {
 }
 
 void AnswerLog::append(const Answer& answer) {
-  if (answer.rejected.empty()) {
-    const auto loss_from = std::find(answer.loss_mask.begin(), answer.loss_mask.end(), 1) - answer.loss_mask.begin();
-    write_line({{"id", answer.id},
-                {"prompt_tokens", answer.prompt_tokens},
-                {"loss_from", loss_from},
-                {"tokens", answer.tokens}});
-  } else {
-    write_line({{"id", answer.id}, {"rejected", answer.rejected}});
-  }
+  write_line(to_json(answer));
   answers_.insert_or_assign(answer.id, answer);
 }
 

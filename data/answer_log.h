@@ -3,20 +3,34 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
+#include "base/schema/shard_index.h"
 
 namespace specdec::data {
 
+// What the endpoint said instead of an answer.
+struct AnswerProblem {
+  int64_t turn = 0;    // number of the answer in its row, from 1
+  int64_t status = 0;  // of HTTP; 0 = none
+  std::string message;
+};
+
+// The new answers of a row.
 struct Answer {
-  std::string id;               // id of the row
-  std::vector<int32_t> tokens;  // the whole new row, prompt included
-  std::vector<uint8_t> loss_mask;
+  std::string id;                    // id of the row
+  std::vector<int32_t> tokens = {};  // the whole new row, prompt included
+  std::vector<uint8_t> loss_mask = {};
   int64_t prompt_tokens = 0;
-  std::string rejected;  // why the row has no answer; "" = it has one. If set, the only other field set is `id`.
+  std::string rejected = {};  // why the row has no answer; "" = it has one. If set, `tokens` is empty.
+  std::string ended = {};     // why the row ends before its last answer; "" = it does not
+  int64_t turns = 0;          // number of new answers
+  std::vector<TurnCalls> calls = {};
+  std::optional<AnswerProblem> problem = {};  // the reason of `rejected` or `ended`, if the endpoint gave it
 };
 
 // A JSONL file: a header with the settings, then one line per answer. Not thread-safe.

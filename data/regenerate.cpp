@@ -1,10 +1,14 @@
 #include "data/regenerate.h"
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/file.h"
 #include "base/fingerprint.h"
@@ -12,9 +16,9 @@
 #include "base/version.h"
 #include "data/answer_log.h"
 #include "data/openai_client.h"
+#include "data/row_regenerator.h"
 #include "data/shard_reader.h"
 #include "data/shard_writer.h"
-#include "data/split.h"
 #include "data/tokenise.h"
 
 namespace specdec::data {
@@ -22,11 +26,12 @@ namespace specdec::data {
 namespace {
 
 constexpr int kFirstAttempts = 6;  // 15.5 s of waiting, besides what the attempts take
+constexpr double kProbeSeconds = 10;
+constexpr size_t kMostWithoutAnswer = 8;  // conversations in a row; then the endpoint is given up
 
 struct Job {
   std::string split;
   TokenRow row;
-  int64_t max_tokens = 0;
 };
 
 class Regenerate {
@@ -92,161 +97,144 @@ class Regenerate {
 
   void plan_jobs() {
     for (const std::string split : {"train", "holdout"})
-      for (TokenRow& row : reader_.rows(split)) {
-        const auto length = static_cast<int64_t>(row.tokens.size());
-        int64_t room = options_.max_tokens > 0 ? options_.max_tokens : length - row.prompt_tokens;
-        if (index_.max_length > 0) room = std::min(room, index_.max_length - row.prompt_tokens);
-        jobs_.push_back({split, std::move(row), room});
-      }
+      for (TokenRow& row : reader_.rows(split)) jobs_.push_back({split, std::move(row)});
     result_.rows = static_cast<int64_t>(jobs_.size());
-  }
-
-  Json request_body(const Job& job) const {
-    const SamplingOptions sampling = job.row.has_sampling ? job.row.sampling : SamplingOptions{};
-    const std::vector<int32_t> prompt(job.row.tokens.begin(), job.row.tokens.begin() + job.row.prompt_tokens);
-    Json body = {{"model", result_.model},
-                 {"prompt", options_.prompt_as_text ? Json(prompt_text(prompt)) : Json(prompt)},
-                 {"max_tokens", job.max_tokens},
-                 {"temperature", options_.temperature.value_or(sampling.temperature)},
-                 {"seed", (options_.seed ^ conversation_key(job.row.id)) >> 11},  // 53 bits: exact in every JSON reader
-                 {"return_token_ids", true}};
-    // Leaves out values that are the default, because strict endpoints refuse fields that they do not know.
-    if (sampling.top_p < 1) body["top_p"] = sampling.top_p;
-    if (sampling.top_k > 0) body["top_k"] = sampling.top_k;
-    if (sampling.min_p > 0) body["min_p"] = sampling.min_p;
-    return body;
-  }
-
-  // Returns the prompt as text, without BOS because the endpoint adds it.
-  std::string prompt_text(std::vector<int32_t> prompt) const {
-    if (!tokeniser_)
-      throw Error(ErrorKind::kUsage, "prompts as text need --target-files: the tokenizer that made the token ids");
-    const text::Tokenizer& t = tokeniser_->tokenizer();
-    if (!prompt.empty() && prompt.front() == t.bos_id()) prompt.erase(prompt.begin());
-    return t.decode(prompt, false);
-  }
-
-  // Returns the job's row with the answer of `choice` after its prompt, cut to the max_length of the data.
-  TokenRow answered_row(const Job& job, const Json& choice, const std::string& where) const {
-    TokenRow row = job.row;
-    row.tokens.resize(static_cast<size_t>(row.prompt_tokens));
-    row.loss_mask.assign(row.tokens.size(), 0);
-    const std::vector<int32_t> prompt = row.tokens;
-    if (const auto ids = choice.find("token_ids"); ids != choice.end() && ids->is_array()) {
-      for (const Json& id : *ids) {
-        if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= index_.vocab_size)
-          throw Error(ErrorKind::kData, where + ": token_ids: found " + id.dump() + ", expected ids below " +
-                                            std::to_string(index_.vocab_size));
-        row.tokens.push_back(id.get<int32_t>());
-      }
-      row.loss_mask.resize(row.tokens.size(), 1);
-    } else {
-      if (!tokeniser_)
-        throw Error(ErrorKind::kData, where +
-                                          ": the endpoint returns no token_ids: give --target-files MODEL, whose "
-                                          "tokenizer makes them of the text");
-      tokeniser_->tokenise_continuation(prompt_text(prompt), json_string(choice, "text", where, ErrorKind::kData), row);
-    }
-    const int32_t eos = tokeniser_ ? tokeniser_->tokenizer().eos_id() : -1;
-    const auto reason = choice.find("finish_reason");
-    if (eos >= 0 && reason != choice.end() && *reason == "stop" && row.tokens.back() != eos) {
-      row.tokens.push_back(eos);
-      row.loss_mask.push_back(1);
-    }
-    cut_row(row, index_.max_length);
-    return row;
-  }
-
-  Answer ask(OpenAiClient& client, const Job& job) const {
-    const std::string where = client.base_url() + "/completions";
-    Answer answer{job.row.id, {}, {}, 0, ""};
-    if (job.max_tokens <= 0 || job.row.prompt_tokens == 0) {
-      answer.rejected = "no_room";
-      return answer;
-    }
-    const HttpReply reply = client.post("/completions", request_body(job));
-    if (reply.status == 400 || reply.status == 413 || reply.status == 422) {
-      answer.rejected = "http_" + std::to_string(reply.status);
-      return answer;
-    }
-    if (reply.status != 200) {
-      const bool ours = reply.status == 401 || reply.status == 403 || reply.status == 404;
-      throw Error(ours ? ErrorKind::kUsage : ErrorKind::kNetwork, where + ": " + describe(reply));
-    }
-    const Json body = parse_json(reply.body, where);
-    const auto choices = body.find("choices");
-    if (choices == body.end() || !choices->is_array() || choices->empty() || !(*choices)[0].is_object())
-      throw Error(ErrorKind::kData, where + ": choices: expected a list with one object");
-    TokenRow row = answered_row(job, (*choices)[0], where + ": choices[0]");
-    if (check_learnable(row)) {
-      answer.rejected = "empty_answer";
-      return answer;
-    }
-    answer.tokens = std::move(row.tokens);
-    answer.loss_mask = std::move(row.loss_mask);
-    answer.prompt_tokens = row.prompt_tokens;
-    return answer;
   }
 
   // Asks the endpoint for all answers that the log lacks. Workers take jobs by a shared counter, while the calling
   // thread reports progress. The first error stops all workers.
   void ask_all(const ProgressFn& progress) {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::exception_ptr failure;
-    size_t next = 0, finished = 0;
-    std::string problem;  // of an attempt that failed since the last answer
-    ClientOptions client_of_worker = client_options();
-    client_of_worker.backoff.on_retry = [&](const net::Retry& retry) {
-      const std::lock_guard lock(mutex);
-      problem = net::readable(retry);
-      changed.notify_one();
-    };
-    const auto work = [&] {
-      try {
-        OpenAiClient client(client_of_worker);
-        for (;;) {
-          size_t mine;
-          {
-            const std::lock_guard lock(mutex);
-            while (next < jobs_.size() && log_->contains(jobs_[next].row.id)) ++next;
-            if (failure || next == jobs_.size()) break;
-            mine = next++;
-          }
-          const Answer answer = ask(client, jobs_[mine]);
-          const std::lock_guard lock(mutex);
-          log_->append(answer);
-          problem.clear();
-          ++result_.asked;
-          changed.notify_one();
-        }
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
+    const RowRegenerator rows(options_, result_.model, index_, tokeniser_ ? &*tokeniser_ : nullptr);
+    for (const Job& job : jobs_)
+      if (log_->contains(job.row.id)) {
+        count(log_->at(job.row.id));
+        answers_ += log_->at(job.row.id).rejected.empty();
       }
-      const std::lock_guard lock(mutex);
-      ++finished;
-      changed.notify_one();
-    };
-    const auto num_workers = static_cast<size_t>(options_.concurrency);
+    began_ = std::chrono::steady_clock::now();
     {
       std::vector<std::jthread> workers;
-      for (size_t i = 0; i < num_workers; ++i) workers.emplace_back(work);
-      std::unique_lock lock(mutex);
+      for (int i = 0; i < options_.concurrency; ++i) workers.emplace_back([&] { work(rows); });
+      std::unique_lock lock(mutex_);
       for (;;) {
-        const bool is_last = finished == num_workers;
+        const bool is_last = finished_ == options_.concurrency;
         if (progress) {
-          const Progress now{"regenerate", static_cast<double>(log_->size()), static_cast<double>(jobs_.size()), "rows",
-                             problem};
+          const Progress now = state();
           lock.unlock();
           progress(now);
           lock.lock();
         }
         if (is_last) break;
-        if (finished < num_workers) changed.wait(lock);
+        if (finished_ < options_.concurrency) changed_.wait(lock);
       }
     }
-    if (failure) explain(failure);
+    if (!failure_) settle_rest();
+    if (failure_) explain(failure_);
+  }
+
+  void work(const RowRegenerator& rows) {
+    try {
+      ClientOptions options = client_options();
+      options.backoff.on_retry = [this](const net::Retry& retry) {
+        const std::lock_guard lock(mutex_);
+        problem_ = net::readable(retry);
+        changed_.notify_one();
+      };
+      OpenAiClient client(options);
+      for (;;) {
+        size_t mine;
+        {
+          const std::lock_guard lock(mutex_);
+          while (next_ < jobs_.size() && log_->contains(jobs_[next_].row.id)) ++next_;
+          if (failure_ || next_ == jobs_.size()) break;
+          mine = next_++;
+        }
+        try {
+          const Answer answer = rows.answer(client, jobs_[mine].row);
+          const std::lock_guard lock(mutex_);
+          take(answer);
+        } catch (const NoAnswer& e) {
+          if (e.problem.status == 0 && !is_up()) throw;
+          const std::lock_guard lock(mutex_);
+          set_aside({.id = jobs_[mine].row.id, .rejected = "no_answer", .problem = e.problem}, e);
+        }
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    ++finished_;
+    changed_.notify_one();
+  }
+
+  // Returns whether the endpoint answers anything at all. If it does, it is a single row that it has no answer for.
+  bool is_up() const {
+    ClientOptions options = client_options();
+    options.request_timeout_s = kProbeSeconds;
+    OpenAiClient client(options);
+    const std::string& base = client.base_url();
+    return client.probe(base.substr(base.find('/', base.find("//") + 2)) + "/models").status != 0;
+  }
+
+  // Keeps an answer on disk, or a refusal. What an endpoint refuses before its first answer may be due to the settings.
+  void take(const Answer& answer) {
+    problem_.clear();
+    if (!answer.rejected.empty() && answer.problem && answers_ == 0)
+      return set_aside(answer, Error(ErrorKind::kUsage, options_.url + ": " + answer.problem->message));
+    if (answer.rejected.empty()) {
+      ++answers_;
+      settle_rest();
+    }
+    keep(answer);
+  }
+
+  void keep(const Answer& answer) {
+    log_->append(answer);
+    count(answer);
+    for (const uint8_t learnt : answer.loss_mask) tokens_ += learnt;
+    ++result_.asked;
+    changed_.notify_one();
+  }
+
+  // Rows that get no answer are kept back until a later row gets one: only then is it known that it was due to them.
+  // Throws `error` when there are too many of them.
+  void set_aside(Answer answer, const Error& error) {
+    problem_ = answer.problem->message;
+    aside_.push_back(std::move(answer));
+    changed_.notify_one();
+    if (aside_.size() >= kMostWithoutAnswer)
+      throw Error(error.kind(), std::string(error.what()) + " (" + std::to_string(kMostWithoutAnswer) +
+                                    " conversations in a row got no answer)");
+  }
+
+  void settle_rest() {
+    const bool refused =
+        std::all_of(aside_.begin(), aside_.end(), [](const Answer& a) { return a.rejected != "no_answer"; });
+    if (answers_ == 0 && !refused) {
+      failure_ = std::make_exception_ptr(Error(
+          ErrorKind::kNetwork, options_.url + ": no conversation got an answer: " + aside_.back().problem->message));
+      return;
+    }
+    for (const Answer& answer : std::exchange(aside_, {})) keep(answer);
+  }
+
+  void count(const Answer& answer) {
+    result_.turns += answer.turns;
+    if (!answer.ended.empty()) ++result_.ended[answer.ended];
+    if (answer.problem) ++errors_;
+  }
+
+  Progress state() const {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+    char text[96];
+    std::snprintf(text, sizeof text, "%.0f tokens/s · %lld errors",
+                  seconds > 0 ? static_cast<double>(tokens_) / seconds : 0.0,
+                  static_cast<long long>(errors_ + static_cast<int64_t>(aside_.size())));
+    return {.stage = "regenerate",
+            .done = static_cast<double>(log_->size()),
+            .total = static_cast<double>(jobs_.size()),
+            .unit = "conversations",
+            .detail = text + (problem_.empty() ? "" : " · " + problem_)};
   }
 
   [[noreturn]] void explain(const std::exception_ptr& failure) const {
@@ -259,6 +247,19 @@ class Regenerate {
     }
   }
 
+  // Returns the line of rejects.jsonl for a row that the endpoint refused or whose answers end early.
+  std::string reject_line(size_t job, const Answer& answer) const {
+    Json line = {{"file", options_.data},
+                 {"line", job + 1},
+                 {"id", answer.id},
+                 {"reason", answer.rejected.empty() ? answer.ended : answer.rejected},
+                 {"kept_turns", answer.turns}};
+    if (answer.problem)
+      line.update(
+          {{"turn", answer.problem->turn}, {"status", answer.problem->status}, {"detail", answer.problem->message}});
+    return canonical_json(line) + "\n";
+  }
+
   ShardIndex write(const fs::path& directory) {
     ShardWriter writer(directory);
     OutputFile rejects(directory / "rejects.jsonl");
@@ -266,17 +267,15 @@ class Regenerate {
     for (size_t i = 0; i < jobs_.size(); ++i) {
       TokenRow& row = jobs_[i].row;
       const Answer& answer = log_->at(row.id);
+      if (!answer.rejected.empty() || !answer.ended.empty()) rejects.write(reject_line(i, answer));
       if (!answer.rejected.empty()) {
         ++index_.rejects[answer.rejected];
-        rejects.write(
-            canonical_json(
-                {{"file", options_.data}, {"line", i + 1}, {"reason", answer.rejected}, {"detail", "row " + row.id}}) +
-            "\n");
         continue;
       }
       row.tokens = answer.tokens;
       row.loss_mask = answer.loss_mask;
       row.prompt_tokens = answer.prompt_tokens;
+      row.calls = answer.calls;
       if (options_.temperature) {
         row.has_sampling = true;
         row.sampling.temperature = *options_.temperature;
@@ -303,7 +302,18 @@ class Regenerate {
   ShardIndex index_;
   RegenerateResult result_;
   std::vector<Job> jobs_;
+
+  // What the workers share. `mutex_` guards it, the log and the counts of result_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::unique_ptr<AnswerLog> log_;
+  std::exception_ptr failure_;
+  size_t next_ = 0;            // the next job to take
+  int finished_ = 0;           // workers that have ended
+  std::vector<Answer> aside_;  // rows without an answer since the last row that got one
+  std::string problem_;        // of an attempt that failed since the last answer
+  int64_t answers_ = 0, tokens_ = 0, errors_ = 0;
+  std::chrono::steady_clock::time_point began_;
 };
 
 }  // namespace

@@ -53,6 +53,7 @@ void RowSpool::add(const TokenRow& row) {
   put(bytes, row.sampling.min_p);
   put_range(bytes, row.tokens);
   put_range(bytes, row.loss_mask);
+  put_range(bytes, row.calls.empty() ? std::string() : canonical_json(to_json(row.calls)));
   writer_->write(bytes);
   offsets_.push_back(offsets_.back() + bytes.size());
 }
@@ -76,6 +77,11 @@ TokenRow RowSpool::read(size_t index) const {
   in.get(row.sampling.min_p);
   in.get_range(row.tokens);
   in.get_range(row.loss_mask);
+  std::string calls;
+  in.get_range(calls);
+  if (!calls.empty())
+    row.calls = turn_calls_from_json({{"calls", parse_json(calls, path_.string())}},
+                                     static_cast<int64_t>(row.tokens.size()), path_.string());
   return row;
 }
 

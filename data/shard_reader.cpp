@@ -49,6 +49,7 @@ void read_metadata(std::string_view line, const std::string& where, TokenRow& ro
   row.conversation = json_string(meta, "conversation", where, kind);
   row.domain = one_line(json_string(meta, "domain", "", where, kind));
   row.prompt_tokens = json_int(meta, "prompt_tokens", {0, static_cast<int64_t>(row.tokens.size())}, where, kind);
+  if (meta.contains("calls")) row.calls = turn_calls_from_json(meta, static_cast<int64_t>(row.tokens.size()), where);
   const auto sampling = meta.find("sampling");
   if (sampling == meta.end() || sampling->is_null()) return;
   const std::string inside = where + ": sampling";

@@ -23,6 +23,7 @@ Json row_metadata(const TokenRow& row) {
                         {"top_p", row.sampling.top_p},
                         {"min_p", row.sampling.min_p}};
   }
+  if (!row.calls.empty()) meta["calls"] = to_json(row.calls);
   return meta;
 }
 

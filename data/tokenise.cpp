@@ -14,6 +14,16 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
+// Returns the names of the functions that a turn calls.
+std::vector<std::string> called_names(const std::string& tool_calls) {
+  std::vector<std::string> names;
+  for (const auto& call : parse_ordered_json(tool_calls, "tool_calls"))
+    if (const auto function = call.find("function"); function != call.end() && function->is_object())
+      if (const auto name = function->find("name"); name != function->end() && name->is_string())
+        names.push_back(name->get<std::string>());
+  return names;
+}
+
 constexpr std::string_view kAnswerBlank = " \t\r\n";
 
 size_t common_suffix(std::string_view a, std::string_view b) {
@@ -115,6 +125,8 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
       std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from),
                 row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
     row.prompt_tokens = static_cast<int64_t>(from);
+    if (from < to && !messages[i].tool_calls.empty())
+      row.calls.push_back({row.prompt_tokens, called_names(messages[i].tool_calls)});
   }
   if (!row.loss_mask.empty()) row.loss_mask[0] = 0;  // nothing predicts the first token
   return {};
@@ -193,6 +205,7 @@ int64_t cut_row(TokenRow& row, int64_t max_length) {
   row.tokens.resize(static_cast<size_t>(max_length));
   row.loss_mask.resize(static_cast<size_t>(max_length));
   row.prompt_tokens = std::min(row.prompt_tokens, max_length);
+  std::erase_if(row.calls, [&](const TurnCalls& turn) { return turn.begin >= max_length; });
   return length - max_length;
 }
 

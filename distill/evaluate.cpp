@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -111,6 +112,18 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
+// Returns for each token of a row the stretch of its answer that it is in.
+std::vector<uint8_t> stretches_of(const TokenRow& row) {
+  std::vector<uint8_t> out(row.tokens.size());
+  int64_t position = 0;  // in the answer, from 1
+  for (size_t t = 0; t < out.size(); ++t) {
+    position = row.loss_mask[t] == 1 ? position + 1 : 0;
+    const auto end = std::lower_bound(kAnswerStretchEnds.begin(), kAnswerStretchEnds.end(), position);
+    out[t] = static_cast<uint8_t>(end - kAnswerStretchEnds.begin());
+  }
+  return out;
+}
+
 // Passed through the computation of this rank when the step function has thrown.
 struct Abandoned {
   std::exception_ptr cause;
@@ -159,8 +172,14 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
     const at::Tensor rest = target ? target->rest(batch) : at::Tensor();
     out.is_bound |= rest.defined();
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
+    std::vector<std::vector<uint8_t>> stretches;
+    for (const size_t r : group) stretches.push_back(stretches_of(rows[r]));
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
-      RowScore& row = out.rows[group[static_cast<size_t>(position[i] / width)]];
+      const auto in_group = static_cast<size_t>(position[i] / width);
+      RowScore& row = out.rows[group[in_group]];
+      const size_t stretch = stretches[in_group][static_cast<size_t>(position[i] % width) + 1];
+      ++row.stretch_tokens[stretch];
+      row.stretch_acceptance[stretch] += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
       ++row.tokens;
       row.cross_entropy += scores.cross_entropy[static_cast<size_t>(i)];
       row.acceptance += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
@@ -174,13 +193,19 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
 void exchange_scores(const Ranks& ranks, Evaluation& out) {
   if (ranks.count() == 1) return;
   std::vector<double> values;
-  for (const RowScore& row : out.rows)
+  for (const RowScore& row : out.rows) {
     values.insert(values.end(),
                   {row.acceptance, row.agreement, row.cross_entropy, static_cast<double>(row.tokens), row.rest});
+    values.insert(values.end(), row.stretch_acceptance.begin(), row.stretch_acceptance.end());
+    values.insert(values.end(), row.stretch_tokens.begin(), row.stretch_tokens.end());
+  }
   ranks.sum(values);
-  for (size_t i = 0; i < out.rows.size(); ++i) {
-    const double* v = values.data() + 5 * i;
-    out.rows[i] = {v[0], v[1], v[2], static_cast<int64_t>(v[3]), v[4]};
+  const double* v = values.data();
+  for (RowScore& row : out.rows) {
+    row = {v[0], v[1], v[2], static_cast<int64_t>(v[3]), v[4]};
+    v += 5;
+    for (double& acceptance : row.stretch_acceptance) acceptance = *v++;
+    for (int64_t& tokens : row.stretch_tokens) tokens = static_cast<int64_t>(*v++);
   }
   out.is_bound = ranks.any(out.is_bound);
 }
@@ -279,9 +304,82 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured) {
   return steps;
 }
 
+namespace {
+
+constexpr double kIntervalLevel = 0.05;
+
+// A part of a row: the sum of acceptance over its positions and their number.
+struct RowPart {
+  double acceptance = 0;
+  int64_t tokens = 0;
+};
+
+// Scores a part of every row; rows that have no position in it do not count.
+PartScore score_part(const std::string& name, const std::vector<std::vector<size_t>>& conversations,
+                     const std::function<RowPart(size_t row)>& part_of) {
+  PartScore out{name, {}, 0, 0, 0};
+  std::vector<double> units;
+  double sum = 0;
+  for (const std::vector<size_t>& conversation : conversations) {
+    double in_conversation = 0;
+    int64_t requests = 0;
+    for (const size_t r : conversation) {
+      const RowPart part = part_of(r);
+      if (part.tokens == 0) continue;
+      ++requests;
+      out.tokens += part.tokens;
+      in_conversation += part.acceptance / static_cast<double>(part.tokens);
+    }
+    if (requests == 0) continue;
+    ++out.conversations;
+    out.requests += requests;
+    sum += in_conversation;
+    units.push_back(std::clamp(in_conversation / static_cast<double>(requests), 0.0, 1.0));
+  }
+  if (units.empty() || std::isnan(sum)) return out;
+  out.acceptance = bounded_mean(units, kIntervalLevel);
+  out.acceptance.value = sum / static_cast<double>(out.requests);
+  return out;
+}
+
+RowPart whole(const RowScore& row) { return {row.acceptance * static_cast<double>(row.tokens), row.tokens}; }
+
+}  // namespace
+
+std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation) {
+  const auto conversations = by_conversation(rows);
+  std::vector<PartScore> out;
+  for (size_t s = 0; s < kAnswerStretches; ++s) {
+    const std::string begin = std::to_string(s == 0 ? 1 : kAnswerStretchEnds[s - 1] + 1);
+    const std::string name = s + 1 < kAnswerStretches ? begin + "-" + std::to_string(kAnswerStretchEnds[s])
+                                                      : ">" + std::to_string(kAnswerStretchEnds.back());
+    out.push_back(score_part(name, conversations, [&](size_t r) {
+      return RowPart{evaluation.rows[r].stretch_acceptance[s], evaluation.rows[r].stretch_tokens[s]};
+    }));
+  }
+  std::erase_if(out, [](const PartScore& part) { return part.requests == 0; });
+  return out;
+}
+
+std::vector<PartScore> by_domain(const std::vector<TokenRow>& rows, const Evaluation& evaluation) {
+  std::set<std::string> domains;
+  for (const TokenRow& row : rows) domains.insert(row.domain);
+  std::vector<PartScore> out;
+  if (domains.empty() || (domains.size() == 1 && domains.begin()->empty())) return out;
+  const auto conversations = by_conversation(rows);
+  for (const std::string& domain : domains)
+    out.push_back(score_part(domain, conversations, [&](size_t r) {
+      return rows[r].domain == domain ? whole(evaluation.rows[r]) : RowPart();
+    }));
+  return out;
+}
+
+Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation& evaluation) {
+  return score_part("", by_conversation(rows), [&](size_t r) { return whole(evaluation.rows[r]); }).acceptance;
+}
+
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance) {
-  constexpr double kLevel = 0.05;
   const auto groups = by_conversation(rows);
   // Acceptance is a mean over requests, cross entropy a mean over tokens.
   const auto statistic = [&](const Evaluation& e, std::span<const size_t> units, double rest = 0) {
@@ -297,10 +395,11 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
     return weight > 0 ? sum / weight : 0.0;
   };
   const auto describe = [&](const Evaluation& e) {
-    if (!by_acceptance) return bootstrap(groups.size(), [&](auto units) { return statistic(e, units); }, kLevel);
+    if (!by_acceptance)
+      return bootstrap(groups.size(), [&](auto units) { return statistic(e, units); }, kIntervalLevel);
     std::vector<double> units;
     for (size_t g = 0; g < groups.size(); ++g) units.push_back(std::clamp(statistic(e, std::span(&g, 1)), 0.0, 1.0));
-    Estimate estimate = bounded_mean(units, kLevel);
+    Estimate estimate = bounded_mean(units, kIntervalLevel);
     estimate.value = e.acceptance;
     return estimate;
   };
@@ -310,11 +409,13 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
   out.after = describe(after);
   const double sign = by_acceptance ? 1.0 : -1.0;
   out.difference = bootstrap(
-      groups.size(), [&](auto units) { return sign * (statistic(after, units) - statistic(before, units)); }, kLevel);
+      groups.size(), [&](auto units) { return sign * (statistic(after, units) - statistic(before, units)); },
+      kIntervalLevel);
   out.certain = out.difference;
   if (by_acceptance && after.is_bound)
     out.certain = bootstrap(
-        groups.size(), [&](auto units) { return statistic(after, units, 1) - statistic(before, units); }, kLevel);
+        groups.size(), [&](auto units) { return statistic(after, units, 1) - statistic(before, units); },
+        kIntervalLevel);
   if (static_cast<int64_t>(groups.size()) < kMinVerdictConversations) return out;
   out.verdict = out.certain.ci.low > 0      ? Verdict::kImproved
                 : out.difference.ci.low > 0 ? Verdict::kInconclusive

@@ -4,8 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/schema/shard_index.h"
@@ -17,12 +19,20 @@
 
 namespace specdec::distill {
 
+// Acceptance is reported apart for these stretches of an answer: its tokens 1 to 16, 17 to 64, 65 to 256, and the rest.
+inline constexpr std::array<int64_t, 3> kAnswerStretchEnds = {16, 64, 256};
+inline constexpr size_t kAnswerStretches = kAnswerStretchEnds.size() + 1;
+
 struct RowScore {
   double acceptance = 0;     // mean over the row's answer positions; NaN without a target
   double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
   double cross_entropy = 0;  // mean of −log q(next token), in nats
   int64_t tokens = 0;        // answer positions
   double rest = 0;           // mean probability that the teacher knows only as a sum; 0 if it knows all
+  // Acceptance summed over the positions of each stretch, of all answers of the row, and the number of positions. Runs
+  // of earlier versions have none in what they measured before training.
+  std::array<double, kAnswerStretches> stretch_acceptance = {};
+  std::array<int64_t, kAnswerStretches> stretch_tokens = {};
 };
 
 // With a teacher that knows only a part of each distribution (label_teacher.h), acceptance and agreement are upper
@@ -80,6 +90,19 @@ struct Measured {
 };
 // Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
+
+// The acceptance of a part of the held-out tokens or rows.
+struct PartScore {
+  std::string name;     // "1-16" of a stretch, or the name of a domain
+  Estimate acceptance;  // mean within a request, then over requests, with bounded_mean() over conversations
+  int64_t requests = 0, conversations = 0, tokens = 0;
+};
+// Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
+std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
+// Returns the acceptance of each domain, by name; rows without a domain are together under "". Empty if no row has one.
+std::vector<PartScore> by_domain(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
+// Returns the acceptance of all rows, with its interval.
+Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 
 struct Judgement {
   Verdict verdict = Verdict::kInconclusive;  // or kImproved, kNoSignificantGain

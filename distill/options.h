@@ -62,6 +62,8 @@ struct DistillOptions {
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
+  std::string mlflow;  // URL of a tracking server that gets the metrics; "" = none
+  std::string mlflow_experiment = "specdec";
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };

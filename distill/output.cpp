@@ -1,5 +1,6 @@
 #include "distill/output.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -150,8 +151,12 @@ std::string differing_keys(const Json& a, const Json& b) {
 
 Json to_json(const Evaluation& e) {
   Json rows = Json::array();
-  for (const RowScore& r : e.rows)
-    rows.push_back({number(r.acceptance), number(r.agreement), number(r.cross_entropy), r.tokens});
+  for (const RowScore& r : e.rows) {
+    Json stretches = Json::array();
+    for (size_t s = 0; s < kAnswerStretches; ++s)
+      stretches.push_back({number(r.stretch_acceptance[s]), r.stretch_tokens[s]});
+    rows.push_back({number(r.acceptance), number(r.agreement), number(r.cross_entropy), r.tokens, stretches});
+  }
   return {{"rows", rows},
           {"acceptance", number(e.acceptance)},
           {"acceptance_tokens", number(e.acceptance_tokens)},
@@ -166,8 +171,14 @@ Evaluation evaluation_from_json(const Json& object) {
   };
   try {
     Evaluation e;
-    for (const Json& r : object.at("rows"))
-      e.rows.push_back({real(r.at(0)), real(r.at(1)), real(r.at(2)), r.at(3).get<int64_t>()});
+    for (const Json& r : object.at("rows")) {
+      RowScore row{real(r.at(0)), real(r.at(1)), real(r.at(2)), r.at(3).get<int64_t>()};
+      for (size_t s = 0; r.size() > 4 && s < kAnswerStretches; ++s) {  // earlier versions have no stretches
+        row.stretch_acceptance[s] = real(r.at(4).at(s).at(0));
+        row.stretch_tokens[s] = r.at(4).at(s).at(1).get<int64_t>();
+      }
+      e.rows.push_back(row);
+    }
     e.acceptance = real(object.at("acceptance"));
     e.acceptance_tokens = real(object.at("acceptance_tokens"));
     e.greedy_agreement = real(object.at("greedy_agreement"));
@@ -178,6 +189,39 @@ Evaluation evaluation_from_json(const Json& object) {
     throw Error(ErrorKind::kData,
                 std::string("checkpoint state: the evaluation before training is malformed: ") + error.what());
   }
+}
+
+namespace {
+
+Json parts_json(const std::vector<PartScore>& before, const std::vector<PartScore>& after) {
+  Json out = Json::array();
+  for (const PartScore& part : after) {
+    const auto earlier = std::find_if(before.begin(), before.end(), [&](const auto& b) { return b.name == part.name; });
+    out.push_back({{"name", part.name},
+                   {"before", earlier == before.end() ? Json() : to_json(earlier->acceptance)},
+                   {"after", to_json(part.acceptance)},
+                   {"requests", part.requests},
+                   {"conversations", part.conversations},
+                   {"tokens", part.tokens}});
+  }
+  return out;
+}
+
+Json cost_json(const Outcome& o) {
+  return {{"seconds", o.seconds},
+          {"training_seconds", o.training.seconds},
+          {"training_tokens", o.training.tokens},
+          {"tokens_per_second", o.training.tokens_per_second},
+          {"device", o.device},
+          {"processes", o.processes},
+          {"teacher_share", o.teacher_share ? number(*o.teacher_share) : Json()}};
+}
+
+}  // namespace
+
+Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after) {
+  return {{"by_position", parts_json(by_stretch(rows, before), by_stretch(rows, after))},
+          {"by_domain", parts_json(by_domain(rows, before), by_domain(rows, after))}};
 }
 
 Json result_json(const Outcome& o, const DistillOptions& options, const std::optional<Fingerprint>& draft) {
@@ -210,6 +254,8 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
     out["acceptance"]["rest"] = number(o.after.rest);
     out["acceptance"]["certain"] = to_json(o.judgement.certain);
   }
+  if (o.by_acceptance && o.parts.is_object()) out["acceptance"].update(o.parts);
+  out["cost"] = cost_json(o);
   Json measured = Json::array();
   for (const Measured& m : o.training.measured)
     measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});

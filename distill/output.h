@@ -35,9 +35,18 @@ struct Outcome {
   Json vocabulary;  // coverage of a reduced vocabulary, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
+  Json parts;          // of describe_parts(); null without a target
+  std::string device;  // "cpu", "cuda:0"
+  int processes = 1;
+  std::optional<double> teacher_share;  // of the training time; empty if it is not known
   std::string started;
   double seconds = 0;
 };
+// Returns the acceptance of the held-out rows before and after training by position in the answer and by domain:
+// {"by_position": [{"name", "before", "after", "requests", "conversations", "tokens"}], "by_domain": [...]}. "before"
+// is null if it was not measured; "by_domain" is empty if no row has a domain.
+Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
 // A suggestion of what to do after a verdict. `rising` means that the last measured checkpoint is the best one,
 // `partial` that an inconclusive verdict is due to a teacher that knows only a part of each distribution.
 struct NextStep {

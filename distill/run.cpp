@@ -11,10 +11,12 @@
 #include "base/verdict.h"
 #include "base/version.h"
 #include "distill/draft_vocab.h"
+#include "distill/mlflow.h"
 #include "distill/output.h"
 #include "distill/preparation.h"
 #include "distill/run_directory.h"
 #include "distill/setup.h"
+#include "distill/timed_teacher.h"
 #include "distill/trainer.h"
 
 namespace specdec::distill {
@@ -181,24 +183,86 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
   count_steps(s);
 }
 
-TrainingSummary train(Setup& s, Start& start, Stages& stages, const ProgressFn& progress, const Clock& clock) {
-  std::unique_ptr<Teacher> teacher, judge;
+MlflowOptions mlflow_options(const DistillOptions& o) {
+  MlflowOptions out;
+  out.uri = o.mlflow;
+  out.experiment = o.mlflow_experiment;
+  fs::path name = fs::path(o.out).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();
+  out.run_name = name.filename().string();
+  out.run_file = fs::path(o.out) / "mlflow.json";
+  complete(out);
+  return out;
+}
+
+// Opens the run on the tracking server that --mlflow names, null without one. Rank 0 reports to it.
+std::unique_ptr<MlflowRun> open_mlflow(const Setup& s) {
+  if (s.options.mlflow.empty() || !s.ranks->is_first()) return nullptr;
+  MlflowOptions options = mlflow_options(s.options);
+  const auto add = [&](const std::string& name, const Json& value) {
+    options.params.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  const Json described = describe(s.options);
+  for (const auto& [name, value] : described.items()) add(name, value);
+  if (s.target_id) add("target_id", s.target_id->id);
+  add("data_digest", s.inputs["data"]["digest"]);
+  return std::make_unique<MlflowRun>(std::move(options));
+}
+
+// Gives the tracking server the verdict and its figures, and ends the run there.
+void finish_mlflow(MlflowRun& run, const Outcome& outcome, const Json& result, const Clock& clock) {
+  const int64_t now = clock.unix_seconds();
+  const std::string what = outcome.by_acceptance ? "verdict/acceptance" : "verdict/cross_entropy";
+  run.take(now, outcome.kept_step,
+           {{what + "_before", outcome.judgement.before.value},
+            {what, outcome.judgement.after.value},
+            {what + "_gain", outcome.judgement.difference.value},
+            {what + "_gain_low", outcome.judgement.difference.ci.low},
+            {what + "_gain_high", outcome.judgement.difference.ci.high}});
+  run.finish(now, {{"verdict", result.at("verdict").get<std::string>()},
+                   {"reason", result.at("reason").get<std::string>()},
+                   {"draft_id", result.at("draft").at("id").get<std::string>()},
+                   {"tool_version", kToolVersion}});
+}
+
+// Who is told of the training.
+struct Reporting {
+  Stages& stages;
+  const ProgressFn& progress;
+  const Clock& clock;
+  MetricSink* sink;  // may be null
+};
+
+// Trains the draft, and notes in `teacher_share` which part of the time the teacher took, where that is known: work on
+// other devices goes on after the calls that ask for it, and a head's step has its own pass of the target.
+TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
+  Stages& stages = to.stages;
+  const Clock& clock = to.clock;
+  std::unique_ptr<TimedTeacher> teacher;
+  std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
   // A head's step takes the target's logits from the pass that gives the hidden states; the target also reads every
   // text again that a draft goes on from by itself.
   const bool reads_every_step = s.eagle || s.options.on_policy > 0;
-  if (!s.ce) teacher = s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache);
+  if (!s.ce)
+    teacher = std::make_unique<TimedTeacher>(s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache), clock);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
   settle(s, start, teacher.get(), stages, clock);
   TrainerOptions options = trainer_options(s);
   options.extra = start.kept;
+  options.sink = to.sink;
   options.evaluations = start.kept.value("evaluations", kMostEvaluations);
   Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks},
-                  start.init.draft(), clock, progress);
+                  start.init.draft(), clock, to.progress);
   if (start.checkpoint) trainer.resume(*start.checkpoint);
   stages.begin(start.checkpoint ? "going on" : "measuring and saving the start");
-  return trainer.run();
+  if (teacher) teacher->restart();
+  const double begin = clock.seconds();
+  const TrainingSummary summary = trainer.run();
+  const double taken = clock.seconds() - begin;
+  if (teacher && taken > 0 && s.device.is_cpu() && !s.eagle) teacher_share = teacher->seconds() / taken;
+  return summary;
 }
 
 // Judges the draft on the figures that all ranks measured, and publishes it. Rank 0 does this.
@@ -211,6 +275,9 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
+  outcome.device = s.device.str();
+  outcome.processes = s.ranks->count();
+  if (outcome.by_acceptance) outcome.parts = describe_parts(s.held_out.verdict, outcome.before, outcome.after);
   if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
     outcome.vocabulary = {{"tokens", ids.size()},
                           {"train", vocab_coverage(s.train.rows, ids)},
@@ -235,7 +302,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.before = evaluation_from_json(start.kept.at("before"));
   outcome.search = start.kept.at("search");
   outcome.started = started;
-  outcome.training = train(s, start, stages, progress, clock);
+  const std::unique_ptr<MlflowRun> mlflow = open_mlflow(s);
+  outcome.training = train(s, start, {stages, progress, clock, mlflow.get()}, outcome.teacher_share);
   const TrainedDraft draft = start.init.draft();
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
@@ -246,6 +314,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
                             : evaluate(draft, nullptr, s.held_out.verdict, measured);
   DistillResult result;
   if (ranks.is_first()) result = finish(s, draft, outcome, begin, clock);
+  if (mlflow) finish_mlflow(*mlflow, outcome, result.json, clock);
   result.exit_code = std::stoi(ranks.broadcast(std::to_string(result.exit_code)));
   return result;
 }
@@ -287,6 +356,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   if (s.from.kind == TeacherSpec::Kind::kEndpoint)
     throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
   s.ce = !parse_loss(options.loss).needs_target();
+  if (ranks.is_first() && !options.mlflow.empty()) mlflow_options(options);  // fails early if it cannot be asked
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;
   if (ranks.is_first() && RunDirectory::is_measured_on_data(out) && s.options.contexts != kContextsOfEarlierRuns) {

@@ -260,8 +260,13 @@ bool Trainer::measure() {
         data_.judge ? evaluate(draft_, *data_.judge, rows, options) : evaluate(draft_, nullptr, rows, options);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
-    if (data_.judge)
-      values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
+    if (data_.judge) {
+      const Interval ci = acceptance_estimate(rows, e).ci;
+      values.insert(values.end(), {{"acceptance", e.acceptance},
+                                   {"acceptance_low", ci.low},
+                                   {"acceptance_high", ci.high},
+                                   {"greedy_agreement", e.greedy_agreement}});
+    }
     if (metrics_) metrics_->write("held_out", step_, values);
   }
   measured_step_ = step_;
@@ -344,7 +349,7 @@ void Trainer::train() {
 
 TrainingSummary Trainer::run() {
   started_ = clock_.seconds();
-  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
+  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_, options_.sink);
   try {
     train();
   } catch (const RankError&) {

@@ -51,7 +51,8 @@ struct TrainerOptions {
   int64_t evaluate_every = 0;              // steps; 0 = spread `evaluations` over the run
   int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
   uint64_t seed = 0;
-  Json extra;  // saved in every checkpoint beside the trainer's own state
+  MetricSink* sink = nullptr;  // gets the metrics, too
+  Json extra;                  // saved in every checkpoint beside the trainer's own state
 };
 
 struct TrainerData {

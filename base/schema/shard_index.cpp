@@ -105,4 +105,26 @@ ShardIndex shard_index_from_json(const Json& object, const std::string& where) {
   return index;
 }
 
+Json to_json(const std::vector<TurnCalls>& calls) {
+  Json out = Json::array();
+  for (const TurnCalls& turn : calls) out.push_back({{"begin", turn.begin}, {"names", turn.names}});
+  return out;
+}
+
+std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, const std::string& where) {
+  constexpr size_t kMaxCalls = 4096;
+  const std::string inside = where + ": calls";
+  std::vector<TurnCalls> out;
+  for (const Json& turn : json_array(object, "calls", kMaxCalls, where, kIndex)) {
+    TurnCalls calls;
+    calls.begin = json_int(turn, "begin", {0, tokens - 1}, inside, kIndex);
+    for (const Json& name : json_array(turn, "names", kMaxCalls, inside, kIndex)) {
+      if (!name.is_string()) throw Error(kIndex, inside + ": names: expected strings");
+      calls.names.push_back(name.get<std::string>());
+    }
+    out.push_back(std::move(calls));
+  }
+  return out;
+}
+
 }  // namespace specdec

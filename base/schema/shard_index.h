@@ -1,7 +1,7 @@
 // The output of `data ingest`: DIR/index.json and shards of tokens. data writes it; distill, validate and bench read
 // it. A shard is one safetensors file with the tensors tokens I32 [N], loss_mask U8 [N], row_start I64 [R+1]. The
-// metadata of its rows (id, conversation, domain, prompt_tokens, sampling) is in a JSONL file beside it, one line per
-// row.
+// metadata of its rows (id, conversation, domain, prompt_tokens, sampling, calls) is in a JSONL file beside it, one
+// line per row.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,17 @@ struct ShardIndex {
 Json to_json(const ShardIndex& index);
 ShardIndex shard_index_from_json(const Json& object, const std::string& where);
 
+// The functions that an answer of a row calls.
+struct TurnCalls {
+  int64_t begin = 0;  // index of the answer's first token
+  std::vector<std::string> names;
+};
+
+// [{"begin": 12, "names": ["get_weather"]}]. The list is read from the key "calls" of an object; `begin` is below
+// `tokens`. Throws Error(kData).
+Json to_json(const std::vector<TurnCalls>& calls);
+std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, const std::string& where);
+
 // One tokenised row in memory.
 struct TokenRow {
   std::string id, conversation, domain;
@@ -51,7 +62,8 @@ struct TokenRow {
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;
   bool has_sampling = false;
-  int64_t index = 0;  // the row's place among all rows of its directory, in file order
+  int64_t index = 0;             // the row's place among all rows of its directory, in file order
+  std::vector<TurnCalls> calls;  // of the learnt answers that call functions, in their order
 };
 
 }  // namespace specdec

@@ -76,6 +76,7 @@ const std::vector<Room> kRooms = {
     {{"distill/label_endpoint.", "distill/label_files.", "distill/label_options."},
      {"distill/label_endpoint.h", "distill/label_files.h", "distill/label_options.h", "data/shard_reader.h",
       "data/openai_client.h", "base/"}},
+    {{"distill/mlflow."}, {"distill/mlflow.h", "distill/metric_sink.h", "net/", "base/"}},
     {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
 
     // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,

@@ -40,6 +40,44 @@ TEST(DistillPage, LongRunsAreThinnedToMeans) {
   EXPECT_EQ(curve.value.back(), 1201) << "the rest is not lost";
 }
 
+TEST(DistillPage, ShowsWhereTheDraftIsAcceptedAndWhatTheRunCost) {
+  const auto figure = [](double value) { return Json{{"value", value}, {"ci", {value - 0.1, value + 0.1}}}; };
+  const auto part = [&](const char* name, const Json& before, double after) {
+    return Json{{"name", name},   {"before", before},    {"after", figure(after)},
+                {"requests", 20}, {"conversations", 10}, {"tokens", 1234}};
+  };
+  const Json result = {{"verdict", "improved"},
+                       {"acceptance",
+                        {{"by_position", {part("1-16", figure(0.25), 0.75), part("17-64", Json(), 0.5)}},
+                         {"by_domain", {part("", figure(0.2), 0.4), part("code", figure(0.3), 0.6)}}}},
+                       {"cost",
+                        {{"seconds", 7300.0},
+                         {"training_seconds", 3600.0},
+                         {"training_tokens", 5000000},
+                         {"tokens_per_second", 1388.9},
+                         {"device", "cpu"},
+                         {"processes", 2},
+                         {"teacher_share", 0.4}}}};
+  const Page page = distill_page(result, {{"held_out/acceptance", {{0, 2}, {0.1, 0.3}}},
+                                          {"held_out/acceptance_low", {{0, 2}, {0.05, 0.2}}},
+                                          {"held_out/acceptance_high", {{0, 2}, {0.15, 0.4}}}});
+  const Series& held_out = page.sections[0].charts.at(0).series.at(0);
+  EXPECT_EQ(held_out.low, (std::vector<double>{0.05, 0.2}));
+  EXPECT_EQ(held_out.high, (std::vector<double>{0.15, 0.4}));
+  const Section& parts = page.sections.at(1);
+  ASSERT_EQ(parts.charts.size(), 2u);
+  EXPECT_EQ(parts.charts[0].x_names, (std::vector<std::string>{"1-16", "17-64"}));
+  EXPECT_EQ(parts.charts[0].series[0].y, (std::vector<double>{0.75, 0.5}));
+  EXPECT_EQ(parts.charts[0].series[0].low, (std::vector<double>{0.65, 0.4}));
+  EXPECT_EQ(parts.tables[0].rows[1],
+            (std::vector<std::string>{"17-64", "-", "0.500", "[0.400, 0.600]", "20", "10", "1234"}))
+      << "a run that an earlier version began has no figure before training";
+  EXPECT_EQ(parts.tables[1].rows[0][0], "no domain");
+  const std::string html = render_html(page);
+  for (const char* text : {"2h01m", "1h00m", "5000000", "1389", "40 %"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+}
+
 TEST(DistillPage, ShowsWhatTheResultHolds) {
   const Json side = {{"value", 0.5}, {"ci", {0.45, 0.55}}};
   const Json result = {

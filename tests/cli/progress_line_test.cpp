@@ -52,6 +52,17 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
+TEST(ProgressLine, TheWorkOfAnEarlierRunSaysNothingOfTheTimeThatIsLeft) {
+  Screen s;
+  Progress progress{"regenerate", 80, 100, "rows", ""};
+  s.line.show(progress, 100);
+  s.line.show(progress, 102);
+  progress.done = 90;
+  s.line.show(progress, 110);
+  EXPECT_EQ(s.lines,
+            (std::vector<std::string>{"regenerate  80 / 100 rows  for 2s\n", "regenerate  90 / 100 rows  ETA 10s\n"}));
+}
+
 TEST(ProgressLine, OnlyFinishedWorkReadsSo) {
   Screen s;
   s.line.show({"ingest", 22.3, 22.9, "MB", ""}, 100);
@@ -75,7 +86,7 @@ TEST(ProgressLine, ATerminalShowsOneLine) {
   s.line.show({"b", 1, 2, "rows", ""}, 102);
   s.line.show({"b", 2, 2, "rows", ""}, 103);
   EXPECT_EQ(s.lines, (std::vector<std::string>{"\r\033[Ka  for 0s", "\r\033[Ka  for 2s", "\n",
-                                               "\r\033[Kb  1 / 2 rows  ETA 0s", "\r\033[Kb  2 / 2 rows  in 1s\n"}));
+                                               "\r\033[Kb  1 / 2 rows  for 0s", "\r\033[Kb  2 / 2 rows  in 1s\n"}));
 }
 
 }  // namespace

@@ -2,227 +2,14 @@
 
 #include <sys/wait.h>
 
-#include <atomic>
-#include <map>
+#include <csignal>
 #include <set>
 
-#include "base/fingerprint.h"
-#include "base/safetensors.h"
 #include "data/answer_log.h"
-#include "data/openai_client.h"
-#include "tests/data/toy.h"
-#include "tests/net/toy_server.h"
+#include "tests/data/regenerate_fixture.h"
 
 namespace specdec::data {
 namespace {
-
-using net::ToyReply;
-using net::ToyRequest;
-using net::ToyServer;
-
-// ---- client ----
-
-ClientOptions client_options(const std::string& url, std::vector<double>* slept = nullptr) {
-  ClientOptions o;
-  o.url = url;
-  o.backoff.max_attempts = 4;
-  o.backoff.sleep = [slept](double s) {
-    if (slept) slept->push_back(s);
-  };
-  return o;
-}
-
-TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
-  std::atomic<int> calls{0};
-  ToyServer server([&](const ToyRequest& r) -> ToyReply {
-    EXPECT_EQ(r.path, "/v1/models");
-    switch (++calls) {
-      case 1:
-        return {0, "", "", true};
-      case 2:
-        return {429, "", "Retry-After: 7\r\n"};
-      case 3:
-        return {503, "", "Retry-After: 100000\r\n"};
-      case 4:
-        return {500, "", ""};
-      default:
-        return {200, R"({"data":[{"id":"toy"}]})", ""};
-    }
-  });
-  std::vector<double> slept;
-  ClientOptions options = client_options(server.url(), &slept);
-  options.backoff.max_attempts = 5;
-  OpenAiClient client(options);
-  EXPECT_EQ(client.first_model(), "toy");
-  EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped; the delay keeps doubling
-}
-
-TEST(OpenAiClient, GivesUpAfterTheLastAttempt) {
-  std::atomic<int> calls{0};
-  ToyServer server([&](const ToyRequest&) -> ToyReply {
-    ++calls;
-    return {503, R"({"error":{"message":"loading\u0007"}})", ""};
-  });
-  OpenAiClient client(client_options(server.url()));
-  const HttpReply reply = client.get("/x");
-  EXPECT_EQ(reply.status, 503);
-  EXPECT_EQ(calls, 4);
-  EXPECT_EQ(describe(reply), "HTTP 503: loading?");
-  OpenAiClient nobody(client_options("http://127.0.0.1:1"));
-  EXPECT_THROW(nobody.get("/x"), Error);
-  EXPECT_EQ(nobody.probe("/x").status, 0);
-}
-
-TEST(OpenAiClient, SendsTheKeyAndFollowsNoRedirect) {
-  std::atomic<int> calls{0};
-  ToyServer server([&](const ToyRequest& r) -> ToyReply {
-    ++calls;
-    EXPECT_NE(r.head.find("Authorization: Bearer sekret"), std::string::npos);
-    EXPECT_EQ(r.head.find("Expect:"), std::string::npos);
-    return {307, "", "Location: /elsewhere\r\n"};
-  });
-  ClientOptions o = client_options(server.url() + "/api/v2/");
-  o.api_key = "sekret";
-  OpenAiClient client(o);
-  EXPECT_EQ(client.base_url(), server.url() + "/api/v2");
-  EXPECT_EQ(client.post("/completions", {{"prompt", std::string(2'000'000, 'x')}}).status, 307);
-  EXPECT_EQ(calls, 1);
-}
-
-TEST(OpenAiClient, BoundsTheReplyAndTheUrl) {
-  ToyServer server([](const ToyRequest&) -> ToyReply { return {200, std::string(5000, 'x'), ""}; });
-  ClientOptions o = client_options(server.url());
-  o.max_response_bytes = 4999;
-  EXPECT_THROW(OpenAiClient(o).get("/x"), Error);
-  o.max_response_bytes = 5000;
-  EXPECT_EQ(OpenAiClient(o).get("/x").body.size(), 5000u);
-  for (const char* url : {"ftp://host", "file:///etc/passwd", "host:80", "http://", "http://user:pw@host",
-                          "http://host/v1?x=1", "http://ho st"})
-    EXPECT_THROW(OpenAiClient(client_options(url)), Error) << url;
-}
-
-TEST(OpenAiClient, NotAModelList) {
-  std::string body;
-  ToyServer server([&](const ToyRequest&) -> ToyReply { return {200, body, ""}; });
-  OpenAiClient client(client_options(server.url()));
-  for (const char* bad : {"", "[]", "{\"data\":[]}", "{\"data\":[7]}", "{\"data\":[{\"id\":7}]}"}) {
-    body = bad;
-    EXPECT_THROW(client.first_model(), Error) << bad;
-  }
-}
-
-TEST(OpenAiClient, SaysWhyAndWhenItTriesAgain) {
-  ToyServer server([&](const ToyRequest&) -> ToyReply { return {503, "", "Retry-After: 7\r\n"}; });
-  std::vector<std::string> said;
-  ClientOptions options = client_options(server.url());
-  options.backoff.max_attempts = 3;
-  options.backoff.on_retry = [&](const net::Retry& retry) { said.push_back(readable(retry)); };
-  EXPECT_THROW(OpenAiClient(options).first_model(), Error);
-  EXPECT_EQ(said, (std::vector<std::string>{"HTTP 503 (attempt 1 of 3), next attempt in 7 s",
-                                            "HTTP 503 (attempt 2 of 3), next attempt in 7 s"}))
-      << "the last attempt is the error";
-}
-
-// ---- regenerate ----
-
-// Answers every prompt with "<the prompt's last character> again", as ids or as text.
-class Endpoint {
- public:
-  explicit Endpoint(const text::Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), server_([this](const ToyRequest& r) { return handle(r); }) {}
-  std::string url() const { return server_.url(); }
-
-  bool ids = true;
-  std::string finish_reason = "length";
-  std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
-  std::map<std::string, Json> bodies;                             // prompt → request body
-  std::atomic<int> calls{0};
-
- private:
-  ToyReply handle(const ToyRequest& request) {
-    if (request.path == "/v1/models") return {200, R"({"object":"list","data":[{"id":"toy-model"}]})", ""};
-    const Json body = Json::parse(request.body);
-    const int call = ++calls;
-    if (intercept) {
-      const ToyReply reply = intercept(body, call);
-      if (reply.status != 0) return reply;
-    }
-    const Json& p = body["prompt"];
-    std::string prompt;
-    if (p.is_string()) {
-      prompt = p;
-    } else {
-      for (const Json& id : p) prompt += tokenizer_.id_to_token(id.get<int32_t>());
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      bodies[prompt] = body;
-    }
-    const std::string text = (std::string(1, prompt.back()) + " again").substr(0, body["max_tokens"].get<size_t>());
-    Json choice = {{"text", text}, {"index", 0}, {"finish_reason", finish_reason}};
-    if (ids) choice["token_ids"] = tokenizer_.encode(text, false);
-    return {200, Json({{"choices", Json::array({choice})}}).dump(), ""};
-  }
-
-  const text::Tokenizer& tokenizer_;
-  std::mutex mutex_;
-  ToyServer server_;
-};
-
-class RegenerateTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::ofstream(target_ / "config.json") << R"({"model_type":"toy"})";
-    const std::vector<float> weights(4, 0.5f);
-    write_safetensors(target_ / "model.safetensors", {{"w", "F32", {4}, std::as_bytes(std::span(weights))}});
-    std::string file;
-    for (int i = 0; i < 6; ++i)
-      file += canonical_json({{"id", "q" + std::to_string(i)},
-                              {"prompt", "Question " + std::to_string(i)},
-                              {"completion", "old old answer"}}) +
-              "\n";
-    file += R"({"id":"c","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"first"},)"
-            R"({"role":"user","content":"v"},{"role":"assistant","content":"second"}],"temperature":0.25,"top_p":0.5})"
-            "\n";
-    IngestOptions o = ingest_options(scratch_.write("t.jsonl", file), target_, scratch_ / "data");
-    o.holdout_count = 2;
-    o.holdout_rule = "first";
-    ingest(o, {});
-  }
-  RegenerateOptions options() {
-    RegenerateOptions o;
-    o.data = (scratch_ / "data").string();
-    o.out = (scratch_ / "new").string();
-    o.url = endpoint_.url();
-    o.target = target_.string();
-    o.concurrency = 3;
-    return o;
-  }
-  RegenerateResult run(const RegenerateOptions& o) {
-    return regenerate(o, {}, [this](double s) { slept_ += s; });
-  }
-  std::string error_of(const RegenerateOptions& o, ErrorKind kind) {
-    try {
-      run(o);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "accepted";
-  }
-  std::map<std::string, TokenRow> by_id(const std::string& split = "all") {
-    std::map<std::string, TokenRow> rows;
-    for (TokenRow& r : ShardReader(scratch_ / "new").rows(split)) rows[r.id] = std::move(r);
-    return rows;
-  }
-  std::string learnt(const std::string& id) { return learnt_text(tokenizer_, by_id().at(id)); }
-
-  Scratch scratch_;
-  fs::path target_ = make_toy_target(scratch_ / "target");
-  text::Tokenizer tokenizer_{target_};
-  Endpoint endpoint_{tokenizer_};
-  double slept_ = 0;
-};
 
 TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   const RegenerateResult r = run(options());
@@ -233,9 +20,13 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(r.index.target_id, fingerprint_model(target_).id);
   EXPECT_EQ(learnt("q0"), "0 again");
   EXPECT_EQ(prompt_of(tokenizer_, by_id().at("q0")), "<s>Question 0");
-  // A chat keeps its history as the prompt. Only the new answer is learnt, and it is at most as long as the old one.
-  EXPECT_EQ(learnt("c"), "\n again");
-  EXPECT_NE(prompt_of(tokenizer_, by_id().at("c")).find("first<|im_end|>"), std::string::npos);
+  // Both answers of the chat are new. The first one was cut, so its end of turn is not the model's.
+  EXPECT_EQ(learnt("c"), "\n again|\n again");
+  EXPECT_EQ(prompt_of(tokenizer_, by_id().at("c")),
+            "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n\n again<|im_end|>\n"
+            "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(r.turns, 8);
+  EXPECT_TRUE(r.ended.empty());
   EXPECT_EQ(by_id("holdout").size(), 2u);
   EXPECT_EQ(by_id("holdout").count("q1"), 1u);
   EXPECT_FALSE(fs::exists(progress_file(scratch_ / "new")));
@@ -263,7 +54,7 @@ TEST_F(RegenerateTest, TheResultDoesNotDependOnTheOrderOfTheAnswers) {
     seeds.insert(body["seed"].get<int64_t>());
     EXPECT_EQ(body["temperature"], 0.7);
   }
-  EXPECT_EQ(seeds.size(), 7u);
+  EXPECT_EQ(seeds.size(), 8u) << "of 7 rows, one with two answers";
   o.concurrency = 1;
   run(o);
   EXPECT_EQ(slurp(scratch_ / "new" / "index.json"), first);
@@ -311,7 +102,11 @@ TEST_F(RegenerateTest, ARowTheServerRefusesIsRejectedAlone) {
   EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"http_400", 1}}));
   EXPECT_EQ(by_id().size(), 6u);
   EXPECT_EQ(by_id().count("q5"), 0u);
-  EXPECT_NE(slurp(scratch_ / "new" / "rejects.jsonl").find("row q5"), std::string::npos);
+  const Json reject = Json::parse(slurp(scratch_ / "new" / "rejects.jsonl"));
+  EXPECT_EQ(reject["id"], "q5");
+  EXPECT_EQ(reject["turn"], 1);
+  EXPECT_EQ(reject["status"], 400);
+  EXPECT_EQ(reject["detail"], "HTTP 400: too long");
 }
 
 TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
@@ -336,7 +131,7 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   const RegenerateResult r = run(o);
   EXPECT_EQ(r.reused, 3);
   EXPECT_EQ(r.asked, 4);
-  EXPECT_EQ(endpoint_.calls, 4);
+  EXPECT_EQ(endpoint_.calls, 5) << "the chat has two answers";
   EXPECT_EQ(by_id().size(), 7u);
   // The result is the same as without an interruption.
   const std::string resumed = slurp(scratch_ / "new" / "index.json");
@@ -350,17 +145,107 @@ TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
     endpoint_.intercept = [body](const Json&, int) -> ToyReply { return {200, body, ""}; };
     RegenerateOptions o = options();
     fs::remove(progress_file(o.out));
-    return error_of(o, ErrorKind::kData);
+    return error_of(o, ErrorKind::kNetwork);
   };
   for (const char* body : {"", "[]", "{}", R"({"choices":[]})", R"({"choices":[{"token_ids":[-1]}]})",
                            R"({"choices":[{"token_ids":[1000000]}]})", R"({"choices":[{"token_ids":["x"]}]})",
                            R"({"choices":[{"text":7}]})"})
-    EXPECT_NE(with(body), "accepted") << body;
+    EXPECT_NE(with(body).find("no conversation got an answer"), std::string::npos) << body;
   endpoint_.intercept = [](const Json&, int) -> ToyReply {
     return {200, R"({"choices":[{"text":"","token_ids":[],"finish_reason":"length"}]})", ""};
   };
   fs::remove(progress_file(options().out));
   EXPECT_NE(error_of(options(), ErrorKind::kData).find("none of the 7"), std::string::npos);
+}
+
+TEST_F(RegenerateTest, AnEndpointThatRefusesEverythingIsGivenUp) {
+  std::string file;
+  for (int i = 0; i < 40; ++i) file += chat_of("c" + std::to_string(i), 1);
+  IngestOptions in = ingest_options(scratch_.write("chat.jsonl", file), target_, scratch_ / "data");
+  in.dedup = false;
+  ingest(in, {});
+  const auto answered_by = [&](int status, ErrorKind kind) {
+    endpoint_.calls = 0;
+    endpoint_.intercept = [status](const Json&, int) -> ToyReply {
+      return {status, R"({"error":{"message":"unknown field"}})", ""};
+    };
+    return error_of(options(), kind);
+  };
+  EXPECT_NE(answered_by(400, ErrorKind::kUsage).find("unknown field (8 conversations in a row"), std::string::npos);
+  EXPECT_LE(endpoint_.calls, 8 + 3);
+  fs::remove(progress_file(options().out));
+  EXPECT_NE(answered_by(500, ErrorKind::kNetwork).find("8 conversations in a row"), std::string::npos);
+  // Nothing was written down as rejected, so a run that goes on asks for all of them.
+  endpoint_.intercept = {};
+  RegenerateOptions o = options();
+  o.resume = true;
+  const RegenerateResult r = run(o);
+  EXPECT_EQ(r.asked, 40);
+  EXPECT_TRUE(r.index.rejects.empty());
+}
+
+TEST_F(RegenerateTest, ARowThatBreaksTheServerIsSetAside) {
+  endpoint_.intercept = [this](const Json& body, int) -> ToyReply {
+    if (body["prompt"].back() == tokenizer_.token_to_id("3")) return {500, R"({"error":{"message":"oops"}})", ""};
+    if (body["prompt"].back() == tokenizer_.token_to_id("4")) return {200, "<html>", ""};
+    if (body["prompt"].back() == tokenizer_.token_to_id("5")) return {0, "", "", true};
+    return {0, "", ""};
+  };
+  std::string last;
+  const RegenerateResult r = regenerate(options(), [&](const Progress& p) { last = p.detail; }, [](double) {});
+  EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"no_answer", 3}}));
+  EXPECT_EQ(by_id().size(), 4u);
+  EXPECT_NE(last.find("tokens/s · 3 errors"), std::string::npos) << last;
+  EXPECT_NE(slurp(scratch_ / "new" / "rejects.jsonl").find("HTTP 500: oops"), std::string::npos);
+}
+
+TEST_F(RegenerateTest, ADeadEndpointEndsTheRun) {
+  endpoint_.intercept = [this](const Json&, int call) -> ToyReply {
+    endpoint_.dead = call > 2;
+    return {0, "", "", call > 2};
+  };
+  RegenerateOptions o = options();
+  o.concurrency = 1;
+  EXPECT_NE(error_of(o, ErrorKind::kNetwork).find("2 of 7 answers are kept"), std::string::npos);
+  EXPECT_EQ(endpoint_.calls, 3) << "from then on it takes no request";
+  EXPECT_NEAR(slept_, 63.5, 1e-9) << "eight attempts for one row";
+}
+
+// A killed run leaves what it has in the log, whatever moment it was killed at.
+TEST_F(RegenerateTest, ARunThatIsKilledGoesOnWithTheSameResult) {
+  std::string file;
+  for (int i = 0; i < 12; ++i) file += chat_of("c" + std::to_string(i), 1 + i % 3);
+  IngestOptions in = ingest_options(scratch_.write("chat.jsonl", file), target_, scratch_ / "data");
+  in.dedup = false;
+  ingest(in, {});
+  run(options());
+  const std::string whole = slurp(scratch_ / "new" / "index.json");
+  fs::remove_all(scratch_ / "new");
+  for (const int at : {1, 7, 15}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      endpoint_.calls = 0;  // of the child, which has its own server
+      Endpoint server(tokenizer_);
+      server.intercept = [at](const Json&, int call) -> ToyReply {
+        if (call > at) raise(SIGKILL);
+        return {0, "", ""};
+      };
+      RegenerateOptions o = options();
+      o.url = server.url();
+      o.resume = true;
+      regenerate(o, {}, {});
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "killed at request " << at;
+  }
+  RegenerateOptions o = options();
+  o.resume = true;
+  const RegenerateResult r = run(o);
+  EXPECT_EQ(r.reused + r.asked, 12);
+  EXPECT_GT(r.reused, 0);
+  EXPECT_EQ(slurp(scratch_ / "new" / "index.json"), whole);
 }
 
 TEST_F(RegenerateTest, AnotherTokenizerIsRefused) {
@@ -389,8 +274,8 @@ TEST(AnswerLog, DamageIsAnErrorAndATornEndIsNot) {
   const fs::path file = s / "log.jsonl";
   {
     AnswerLog log(file, settings, false);
-    log.append({"a", {1, 2, 3}, {0, 1, 1}, 1, ""});
-    log.append({"b", {}, {}, 0, "http_400"});
+    log.append({.id = "a", .tokens = {1, 2, 3}, .loss_mask = {0, 1, 1}, .prompt_tokens = 1, .turns = 1});
+    log.append({.id = "b", .rejected = "http_400", .problem = AnswerProblem{1, 400, "too long"}});
   }
   const std::string good = slurp(file);
   for (size_t cut = good.size() - 1; cut > good.rfind('\n', good.size() - 2) + 1; --cut) {
@@ -404,8 +289,15 @@ TEST(AnswerLog, DamageIsAnErrorAndATornEndIsNot) {
   EXPECT_EQ(AnswerLog(file, settings, true).at("b").rejected, "http_400");
   EXPECT_THROW(AnswerLog(file, settings, false), Error);
   EXPECT_THROW(AnswerLog(file, {{"seed", 2}}, true), Error);
-  for (const char* line : {"{}\n", "nonsense\n", "{\"id\":\"c\",\"prompt_tokens\":1,\"loss_from\":0,\"tokens\":[-5]}\n",
-                           "{\"id\":\"c\",\"prompt_tokens\":9,\"loss_from\":0,\"tokens\":[1]}\n"}) {
+  EXPECT_EQ(AnswerLog(file, settings, true).at("b").problem->message, "too long");
+  const auto line_of = [](const std::string& prompt, const std::string& learnt, const std::string& tokens) {
+    return R"({"id":"c","turns":1,"prompt_tokens":)" + prompt + R"(,"learnt":)" + learnt + R"(,"tokens":)" + tokens +
+           "}\n";
+  };
+  for (const std::string& line :
+       {std::string("{}\n"), std::string("nonsense\n"), line_of("1", "[[0,1]]", "[-5]"), line_of("9", "[[0,1]]", "[1]"),
+        line_of("1", "[[0,3]]", "[1,2]"), line_of("1", "[[1,1]]", "[1,2]"), line_of("1", "[[-1,1]]", "[1,2]"),
+        line_of("1", "[[1,2],[0,1]]", "[1,2]"), line_of("1", "[7]", "[1,2]")}) {
     std::ofstream(file) << good << line;
     EXPECT_THROW(AnswerLog(file, settings, true), Error) << line;
   }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "distill/draft_init.h"
+#include "distill/output.h"
 #include "distill/teacher.h"
 #include "engine/model/forward.h"
 #include "tests/distill/toy.h"
@@ -49,6 +50,71 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const Evaluation alone = evaluate(draft, nullptr, rows, {.temperature = 0.8, .batch_tokens = 64});
   EXPECT_TRUE(std::isnan(alone.acceptance));
   EXPECT_NEAR(alone.cross_entropy, e.cross_entropy, 1e-6);
+}
+
+// Rows of two answers each: tokens 3 to 22 are the first one and tokens 25 on the second one.
+std::vector<TokenRow> rows_of_two_answers(size_t count) {
+  std::vector<TokenRow> rows = toy_rows(count, 4, 30, 40);
+  for (TokenRow& row : rows) std::fill(row.loss_mask.begin() + 22, row.loss_mask.begin() + 25, 0);
+  return rows;
+}
+
+TEST(Evaluate, PositionsAreCountedWithinEachAnswer) {
+  const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
+  const auto rows = rows_of_two_answers(7);
+  const Evaluation e = evaluate(draft, &target, rows, {.batch_tokens = 90});
+  double first_mean = 0, later_mean = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto size = static_cast<int64_t>(rows[i].tokens.size());
+    const at::Tensor ids =
+        at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
+    const at::Tensor p = at::softmax(model::forward(target, {.tokens = ids})[0], -1),
+                     q = at::softmax(model::forward(draft, {.tokens = ids})[0], -1);
+    const auto sum = [&](int64_t begin, int64_t end) {  // over the tokens [begin, end)
+      double total = 0;
+      for (int64_t t = begin; t < end; ++t) total += at::minimum(p[t - 1], q[t - 1]).sum().item<double>();
+      return total;
+    };
+    const double first = sum(2, 18) + sum(25, size), later = sum(18, 22);
+    const int64_t first_tokens = 16 + size - 25;
+    EXPECT_EQ(e.rows[i].stretch_tokens, (std::array<int64_t, 4>{first_tokens, 4, 0, 0}));
+    EXPECT_NEAR(e.rows[i].stretch_acceptance[0], first, 1e-4);
+    EXPECT_NEAR(e.rows[i].stretch_acceptance[1], later, 1e-4);
+    first_mean += first / static_cast<double>(first_tokens) / 7;
+    later_mean += later / 4 / 7;
+  }
+  const Evaluation kept = evaluation_from_json(to_json(e));
+  EXPECT_EQ(kept.rows[3].stretch_acceptance, e.rows[3].stretch_acceptance) << "as a checkpoint keeps it";
+  EXPECT_EQ(kept.rows[3].stretch_tokens, e.rows[3].stretch_tokens);
+  const std::vector<PartScore> parts = by_stretch(rows, e);
+  ASSERT_EQ(parts.size(), 2u) << "no answer is longer";
+  EXPECT_EQ(parts[0].name, "1-16");
+  EXPECT_EQ(parts[1].name, "17-64");
+  EXPECT_NEAR(parts[0].acceptance.value, first_mean, 1e-5);
+  EXPECT_NEAR(parts[1].acceptance.value, later_mean, 1e-5);
+  EXPECT_EQ(parts[1].tokens, 28);
+  EXPECT_EQ(parts[1].conversations, 7);
+  EXPECT_LT(parts[1].acceptance.ci.low, later_mean);
+  EXPECT_GT(parts[1].acceptance.ci.high, later_mean);
+}
+
+TEST(Evaluate, DomainsAreReportedApart) {
+  auto rows = toy_rows(10, 4);
+  Evaluation e;
+  for (size_t i = 0; i < rows.size(); ++i) e.rows.push_back({i < 6 ? 0.8 : 0.2, 0, 0, 10});
+  EXPECT_TRUE(by_domain(rows, e).empty()) << "no row has one";
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].domain = i < 6 ? "code" : i < 9 ? "chat" : "";
+  rows[1].conversation = rows[0].conversation;
+  const std::vector<PartScore> parts = by_domain(rows, e);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].name, "");
+  EXPECT_EQ(parts[1].name, "chat");
+  EXPECT_EQ(parts[2].name, "code");
+  EXPECT_NEAR(parts[1].acceptance.value, 0.2, 1e-12);
+  EXPECT_NEAR(parts[2].acceptance.value, 0.8, 1e-12);
+  EXPECT_EQ(parts[2].requests, 6);
+  EXPECT_EQ(parts[2].conversations, 5);
+  EXPECT_EQ(parts[2].tokens, 60);
 }
 
 TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {

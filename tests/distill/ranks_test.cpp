@@ -191,7 +191,10 @@ TEST(Ranks, AnEvaluationOverRanksHasTheBitsOfOneProcess) {
       for (size_t i = 0; i < rows.size(); ++i) {
         EXPECT_EQ(e.rows[i].cross_entropy, alone.rows[i].cross_entropy);
         EXPECT_EQ(e.rows[i].tokens, alone.rows[i].tokens);
-        if (with_target) EXPECT_EQ(e.rows[i].acceptance, alone.rows[i].acceptance);
+        EXPECT_EQ(e.rows[i].stretch_tokens, alone.rows[i].stretch_tokens);
+        if (!with_target) continue;
+        EXPECT_EQ(e.rows[i].acceptance, alone.rows[i].acceptance);
+        EXPECT_EQ(e.rows[i].stretch_acceptance, alone.rows[i].stretch_acceptance);
       }
     });
     EXPECT_EQ(errors, kNoErrors);

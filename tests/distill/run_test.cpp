@@ -11,6 +11,7 @@
 #include "distill/evaluate.h"
 #include "distill/output.h"
 #include "tests/distill/toy.h"
+#include "tests/net/toy_server.h"
 
 namespace specdec::distill {
 namespace {
@@ -46,6 +47,43 @@ struct Project {
   }
 };
 
+TEST(Run, AMetricsServerGetsWhatTheFilesHave) {
+  Project f;
+  std::mutex mutex;
+  std::map<std::string, size_t> values;
+  std::vector<std::string> states;
+  net::ToyServer server([&](const net::ToyRequest& r) -> net::ToyReply {
+    if (r.path.find("get-by-name") != std::string::npos) return {200, R"({"experiment":{"experiment_id":"3"}})", ""};
+    if (r.path.ends_with("runs/create")) return {200, R"({"run":{"info":{"run_id":"abc"}}})", ""};
+    const Json body = Json::parse(r.body);
+    const std::lock_guard lock(mutex);
+    for (const Json& metric : body.value("metrics", Json::array())) ++values[metric.at("key").get<std::string>()];
+    if (r.path.ends_with("runs/update")) states.push_back(body.at("status"));
+    return {200, "{}", ""};
+  });
+  f.options.mlflow = server.url();
+  EXPECT_EQ(f.run().exit_code, 0);
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(values["train/loss"], 120u);
+  EXPECT_GE(values["held_out/acceptance"], 2u);
+  EXPECT_EQ(values["verdict/acceptance_gain"], 1u);
+  EXPECT_EQ(states, std::vector<std::string>{"FINISHED"});
+}
+
+TEST(Run, AMetricsServerThatIsDownChangesNothing) {
+  Project f;
+  f.options.mlflow = "http://127.0.0.1:1";
+  f.options.max_steps = 12;
+  const Json with = f.run().json;
+  f.options.mlflow = "";
+  f.options.out = (f.scratch / "other").string();
+  EXPECT_EQ(with["acceptance"]["after"], f.run().json["acceptance"]["after"]);
+  f.options.mlflow = "http://me:password@127.0.0.1:1";
+  f.options.out = (f.scratch / "third").string();
+  expect_error(ErrorKind::kUsage, {"--mlflow", "MLFLOW_TRACKING_TOKEN"}, [&] { f.run(); });
+  EXPECT_FALSE(fs::exists(f.scratch / "third"));
+}
+
 TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   Project f;
   const DistillResult r = f.run();
@@ -57,6 +95,18 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_LE(a["after"]["ci"][0].get<double>(), a["after"]["value"].get<double>());
   EXPECT_GT(a["difference"]["ci"][0].get<double>(), 0);
   EXPECT_EQ(a["conversations"], 20);
+  int64_t tokens = 0;
+  for (const Json& part : a["by_position"]) {
+    tokens += part["tokens"].get<int64_t>();
+    EXPECT_GT(part["after"]["value"].get<double>(), part["before"]["value"].get<double>()) << part;
+  }
+  EXPECT_EQ(tokens, a["tokens"].get<int64_t>());
+  EXPECT_TRUE(a["by_domain"].empty()) << "the rows have none";
+  const Json& cost = r.json["cost"];
+  EXPECT_EQ(cost["device"], "cpu");
+  EXPECT_EQ(cost["training_tokens"], r.json["training"]["tokens"]);
+  EXPECT_GT(cost["teacher_share"].get<double>(), 0);
+  EXPECT_LT(cost["teacher_share"].get<double>(), 1);
   EXPECT_EQ(r.json["training"]["selection"]["conversations"], 20);
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
