@@ -24,6 +24,7 @@ struct GradientSource {
   at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
   const EagleDraft* eagle = nullptr;
+  std::vector<int64_t> eagle_rows = {};  // as `rows` of add_eagle_gradients()
 
   const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };

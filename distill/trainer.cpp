@@ -137,12 +137,13 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
+  LossOptions loss = options_.loss;
+  loss.acceptance = acceptance_;
+  GradientSource source = draft_.source(data_.teacher, loss);
+  source.learnt = share.learnt;
+  if (source.eagle) source.eagle_rows = count_eagle_rows(share.batches, source.eagle->ttt_steps, ranks_);
   GradientFigures f;
   try {
-    LossOptions loss = options_.loss;
-    loss.acceptance = acceptance_;
-    GradientSource source = draft_.source(data_.teacher, loss);
-    source.learnt = share.learnt;
     f = compute_gradients(source, share.batches, sums_, stopped);
   } catch (const GivenUp&) {
     out.given_up = true;
