@@ -53,6 +53,8 @@ struct DistillOptions {
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
+  // The ranks share the optimizer's state even if memory would hold it whole on each.
+  bool shard_optimizer = false;
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };

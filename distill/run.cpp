@@ -47,6 +47,7 @@ TrainerOptions trainer_options(const Setup& s) {
   t.accumulate = o.accumulate;
   t.evaluate_every = o.evaluate_every;
   t.checkpoint_every = o.checkpoint_every;
+  t.shares_optimizer = s.shares_optimizer;
   t.seed = o.device.seed;
   return t;
 }
@@ -55,7 +56,7 @@ TrainerOptions trainer_options(const Setup& s) {
 int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, const TrainedDraft& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
-      CheckpointStore::restore(*checkpoint, draft, nullptr);
+      CheckpointStore::restore(*checkpoint, draft);
       return step;
     }
   }
@@ -309,7 +310,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   }
   const std::string ended = ranks.broadcast(done.json.is_null() ? "" : std::to_string(done.exit_code));
   if (!ended.empty()) return {done.json, std::stoi(ended)};
-  check_memory(s, draft);
+  plan_memory(s, draft);
   DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, shown, clock, started);
   if (directory) directory->keep();
   return result;

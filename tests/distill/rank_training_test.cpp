@@ -105,7 +105,8 @@ struct HeadTraining : Training {
   std::vector<EagleDraft> heads(int count) const {
     std::vector<EagleDraft> out;
     for (int i = 0; i < count; ++i)
-      out.push_back({model::new_eagle_head(*target, {1, 2, 3, 5, 7, 8, 11, 13, 17, 19}, 3, at::kFloat), target, 4, 0.8});
+      out.push_back(
+          {model::new_eagle_head(*target, {1, 2, 3, 5, 7, 8, 11, 13, 17, 19}, 3, at::kFloat), target, 4, 0.8});
     return out;
   }
 };
@@ -177,6 +178,46 @@ TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
     t.cut_off(drafts_of(two), directory);
     t.run(after[0], directory, Ranks::alone());
     EXPECT_LT(distance(one[0], after[0]), 1e-5) << "two ranks are cut off, and one process goes on";
+  }
+}
+
+// Ranks that share the optimizer's state leave the very files of ranks that do not, and a run goes on either way.
+TEST(RankTraining, ASharedOptimizerChangesNothing) {
+  const Scratch scratch(true);
+  Training t(8);
+  const auto whole = t.run_on(2, scratch / "whole");
+  t.options.shares_optimizer = true;
+  auto shared = t.run_on(2, scratch / "shared");
+  EXPECT_TRUE(same_weights(shared[0], shared[1]));
+  EXPECT_EQ(get(scratch / "whole/checkpoints/latest"), get(scratch / "shared/checkpoints/latest"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(sha256_file(scratch / "whole/checkpoints/step-00000008" / file),
+              sha256_file(scratch / "shared/checkpoints/step-00000008" / file))
+        << file;
+  for (const auto& [before, after] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {3, 2}}) {
+    const fs::path directory = scratch / (std::to_string(before) + "-" + std::to_string(after));
+    std::vector<model::Decoder> drafts(static_cast<size_t>(before));
+    for (model::Decoder& d : drafts) d = t.draft();
+    t.cut_off(std::vector<TrainedDraft>(drafts.begin(), drafts.end()), directory);
+    EXPECT_LT(distance(shared[0], t.run_on(after, directory)[0]), 1e-5) << before << " to " << after;
+  }
+}
+
+// A rank that is lost takes its share of the state with it, so nothing newer than the last checkpoint is left.
+TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLost) {
+  for (const bool shares : {false, true}) {
+    const Scratch scratch(true);
+    Training t(8);
+    t.options.shares_optimizer = shares;
+    const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+      model::Decoder draft = t.draft();
+      t.run(draft, scratch / "run", ranks, [&](const Progress& p) {
+        if (p.done == 5 && !ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
+      });
+    });
+    for (const std::string& e : errors) EXPECT_NE(e.find("power cut"), std::string::npos) << e;
+    EXPECT_EQ(CheckpointStore(scratch / "run/checkpoints").newest_good()->step, shares ? 4 : 5);
+    t.run_on(2, scratch / "run");
   }
 }
 
