@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "base/safetensors_writer.h"
 
 namespace specdec {
 
@@ -292,35 +293,19 @@ void SafetensorsDirectory::read(const std::string& name, std::span<std::byte> ou
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        std::map<std::string, std::string> metadata) {
-  std::vector<const TensorToWrite*> order;
-  for (const TensorToWrite& t : tensors) order.push_back(&t);
-  // Writes wide types first, which keeps every tensor aligned to its element size, as the reference writer does.
-  std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
-    const int wide_a = dtype_bytes(a->dtype), wide_b = dtype_bytes(b->dtype);
-    return wide_a != wide_b ? wide_a > wide_b : a->name < b->name;
-  });
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t end = 0;
-  for (const TensorToWrite* t : order) {
-    uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t->dtype));
-    for (int64_t d : t->shape) bytes *= static_cast<uint64_t>(d);
-    if (bytes != t->data.size() || dtype_bytes(t->dtype) == 0 || t->name.empty() || header.contains(t->name))
-      throw Error(ErrorKind::kInternal,
-                  path.string() + ": tensor " + shown(t->name) + " cannot be written (dtype, size or name)");
-    header[t->name] = {{"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {end, end + bytes}}};
-    end += bytes;
+  std::vector<TensorShape> shapes;
+  std::map<std::string, std::span<const std::byte>> values;
+  for (const TensorToWrite& t : tensors) {
+    uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t.dtype));
+    for (const int64_t d : t.shape) bytes *= static_cast<uint64_t>(d);
+    if (bytes != t.data.size())
+      throw Error(ErrorKind::kInternal, path.string() + ": tensor " + shown(t.name) + " cannot be written (size)");
+    shapes.push_back({t.name, t.dtype, t.shape});
+    values[t.name] = t.data;
   }
-  std::string text = canonical_json(header);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
-  OutputFile file(path);
-  file.write(length);
-  file.write(text);
-  for (const TensorToWrite* t : order)
-    file.write(std::string_view(reinterpret_cast<const char*>(t->data.data()), t->data.size()));
-  file.finish();
+  SafetensorsWriter writer(path, std::move(shapes), std::move(metadata));
+  for (const TensorShape& t : writer.order()) writer.write(values[t.name]);
+  writer.finish();
 }
 
 }  // namespace specdec

@@ -118,7 +118,11 @@ int print_launch(const Global& global) {
 
 // --print-launch needs no other flag, so it lifts the requirements of the others. CLI11 calls it before it looks for
 // missing flags.
-void add_launch_flags(CLI::App& sub, bool& print) {
+void add_launch_flags(CLI::App& sub, distill::DistillOptions& o, bool& print) {
+  sub.add_flag("--shard-optimizer", o.shard_optimizer,
+               "Each process keeps AdamW's state of its share of the weights alone; the draft is the same. This is the "
+               "default where the whole state does not fit into memory")
+      ->group("Several processes");
   sub.add_flag_callback(
          "--print-launch",
          [&sub, &print] {
@@ -154,7 +158,7 @@ void add_distill(Cli& cli) {
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
   add_metrics_flags(*sub, *options);
-  add_launch_flags(*sub, *print);
+  add_launch_flags(*sub, *options, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"

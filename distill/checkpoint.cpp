@@ -21,27 +21,20 @@ std::string directory_name(int64_t step) {
 }
 
 void write_optimizer(const fs::path& path, const AdamW& optimizer) {
-  std::vector<at::Tensor> host;
-  std::vector<TensorToWrite> tensors;
-  for (const NamedTensor& t : optimizer.state()) {
-    host.push_back(t.tensor.detach().to(at::kCPU, at::kFloat).contiguous());
-    const at::Tensor& x = host.back();
-    tensors.push_back(
-        {t.name, "F32", x.sizes().vec(), {static_cast<const std::byte*>(x.const_data_ptr()), x.nbytes()}});
-  }
-  write_safetensors(path, tensors);
+  SafetensorsWriter writer(path, optimizer.layout());
+  optimizer.visit_state([&](const at::Tensor& piece) {
+    const at::Tensor solid = piece.contiguous();
+    writer.write({static_cast<const std::byte*>(solid.const_data_ptr()), solid.nbytes()});
+  });
+  writer.finish();
 }
 
-std::vector<NamedTensor> read_optimizer(const fs::path& path) {
-  const SafetensorsFile file(path);
-  std::vector<NamedTensor> out;
-  for (const auto& [name, entry] : file.tensors()) {
-    if (entry.dtype != "F32")
-      throw Error(ErrorKind::kData, path.string() + ": " + name + ": expected F32, found " + entry.dtype);
-    at::Tensor x = at::empty(entry.shape, at::kFloat);
-    file.read(entry, {static_cast<std::byte*>(x.mutable_data_ptr()), x.nbytes()});
-    out.push_back({name, x});
-  }
+at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry& entry = file.tensors().at(name);
+  if (entry.dtype != "F32")
+    throw Error(ErrorKind::kData, file.file().path().string() + ": " + name + ": expected F32, found " + entry.dtype);
+  at::Tensor out = at::empty(entry.shape, at::kFloat);
+  file.read(entry, {static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()});
   return out;
 }
 
@@ -130,9 +123,16 @@ std::optional<Checkpoint> CheckpointStore::newest_good() const {
                                     " checkpoints is whole; start again with another --out");
 }
 
-void CheckpointStore::restore(const Checkpoint& checkpoint, const TrainedDraft& draft, AdamW* optimizer) {
+void CheckpointStore::restore(const Checkpoint& checkpoint, const TrainedDraft& draft) {
   draft.read(checkpoint.directory);
-  if (optimizer) optimizer->load(read_optimizer(checkpoint.directory / "optimizer.safetensors"));
+}
+
+void CheckpointStore::restore(const Checkpoint& checkpoint, AdamW& optimizer) {
+  if (checkpoint.directory.empty()) return optimizer.load({}, {});
+  const SafetensorsFile file(checkpoint.directory / "optimizer.safetensors");
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : file.tensors()) names.push_back(name);
+  optimizer.load(names, [&](const std::string& name) { return read_fp32(file, name); });
 }
 
 }  // namespace specdec::distill

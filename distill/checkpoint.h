@@ -29,7 +29,8 @@ class CheckpointStore {
   explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; created if it is missing
 
   // Publishes the checkpoint of `step` (replacing a damaged one of that step), updates `latest`, then removes all
-  // checkpoints but the newest kKeep and `best_step`. Throws Error(kIo).
+  // checkpoints but the newest kKeep and `best_step`. Throws Error(kIo). Rank 0 calls it; if the ranks share the
+  // optimizer's state, the others call optimizer.visit_state({}) at the same time.
   void save(int64_t step, int64_t best_step, const TrainedDraft& draft, const AdamW& optimizer, const Json& state);
 
   // Returns the newest checkpoint whose digests are right, and logs newer ones that are damaged. It may be newer than
@@ -39,9 +40,11 @@ class CheckpointStore {
   // Opens the checkpoint of one step and checks its digests; returns nothing if it is missing or damaged.
   std::optional<Checkpoint> open(int64_t step) const;
 
-  // Reads the weights into the tensors of `draft` and the moments into `optimizer` (unless it is null). Throws
-  // Error(kData) if a tensor is missing or has another shape.
-  static void restore(const Checkpoint& checkpoint, const TrainedDraft& draft, AdamW* optimizer);
+  // Reads the weights into the tensors of `draft`. Throws Error(kData) if a tensor is missing or has another shape.
+  static void restore(const Checkpoint& checkpoint, const TrainedDraft& draft);
+  // Reads the state of the optimizer, which may have been written by any number of ranks. All of its ranks call it, and
+  // rank 0 alone reads, so the others may give an empty checkpoint. Throws Error(kData) as restore() does.
+  static void restore(const Checkpoint& checkpoint, AdamW& optimizer);
 
  private:
   std::vector<int64_t> steps() const;  // ascending

@@ -87,28 +87,27 @@ StepLoss step_loss(const EagleDraft& draft, const LossOptions& loss, LossInput i
   return out;
 }
 
-// Returns the number of rows of each step in all batches together. Steps without rows are left out.
-std::vector<EagleStepFigures> count_rows(const std::vector<Batch>& batches, int64_t steps) {
-  std::vector<EagleStepFigures> out;
-  for (int64_t i = 0; i < steps; ++i) {
-    int64_t rows = 0;
-    for (const Batch& batch : batches) rows += step_rows(batch, i).rows.numel();
-    if (rows == 0) break;
-    out.push_back({.rows = rows});
-  }
-  return out;
-}
-
 }  // namespace
 
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const Ranks& ranks) {
+  std::vector<double> rows(static_cast<size_t>(steps));
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (const Batch& batch : batches)
+      rows[i] += static_cast<double>(step_rows(batch, static_cast<int64_t>(i)).rows.numel());
+  ranks.sum(std::span(rows));
+  return {rows.begin(), rows.end()};
+}
+
 EagleFigures add_eagle_gradients(const EagleDraft& draft, const LossOptions& loss, const std::vector<Batch>& batches,
-                                 const std::function<void()>& between) {
+                                 const std::function<void()>& between, const std::vector<int64_t>& rows) {
   const auto pause = [&] {
     if (between) between();
   };
   const std::vector<int32_t>& kept = draft.head.config.layer.draft_vocab;
   const at::Tensor kept_ids = kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU);
-  EagleFigures out{count_rows(batches, draft.ttt_steps), true};
+  EagleFigures out;
+  for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, Ranks::alone()) : rows)
+    if (count > 0) out.steps.push_back({.rows = count});  // the last steps may have no rows
   for (const Batch& batch : batches) {
     pause();
     const TargetPass target = target_pass(draft, batch);

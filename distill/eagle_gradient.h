@@ -12,6 +12,7 @@
 
 #include "distill/batcher.h"
 #include "distill/losses.h"
+#include "distill/ranks.h"
 #include "distill/teacher.h"
 #include "engine/model/eagle_head.h"
 
@@ -37,9 +38,14 @@ struct EagleFigures {
 
 // Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to those of the head's parameters. The sum is
 // not divided by the sum of the weights, and each step's mean is over its own rows, as in the speculators package. A
-// row counts if the token that it predicts is learnt. The rows of a step are those of all batches together.
+// row counts if the token that it predicts is learnt. `rows` has the number of rows of each step, those of other ranks
+// included, as count_eagle_rows() returns it; if it is empty, the rows are those of the batches. With it, loss,
+// acceptance and gradients are this rank's share, and their sums over the ranks are those of the whole step.
 EagleFigures add_eagle_gradients(const EagleDraft& draft, const LossOptions& loss, const std::vector<Batch>& batches,
-                                 const std::function<void()>& between = {});
+                                 const std::function<void()>& between = {}, const std::vector<int64_t>& rows = {});
+
+// Returns the number of rows of each step in the batches of all ranks together. Every rank calls it.
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const Ranks& ranks);
 
 // Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
 // label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.

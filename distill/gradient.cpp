@@ -37,7 +37,7 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
 GradientFigures eagle_figures(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                               const std::function<void()>& between) {
   sums.clear();
-  const EagleFigures figures = add_eagle_gradients(*source.eagle, source.loss, batches, between);
+  const EagleFigures figures = add_eagle_gradients(*source.eagle, source.loss, batches, between, source.eagle_rows);
   sums.take();
   sums.publish();
   GradientFigures out;

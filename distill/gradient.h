@@ -38,6 +38,7 @@ struct GradientSource {
   at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
   const EagleDraft* eagle = nullptr;
+  std::vector<int64_t> eagle_rows = {};  // as `rows` of add_eagle_gradients()
   // Roll-outs of the draft, which is then no head, over the training rows that the batches' indices refer to. Their
   // random numbers follow `step`. `anchors` is the number of anchors that a mean over a depth is over, those of other
   // ranks included; 0 = those of the batches.

@@ -1,11 +1,17 @@
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019; the arithmetic is that of torch.optim.AdamW, fused) and
-// clipping by the global norm. Parameters in bf16 or fp16 have an fp32 master copy.
+// clipping by the global norm. Parameters in bf16 or fp16 have an fp32 master copy. Several ranks may share the state:
+// then each keeps moments and masters of its share of the values alone, updates these, and gets the others from the
+// ranks that have them (ZeRO stage 1: Rajbhandari et al. 2020, arXiv 1910.02054).
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "base/safetensors_writer.h"
+#include "distill/ranks.h"
 
 namespace specdec::distill {
 
@@ -20,29 +26,56 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// Returns where rank `rank`'s share of a tensor of `values` values begins, if these are the values from `first` on of
+// the `total` values of all parameters; the share ends where the next rank's begins. Shares are about equally large.
+int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int ranks);
+
 class AdamW {
  public:
-  // `parameters` are leaf tensors. step() and load() update them in place.
-  AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options);
+  // `parameters` are contiguous leaf tensors, the same on all ranks. step() and load() update them in place. With
+  // `shared`, the ranks share the state; the parameters get the same bits as without.
+  AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, const Ranks& ranks = Ranks::alone(),
+        bool shared = false);
 
+  bool is_shared() const { return shared_; }
   // Returns the global norm of the gradients before clipping; a parameter without a gradient counts as zero. If the
   // norm is NaN or inf, the caller must not call step().
   double grad_norm() const;
   // Updates the parameters once with their current gradients, scaled by min(1, clip / norm); `norm` is the result of
-  // grad_norm().
+  // grad_norm(). All ranks call it with the same gradients.
   void step(double learning_rate, double norm);
 
-  // state() returns the tensors that a checkpoint keeps: moments "exp_avg.<name>" and "exp_avg_sq.<name>",
-  // "master.<name>" for low-precision parameters, and "steps". load() throws Error(kData) for a missing, unknown or
-  // wrongly shaped tensor.
-  std::vector<NamedTensor> state() const;
-  void load(const std::vector<NamedTensor>& state);
+  // Returns the tensors that a checkpoint keeps, which do not depend on the number of ranks, by name: moments
+  // "exp_avg.<name>" and "exp_avg_sq.<name>", "master.<name>" for low-precision parameters, and "steps". All are F32.
+  std::vector<TensorShape> layout() const;
+  // Calls f with the values of these tensors in that order, in flat pieces on the CPU that follow one another. Where
+  // the state is shared, all ranks call visit_state(), and f is called on rank 0 only.
+  void visit_state(const std::function<void(const at::Tensor& piece)>& f) const;
+  // Takes the state from read(name), which returns a whole tensor on the CPU. All ranks call it, and rank 0 alone
+  // reads. `names` are all that there are. Throws Error(kData) for a missing, unknown or wrongly shaped tensor.
+  void load(const std::vector<std::string>& names, const std::function<at::Tensor(const std::string& name)>& read);
 
  private:
+  // The values [begin, end) of a flat parameter that this rank updates, and their state.
+  struct Slot {
+    int64_t begin = 0, end = 0;
+    at::Tensor master;  // fp32 copy of the values, or the parameter's own values if it is fp32
+    at::Tensor exp_avg, exp_avg_sq;
+    at::Tensor steps;  // number of updates of the parameter
+  };
+  struct StateTensor;
+  std::vector<StateTensor> tensors() const;
+  at::Tensor values(size_t i, int64_t begin, int64_t end) const;  // of parameter i
+  int64_t begin_of(size_t i, int rank) const;
+  void exchange(const std::vector<bool>& updated) const;
+  void copy_masters() const;
+
   std::vector<NamedTensor> parameters_;
   AdamWOptions options_;
-  // masters_[i] is the fp32 copy of a parameter, or the parameter itself if it is fp32.
-  std::vector<at::Tensor> masters_, exp_avg_, exp_avg_sq_, steps_;
+  const Ranks& ranks_;
+  bool shared_;
+  std::vector<int64_t> first_;  // of the values of each parameter among all; the last entry is their total
+  std::vector<Slot> slots_;
 };
 
 }  // namespace specdec::distill

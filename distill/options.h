@@ -64,6 +64,8 @@ struct DistillOptions {
   int64_t teacher_cache_mib = 1024;
   std::string mlflow;  // URL of a tracking server that gets the metrics; "" = none
   std::string mlflow_experiment = "specdec";
+  // The ranks share the optimizer's state even if memory would hold it whole on each.
+  bool shard_optimizer = false;
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };

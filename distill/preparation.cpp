@@ -172,7 +172,7 @@ void share_start(const PreparationInput& in, Preparation& start) {
   start.verdict_rows = first.at("verdict_rows").get<int64_t>();
   start.evaluations = first.at("evaluations").get<int64_t>();
   start.answers = first.at("answers");
-  start.init.decoder = share_decoder(std::move(start.init.decoder), *in.ranks, in.device);
+  share_draft(start.init, in.target, *in.ranks, in.device);
 }
 
 }  // namespace
@@ -247,21 +247,52 @@ void apply_settings(const Json& chosen, DistillOptions& o) {
   o.learning_rate = chosen.at("learning_rate").get<double>();
 }
 
-model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device) {
-  if (ranks.count() == 1) return decoder;
-  const Json own = ranks.is_first() ? Json{{"config", to_json(decoder.config)},
-                                           {"dtype", model::dtype_flag(decoder.weights.embed.scalar_type())},
-                                           {"draft_vocab", decoder.config.draft_vocab}}
-                                    : Json();
-  const Json first = Json::parse(ranks.broadcast(own.dump()));
-  if (!ranks.is_first()) {
-    model::DecoderConfig config = model::parse_decoder_config(first.at("config"), "the draft of rank 0");
-    config.draft_vocab = first.at("draft_vocab").get<std::vector<int32_t>>();
-    const at::ScalarType dtype = model::resolve_dtype(first.at("dtype").get<std::string>(), config);
-    decoder = model::random_decoder(config, 0, device, dtype);
+namespace {
+
+Json describe_draft(DraftInit& init) {
+  const EagleDraft* eagle = init.eagle.get();
+  const model::DecoderConfig& config = init.draft().config();
+  Json out = {{"config", eagle ? to_json(eagle->head.config) : to_json(config)},
+              {"dtype", model::dtype_flag(eagle ? config.dtype : init.decoder.weights.embed.scalar_type())},
+              {"draft_vocab", config.draft_vocab}};
+  if (eagle) out["ttt"] = {{"steps", eagle->ttt_steps}, {"decay", eagle->ttt_decay}};
+  return out;
+}
+
+// Makes a draft with the shapes of the described one.
+DraftInit draft_like(const Json& first, const std::shared_ptr<const model::Decoder>& target, at::Device device) {
+  constexpr const char* kWhere = "the draft of rank 0";
+  const auto ids = first.at("draft_vocab").get<std::vector<int32_t>>();
+  const auto dtype = first.at("dtype").get<std::string>();
+  DraftInit out;
+  if (first.contains("ttt")) {
+    model::EagleConfig config = model::parse_eagle_config(first.at("config"), target->config, kWhere);
+    config.layer.draft_vocab = ids;
+    out.eagle = std::make_unique<EagleDraft>(
+        model::empty_eagle_head(config, *target, model::resolve_dtype(dtype, config.layer)), target,
+        first.at("ttt").at("steps").get<int64_t>(), first.at("ttt").at("decay").get<double>());
+  } else {
+    model::DecoderConfig config = model::parse_decoder_config(first.at("config"), kWhere);
+    config.draft_vocab = ids;
+    out.decoder = model::random_decoder(config, 0, device, model::resolve_dtype(dtype, config));
   }
-  share_weights(decoder, ranks);
-  return decoder;
+  return out;
+}
+
+}  // namespace
+
+void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const Ranks& ranks,
+                 at::Device device) {
+  if (ranks.count() == 1) return;
+  const Json first = Json::parse(ranks.broadcast(ranks.is_first() ? describe_draft(init).dump() : ""));
+  if (!ranks.is_first()) {
+    Json search = std::move(init.search);
+    init = draft_like(first, target, device);
+    init.search = std::move(search);
+  }
+  share_weights(init.draft(), ranks);
+  if (init.eagle && init.eagle->head.config.layer.hidden_size != init.eagle->head.config.target_hidden_size)
+    ranks.broadcast({init.eagle->head.weights.embed});
 }
 
 void share_weights(const TrainedDraft& draft, const Ranks& ranks) {

@@ -72,8 +72,9 @@ Json choose_settings(DistillOptions& options, const RunLimits& limits, const Ste
                      const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
 
-// Returns rank 0's decoder on every rank; the others' argument is not used.
-model::Decoder share_decoder(model::Decoder decoder, const Ranks& ranks, at::Device device);
+// Gives every rank the draft of rank 0, whatever it had. `target` may be null unless the draft is a head.
+void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const Ranks& ranks,
+                 at::Device device);
 void share_weights(const TrainedDraft& draft, const Ranks& ranks);  // the same, if all have a draft of that shape
 
 }  // namespace specdec::distill

@@ -56,7 +56,13 @@ std::optional<int> Beats::late(double now, double limit) const {
 // The threads hold the state, too: a thread that hangs in the board must not keep the process from ending.
 struct RankWatch::State {
   State(WatchOptions given, Board notes, const Clock& time)
-      : options(std::move(given)), board(std::move(notes)), clock(time), beats(options.ranks, time.seconds()) {}
+      : options(std::move(given)),
+        board(std::move(notes)),
+        clock(time),
+        names(options.names),
+        beats(options.ranks, time.seconds()) {
+    names.resize(static_cast<size_t>(options.ranks));
+  }
 
   const WatchOptions options;
   const Board board;
@@ -68,15 +74,22 @@ struct RankWatch::State {
 
   std::mutex lock;  // of everything below
   std::condition_variable changed;
+  std::vector<std::string> names;
   Beats beats;
   std::optional<Error> verdict;
   double verdict_at = 0;
   bool closing = false, hurry = false, noticed = false;
   int threads = 2;
 
-  std::string name(int rank) const {
-    const auto r = static_cast<size_t>(rank);
-    return r < options.names.size() ? options.names[r] : "rank " + std::to_string(rank);
+  std::string name(int rank) const {  // with the lock held
+    const std::string& known = names[static_cast<size_t>(rank)];
+    return known.empty() ? "rank " + std::to_string(rank) : known;
+  }
+  std::vector<bool> joined() {
+    const std::lock_guard guard(lock);
+    std::vector<bool> out;
+    for (const std::string& known : names) out.push_back(!known.empty());
+    return out;
   }
 
   void decide(const Error& error) {  // with the lock held
@@ -99,10 +112,12 @@ struct RankWatch::State {
       request_stop();
     }
     const auto end = board.look("end");
+    const std::vector<bool> here = joined();
     std::vector<std::pair<int, int64_t>> seen;
     for (int r = 0; r < options.ranks; ++r) {
-      int64_t beat = -count;  // a new value: this rank itself, one that has left, or one that only rank 0 looks at
-      if (r != options.rank && (r == 0 || options.rank == 0)) {
+      // A new value: this rank itself, one that has not joined or has left, or one that only rank 0 looks at.
+      int64_t beat = -count;
+      if (r != options.rank && here[static_cast<size_t>(r)] && (r == 0 || options.rank == 0)) {
         const std::string note = board.look(beat_key(r)).value_or("0");
         if (note != kLeft) std::from_chars(note.data(), note.data() + note.size(), beat);
       }
@@ -198,6 +213,11 @@ RankWatch::~RankWatch() {
   state_->changed.wait_for(guard, for_seconds(2), [&] { return state_->threads == 0; });
 }
 
+void RankWatch::meet(int rank, const std::string& name) {
+  const std::lock_guard guard(state_->lock);
+  state_->names[static_cast<size_t>(rank)] = name;
+}
+
 Error RankWatch::reason(const std::string& what) {
   std::unique_lock guard(state_->lock);
   state_->hurry = state_->noticed = true;
@@ -209,12 +229,14 @@ Error RankWatch::reason(const std::string& what) {
 }
 
 void RankWatch::fail(const Error& error) {
+  std::string who;
   {
     const std::lock_guard guard(state_->lock);
     state_->noticed = true;
     if (state_->verdict) return;  // the end of this rank follows from another's
+    who = state_->name(state_->options.rank);
   }
-  state_->post(Error(error.kind(), state_->name(state_->options.rank) + ": " + error.what()), state_->options.rank);
+  state_->post(Error(error.kind(), who + ": " + error.what()), state_->options.rank);
 }
 
 void RankWatch::leave() {

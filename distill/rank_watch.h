@@ -39,7 +39,9 @@ struct Board {
 
 struct WatchOptions {
   int rank = 0, ranks = 1;
-  std::vector<std::string> names;  // of each rank, for messages: "rank 1 (host, process 7)"
+  // Name of each rank, for messages: "rank 1 (host, process 7)". A rank whose name is empty has not joined yet, and is
+  // not missed before meet().
+  std::vector<std::string> names;
   double beat_seconds = 0.5;
   double lost_seconds = 30;   // without a beat, while everything else works
   double hurry_seconds = 4;   // the same once a collective has failed
@@ -55,6 +57,8 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
+  // Tells that a rank has joined: from now on it must beat.
+  void meet(int rank, const std::string& name);
   // Returns why a collective failed with `what`. Waits a few seconds for the beats to show it.
   Error reason(const std::string& what);
   // Tells the other ranks that this one ends because of `error`, unless an earlier error is on the board.

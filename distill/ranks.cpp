@@ -123,8 +123,8 @@ Store open_store(const Launch& launch, double join_seconds, const Clock& clock) 
 
 std::string key_of(const char* kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
 
-// Waits until every rank is there, and returns their names.
-std::vector<std::string> join(const Store& store, const Launch& launch, double join_seconds, const Clock& clock) {
+// Tells the other ranks that this one is there, and returns its name.
+std::string announce(const Store& store, const Launch& launch) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   if (store->add(key_of("join", launch.rank), 1) != 1)
@@ -133,26 +133,30 @@ std::vector<std::string> join(const Store& store, const Launch& launch, double j
   const std::string name =
       "rank " + std::to_string(launch.rank) + " (" + host + ", process " + std::to_string(::getpid()) + ")";
   store->set(key_of("name", launch.rank), name + "\n" + std::to_string(launch.ranks));
+  return name;
+}
+
+// Waits until every rank is there. The watch misses them from the moment on that their names are known.
+void meet_all(const Store& store, const Launch& launch, double join_seconds, const Clock& clock, RankWatch& watch) {
   const double begin = clock.seconds();
-  std::vector<std::string> names;
-  while (static_cast<int>(names.size()) < launch.ranks) {
-    const std::string key = key_of("name", static_cast<int>(names.size()));
+  for (int rank = 0; rank < launch.ranks;) {
+    const std::string key = key_of("name", rank);
     if (store->check({key})) {
-      const std::string text = store->get_to_str(key);
-      names.push_back(text.substr(0, text.find('\n')));
+      const std::string text = store->get_to_str(key), name = text.substr(0, text.find('\n'));
       if (text.substr(text.find('\n') + 1) != std::to_string(launch.ranks))
-        throw Error(ErrorKind::kConfig, names.back() + " was told of " + text.substr(text.find('\n') + 1) +
-                                            " ranks, and " + name + " of " + std::to_string(launch.ranks));
+        throw Error(ErrorKind::kConfig, name + " was told of " + text.substr(text.find('\n') + 1) +
+                                            " ranks, and rank " + std::to_string(launch.rank) + " of " +
+                                            std::to_string(launch.ranks));
+      watch.meet(rank++, name);
       continue;
     }
     look_for_stop("waiting for the other ranks");
     if (clock.seconds() - begin > join_seconds)
-      throw Error(ErrorKind::kNetwork, "rank " + std::to_string(names.size()) + " of " + std::to_string(launch.ranks) +
+      throw Error(ErrorKind::kNetwork, "rank " + std::to_string(rank) + " of " + std::to_string(launch.ranks) +
                                            " did not start within " + std::to_string(static_cast<int>(join_seconds)) +
                                            " s");
     std::this_thread::sleep_for(kLook);
   }
-  return names;
 }
 
 // Returns an address of this machine that is not the loopback's; "" if it has none.
@@ -179,14 +183,20 @@ std::string address_for_others(const Launch& launch) {
   return outer.empty() ? address : outer;
 }
 
-Backend gloo_group(const Store& store, const Launch& launch) {
-  using Gloo = c10d::ProcessGroupGloo;
+using Gloo = c10d::ProcessGroupGloo;
+
+c10::intrusive_ptr<Gloo::Options> gloo_options(const Launch& launch) {
   const auto options = Gloo::Options::create(kCollectiveTimeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   const std::string address = address_for_others(launch);
   options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
                              : !address.empty()      ? Gloo::createDeviceForHostname(address)
                                                      : Gloo::createDefaultDevice());
+  return options;
+}
+
+// Connects to the other ranks, which must do so, too.
+Backend gloo_group(const Store& store, const Launch& launch, const c10::intrusive_ptr<Gloo::Options>& options) {
   return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store), launch.rank, launch.ranks,
                                    options);
 }
@@ -237,9 +247,11 @@ struct Ranks::Group {
     std::vector<at::Tensor> one = {std::move(tensor)};
     wait([&] { return (one[0].is_cpu() ? control : data)->allreduce(one); });
   }
-  void broadcast(at::Tensor bytes) const {
+  void broadcast(at::Tensor bytes, int from = 0) const {
     std::vector<at::Tensor> one = {std::move(bytes)};
-    wait([&] { return (one[0].is_cpu() ? control : data)->broadcast(one); });
+    c10d::BroadcastOptions options;
+    options.rootRank = from;
+    wait([&] { return (one[0].is_cpu() ? control : data)->broadcast(one, options); });
   }
 };
 
@@ -269,14 +281,18 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
   options.rank = rank_;
   options.ranks = count_;
   options.on_lost = hooks.on_lost;
+  options.names.resize(static_cast<size_t>(count_));
   try {
-    options.names = join(g.store, launch, hooks.join_seconds, clock);
-    g.control = g.data = gloo_group(g.store, launch);
+    const auto gloo = gloo_options(launch);
+    options.names[static_cast<size_t>(rank_)] = announce(g.store, launch);
     const Store own = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server->clone());
     g.watch = std::make_unique<RankWatch>(std::move(options), board_on(own), clock);
+    meet_all(g.store, launch, hooks.join_seconds, clock, *g.watch);
+    g.control = g.data = gloo_group(g.store, launch, gloo);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
+    if (g.watch) throw Error(g.watch->reason(first_line(e)));
     throw Error(ErrorKind::kNetwork, "rank " + std::to_string(rank_) + " cannot join the others: " + first_line(e));
   }
 }
@@ -343,15 +359,38 @@ void Ranks::sum(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>&
   send();
 }
 
-void Ranks::broadcast(const std::vector<at::Tensor>& tensors) const {
+void Ranks::broadcast(const std::vector<at::Tensor>& tensors, int from) const {
   if (count_ == 1) return;
   const at::NoGradGuard guard;
+  std::vector<at::Tensor> bucket;  // small tensors of one dtype and device travel together
+  int64_t values = 0;
+  const auto send = [&] {
+    if (bucket.size() == 1 && bucket[0].is_contiguous()) {
+      group_->broadcast(bucket[0].flatten().view(at::kByte), from);
+    } else if (!bucket.empty()) {
+      std::vector<at::Tensor> parts;
+      for (const at::Tensor& t : bucket) parts.push_back(t.flatten());
+      const at::Tensor all = at::cat(parts);
+      group_->broadcast(all.view(at::kByte), from);
+      int64_t begin = 0;
+      for (const at::Tensor& t : bucket) {
+        if (rank_ != from) t.copy_(all.slice(0, begin, begin + t.numel()).view_as(t));
+        begin += t.numel();
+      }
+    }
+    bucket.clear();
+    values = 0;
+  };
   for (const at::Tensor& given : tensors) {
     if (given.numel() == 0) continue;
-    const at::Tensor whole = given.detach(), solid = whole.contiguous();
-    group_->broadcast(solid.flatten().view(at::kByte));
-    if (!solid.is_same(whole) && !is_first()) whole.copy_(solid);
+    const at::Tensor t = given.detach();
+    if (values + t.numel() > kBucketValues ||
+        (!bucket.empty() && (t.scalar_type() != bucket[0].scalar_type() || t.device() != bucket[0].device())))
+      send();
+    bucket.push_back(t);
+    values += t.numel();
   }
+  send();
 }
 
 std::string Ranks::broadcast(const std::string& text) const {

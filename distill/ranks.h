@@ -55,8 +55,8 @@ class Ranks {
   // undefined on all ranks stay so. Sums are in fp32 whatever the dtype.
   void sum(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& shapes) const;
   bool any(bool value) const;  // true if the value is true on one of the ranks
-  // Replace the contents by rank 0's.
-  void broadcast(const std::vector<at::Tensor>& tensors) const;
+  // Replace the contents by those of rank `from`.
+  void broadcast(const std::vector<at::Tensor>& tensors, int from = 0) const;
   std::string broadcast(const std::string& text) const;
 
   // Runs f(), then waits for the other ranks. If f throws, the other ranks end with the same error.

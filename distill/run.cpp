@@ -51,6 +51,7 @@ TrainerOptions trainer_options(const Setup& s) {
   t.accumulate = o.accumulate;
   t.evaluate_every = o.evaluate_every;
   t.checkpoint_every = o.checkpoint_every;
+  t.shares_optimizer = s.shares_optimizer;
   t.seed = o.device.seed;
   return t;
 }
@@ -59,7 +60,7 @@ TrainerOptions trainer_options(const Setup& s) {
 int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, const TrainedDraft& draft) {
   for (const int64_t step : rank_checkpoints(measured)) {
     if (const auto checkpoint = store.open(step)) {
-      CheckpointStore::restore(*checkpoint, draft, nullptr);
+      CheckpointStore::restore(*checkpoint, draft);
       return step;
     }
   }
@@ -127,6 +128,19 @@ Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   return {std::move(prepared.init), std::nullopt, std::move(kept)};
 }
 
+// Reads the draft of a checkpoint.
+DraftInit read_draft(const Setup& s, const fs::path& directory) {
+  if (!s.eagle)
+    return {model::load_decoder(directory, s.device, model::load_decoder_config(directory).dtype), nullptr, nullptr};
+  const std::string dtype = model::dtype_flag(model::load_eagle_config(directory, s.target->config).layer.dtype);
+  return init_draft({.spec = {"model", directory.string()},
+                     .dtype = dtype,
+                     .device = s.device,
+                     .ttt_steps = s.options.ttt_steps,
+                     .ttt_decay = s.options.ttt_decay},
+                    s.target, {});
+}
+
 // Rank 0 gives the checkpoint, the others an empty one.
 Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   stages.begin("reading the checkpoint of step " + std::to_string(checkpoint.step));
@@ -145,23 +159,9 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
     put_answers(answers_from_json(parse_json(text, file), s.target->config.vocab_size, file), s.limits, file,
                 s.held_out);
   }
-  if (s.eagle) {
-    const DraftSpec saved{"model", checkpoint.directory.string()};
-    const std::string dtype =
-        model::dtype_flag(model::load_eagle_config(checkpoint.directory, s.target->config).layer.dtype);
-    return {init_draft({.spec = saved,
-                        .dtype = dtype,
-                        .device = s.device,
-                        .ttt_steps = s.options.ttt_steps,
-                        .ttt_decay = s.options.ttt_decay},
-                       s.target, {}),
-            checkpoint, kept};
-  }
   DraftInit init;
-  if (s.ranks->is_first())
-    init.decoder =
-        model::load_decoder(checkpoint.directory, s.device, model::load_decoder_config(checkpoint.directory).dtype);
-  init.decoder = share_decoder(std::move(init.decoder), *s.ranks, s.device);
+  if (s.ranks->is_first()) init = read_draft(s, checkpoint.directory);
+  share_draft(init, s.target, *s.ranks, s.device);
   return {std::move(init), checkpoint, kept};
 }
 
@@ -350,9 +350,6 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   if (s.eagle && s.from.kind != TeacherSpec::Kind::kTarget)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
                                        ": an EAGLE-3 head is trained from the target itself: leave --teacher out");
-  if (s.eagle && ranks.count() > 1)
-    throw Error(ErrorKind::kUsage, "--draft " + options.draft + ": an EAGLE-3 head is trained by one process, and " +
-                                       std::to_string(ranks.count()) + " were started");
   if (s.from.kind == TeacherSpec::Kind::kEndpoint)
     throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
   s.ce = !parse_loss(options.loss).needs_target();
@@ -390,7 +387,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   }
   const std::string ended = ranks.broadcast(done.json.is_null() ? "" : std::to_string(done.exit_code));
   if (!ended.empty()) return {done.json, std::stoi(ended)};
-  check_memory(s, draft);
+  plan_memory(s, draft);
   DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, shown, clock, started);
   if (directory) directory->keep();
   return result;

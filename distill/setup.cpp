@@ -196,10 +196,18 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
                              std::to_string(2 * kMinVerdictConversations) + " are needed)");
 }
 
-// Throws if the run does not fit into memory or on the disk. For the draft, memory holds the weights in its dtype, and
-// gradients, Adam's two moments and, for 16-bit weights, their masters in fp32. It also holds the activations of a
-// batch, both models' logits of a chunk (head_loss.h), and the target's cached logits.
-void check_memory(const Setup& s, const model::DecoderConfig& config) {
+namespace {
+
+int64_t parameters_of(const Setup& s, const model::DecoderConfig& config) {
+  return s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft_to_train(s, config));
+}
+
+}  // namespace
+
+// For the draft, memory holds the weights in its dtype, and gradients, Adam's two moments and, for 16-bit weights,
+// their masters in fp32; of moments and masters only a share if the ranks share them. It also holds the activations of
+// a batch, both models' logits of a chunk (head_loss.h), and the target's cached logits.
+model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config, bool shares_optimizer) {
   const model::DecoderConfig draft = draft_to_train(s, config);
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
@@ -210,10 +218,10 @@ void check_memory(const Setup& s, const model::DecoderConfig& config) {
                                                .sequences = 0,
                                                .tokens_per_sequence = 0,
                                                .device = s.device});
-  const int64_t parameters = s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft);
+  const int64_t parameters = parameters_of(s, config), ranks = shares_optimizer ? s.ranks->count() : 1;
   plan.target_bytes = 0;  // already loaded
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  plan.draft_bytes = parameters * (element + (element < 4 ? 16 : 12));
+  plan.draft_bytes = parameters * (element + 4) + (parameters + ranks - 1) / ranks * (element < 4 ? 12 : 8);
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   const double drafted = s.options.anchors * static_cast<double>(std::max<int64_t>(0, s.options.on_policy - 1));
@@ -222,10 +230,23 @@ void check_memory(const Setup& s, const model::DecoderConfig& config) {
       2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
   if (s.target && !s.ce && !s.eagle && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
+  return plan;
+}
+
+void plan_memory(Setup& s, const model::DecoderConfig& config) {
+  s.shares_optimizer = s.ranks->any(s.options.shard_optimizer) && s.ranks->count() > 1;
+  model::MemoryPlan plan = memory_plan(s, config, s.shares_optimizer);
+  if (!s.shares_optimizer && s.ranks->count() > 1 && s.ranks->any(plan.total() > plan.available_bytes)) {
+    s.shares_optimizer = true;
+    plan = memory_plan(s, config, true);
+    log(LogLevel::kInfo,
+        "the optimizer's state does not fit on every rank, so each keeps a share (as with --shard-optimizer)");
+  }
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
   if (!s.ranks->is_first()) return;
-  const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
+  const uint64_t checkpoint = static_cast<uint64_t>(parameters_of(s, config)) * 12,
+                 free = free_disk_bytes(s.options.out);
   if (free < 3 * checkpoint)
     throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) +
                                     " MiB free, three checkpoints take " + std::to_string(3 * checkpoint >> 20) +

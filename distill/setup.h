@@ -14,6 +14,7 @@
 #include "distill/ranks.h"
 #include "distill/rejects.h"
 #include "engine/model/eagle_head.h"
+#include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
 
@@ -36,6 +37,7 @@ struct Setup {
   bool answers_anew = false;  // the target answers the held-out prompts
   Json given;                 // the options that --resume compares
   Json inputs, data_counts;
+  bool shares_optimizer = false;  // the ranks share the optimizer's state
   at::Device device = at::kCPU;
   const Ranks* ranks = nullptr;
 };
@@ -47,7 +49,10 @@ model::DecoderConfig draft_config(const Setup& setup);
 model::EagleConfig eagle_config(const Setup& setup);
 // Reads the rows and opens the teacher. Throws Error(kData | kModel | kUsage) if data, target and draft do not fit.
 void load_data(Setup& setup, const model::DecoderConfig& draft, Stages& stages);
-// Throws Error(kDevice | kIo) if the run does not fit into memory or on the disk.
-void check_memory(const Setup& setup, const model::DecoderConfig& draft);
+// Plans the memory of one rank's training, with the state of the optimizer shared by the ranks or not.
+model::MemoryPlan memory_plan(const Setup& setup, const model::DecoderConfig& draft, bool shares_optimizer);
+// Sets shares_optimizer if that was asked for, or if the run does not fit into memory otherwise. Throws
+// Error(kDevice | kIo) if the run does not fit into memory or on the disk. All ranks call it.
+void plan_memory(Setup& setup, const model::DecoderConfig& draft);
 
 }  // namespace specdec::distill

@@ -45,7 +45,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, const T
       progress_(std::move(progress)),
       ranks_(*data.ranks),
       parameters_(draft.trainable()),
-      optimizer_(parameters_, options.adamw),
+      optimizer_(parameters_, options.adamw, *data.ranks, options.shares_optimizer),
       sums_(parameters_),
       batcher_(*data.train, options.batch_tokens, options.seed) {
   if (ranks_.is_first()) store_.emplace(options.run_directory / "checkpoints");
@@ -115,16 +115,12 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
   }
-  if (ranks_.is_first()) CheckpointStore::restore(checkpoint, draft_, &optimizer_);
-  if (ranks_.count() > 1) {
-    const std::vector<NamedTensor> moments = optimizer_.state();
-    std::vector<at::Tensor> all;
-    for (const auto& list : {parameters_, moments})
-      for (const NamedTensor& t : list) all.push_back(t.tensor);
-    ranks_.broadcast(all);
-    if (!ranks_.is_first()) optimizer_.load(moments);
-  }
-  saved_step_ = step_;
+  saved_step_ = step_;  // from here on, so that a rank lost on the way does not get a half-read state saved over it
+  if (ranks_.is_first()) CheckpointStore::restore(checkpoint, draft_);
+  std::vector<at::Tensor> weights;
+  for (const NamedTensor& p : parameters_) weights.push_back(p.tensor);
+  ranks_.broadcast(weights);
+  CheckpointStore::restore(checkpoint, optimizer_);
   measured_step_ = !measured_.empty() && measured_.back().step == step_ ? step_ : -1;
 }
 
@@ -146,20 +142,21 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
+  LossOptions loss = options_.loss;
+  loss.acceptance = acceptance_;
+  GradientSource source = draft_.source(data_.teacher, loss);
+  source.learnt = share.learnt;
+  source.on_policy = options_.on_policy;
+  source.terms = options_.terms;
+  source.rows = data_.train;
+  source.step = step_;
+  source.deeper = deeper_;
+  if (options_.on_policy.applies())
+    for (const size_t row : share.rows)
+      source.anchors += anchor_count((*data_.train)[row], options_.on_policy, draft_.config().max_position);
+  if (source.eagle) source.eagle_rows = count_eagle_rows(share.batches, source.eagle->ttt_steps, ranks_);
   GradientFigures f;
   try {
-    LossOptions loss = options_.loss;
-    loss.acceptance = acceptance_;
-    GradientSource source = draft_.source(data_.teacher, loss);
-    source.learnt = share.learnt;
-    source.on_policy = options_.on_policy;
-    source.terms = options_.terms;
-    source.rows = data_.train;
-    source.step = step_;
-    source.deeper = deeper_;
-    if (options_.on_policy.applies())
-      for (const size_t row : share.rows)
-        source.anchors += anchor_count((*data_.train)[row], options_.on_policy, draft_.config().max_position);
     f = compute_gradients(source, share.batches, sums_, stopped);
   } catch (const GivenUp&) {
     out.given_up = true;
@@ -280,12 +277,16 @@ void Trainer::save() {
   // the last checkpoint.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
+  if (optimizer_.is_shared()) finite = !ranks_.any(!finite);
   if (!finite) {
     log(LogLevel::kWarn, "step " + std::to_string(step_) + ": weights are not finite: no checkpoint");
     return;
   }
   const std::vector<int64_t> best = rank_checkpoints(measured_);
-  if (store_) store_->save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
+  if (store_)
+    store_->save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
+  else if (optimizer_.is_shared())
+    optimizer_.visit_state({});
   saved_step_ = step_;
 }
 
@@ -353,7 +354,8 @@ TrainingSummary Trainer::run() {
   try {
     train();
   } catch (const RankError&) {
-    if (saved_step_ != step_) save();
+    // A share of the optimizer's state is lost with its rank; then the run goes on from the checkpoint before.
+    if (saved_step_ != step_ && !optimizer_.is_shared()) save();
     throw;
   }
   TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_, deeper_};

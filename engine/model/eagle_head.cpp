@@ -212,6 +212,20 @@ EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab
   return head;
 }
 
+EagleHead empty_eagle_head(const EagleConfig& config, const Decoder& target, at::ScalarType dtype) {
+  EagleHead head{config, {}};
+  head.config.layer.dtype = dtype;
+  const at::Tensor theirs = target.weights.embed.detach();
+  const at::TensorOptions options = theirs.options().dtype(dtype);
+  for (const EagleParameter& p : list_eagle_parameters(head.weights, head.config, kPlainLayer))
+    *p.tensor = at::empty(p.shape, options);
+  const DecoderConfig& layer = head.config.layer;
+  head.weights.embed = layer.hidden_size == target.config.hidden_size
+                           ? theirs
+                           : at::empty({layer.vocab_size, layer.hidden_size}, options);
+  return head;
+}
+
 void save_eagle_head(const EagleHead& head, const std::filesystem::path& directory) {
   save_with(head, to_json(head.config), kPlainLayer, directory);
 }

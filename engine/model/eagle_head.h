@@ -48,6 +48,10 @@ EagleHead load_eagle_head(const std::filesystem::path& directory, const Decoder&
 // of `draft_vocab` (ascending ids; empty: all). A seed gives the same weights on every machine.
 EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab, uint64_t seed, at::ScalarType dtype);
 
+// Returns a head of this configuration (with its ids) whose parameters have no values yet. Its embedding is the
+// target's, or has no values either if the widths differ.
+EagleHead empty_eagle_head(const EagleConfig& config, const Decoder& target, at::ScalarType dtype);
+
 // Writes model.safetensors and config.json of the plain layout into an existing directory (fsynced), or those of the
 // speculators layout. The embedding is left out if it is the target's.
 void save_eagle_head(const EagleHead& head, const std::filesystem::path& directory);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "base/philox.h"
+#include "base/safetensors_writer.h"
 #include "tests/base/scratch.h"
 
 namespace specdec {
@@ -244,6 +245,26 @@ TEST(Safetensors, WriterRefusesWhatItCannotWrite) {
   write({{"a", "XX", {4}, data}});
   write({{"a", "U8", {4}, data}, {"a", "U8", {4}, data}});
   write({{"", "U8", {4}, data}});
+}
+
+TEST(Safetensors, ValuesMayComeInPieces) {
+  const testing::Scratch dir;
+  const std::string bytes = "ab12345678";
+  const auto values = std::as_bytes(std::span(bytes));
+  write_safetensors(dir / "whole", {{"b", "U8", {2}, values.first(2)}, {"a", "F32", {2}, values.last(8)}});
+  SafetensorsWriter writer(dir / "pieces", {{"b", "U8", {2}}, {"a", "F32", {2}}});
+  EXPECT_EQ(writer.order()[0].name, "a");
+  writer.write(values.subspan(2, 3));
+  writer.write(values.subspan(5));
+  writer.write(values.first(2));
+  expect_error(ErrorKind::kInternal, {"more values"}, [&] { writer.write(values.first(1)); });
+  writer.finish();
+  EXPECT_EQ(testing::get(dir / "whole"), testing::get(dir / "pieces"));
+  {
+    SafetensorsWriter early(dir / "early", {{"a", "U8", {1}}});
+    expect_error(ErrorKind::kInternal, {"fewer values"}, [&] { early.finish(); });
+  }
+  EXPECT_FALSE(fs::exists(dir / "early")) << "a file that is not whole is removed";
 }
 
 TEST(Safetensors, HeaderLengthsThatBeginAsAPickle) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/distill/optimizer_state.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -22,7 +23,7 @@ struct State {
   }
   bool operator==(State& other) {
     bool same = same_weights(draft, other.draft);
-    const auto a = optimizer->state(), b = other.optimizer->state();
+    const auto a = state_of(*optimizer), b = state_of(*other.optimizer);
     for (size_t i = 0; i < a.size(); ++i) same = same && at::equal(a[i].tensor, b[i].tensor);
     return same;
   }
@@ -46,12 +47,12 @@ TEST(Checkpoint, KeepsWeightsMomentsAndState) {
   EXPECT_EQ(found->step, 7);
   EXPECT_EQ(found->state, (Json{{"cursor", 3}}));
   EXPECT_FALSE(a == b);
-  CheckpointStore::restore(*found, b.draft, b.optimizer.get());
+  CheckpointStore::restore(*found, b.draft);
+  CheckpointStore::restore(*found, *b.optimizer);
   EXPECT_TRUE(a == b);
   State wide(3);
   wide.draft = toy_decoder(2, 3);
-  expect_error(ErrorKind::kData, {"layers.1", "missing"},
-               [&] { CheckpointStore::restore(*found, wide.draft, nullptr); });
+  expect_error(ErrorKind::kData, {"layers.1", "missing"}, [&] { CheckpointStore::restore(*found, wide.draft); });
 }
 
 TEST(Checkpoint, KeepsTheNewestThreeAndTheBest) {
@@ -109,7 +110,8 @@ TEST(Checkpoint, KilledSaveLeavesAWholeOne) {
     CheckpointStore store(directory);
     const auto found = store.newest_good();
     ASSERT_TRUE(found.has_value());
-    CheckpointStore::restore(*found, read.draft, read.optimizer.get());
+    CheckpointStore::restore(*found, read.draft);
+    CheckpointStore::restore(*found, *read.optimizer);
     EXPECT_TRUE(read == (found->step == 2 ? new_state : old_state));
     fresh += found->step == 2;
     for (const auto& entry : fs::directory_iterator(directory))

@@ -1,17 +1,21 @@
 #include "distill/optimizer.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
+
+#include <numeric>
 
 #include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "engine/model/forward.h"
+#include "tests/distill/optimizer_state.h"
+#include "tests/distill/rank_threads.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
 namespace {
 
-using specdec::testing::expect_error;
-using specdec::testing::read_tensors;
+using namespace specdec::testing;
 
 struct Golden {
   std::map<std::string, at::Tensor> file =
@@ -84,21 +88,20 @@ TEST(Optimizer, StateContinuesBitForBit) {
   AdamW whole(a.parameters, a.options), first(b.parameters, b.options);
   for (int64_t i = 0; i < 10; ++i) a.step(whole, i);
   for (int64_t i = 0; i < 5; ++i) b.step(first, i);
-  std::vector<NamedTensor> state;
-  for (const NamedTensor& t : first.state()) state.push_back({t.name, t.tensor.clone()});
+  std::vector<NamedTensor> state = state_of(first);
   AdamW second(b.parameters, b.options);
-  second.load(state);
+  load_state(second, state);
   for (int64_t i = 5; i < 10; ++i) b.step(second, i);
   for (size_t i = 0; i < a.parameters.size(); ++i)
     EXPECT_TRUE(at::equal(a.parameters[i].tensor, b.parameters[i].tensor));
   state.pop_back();
-  expect_error(ErrorKind::kData, {"steps", "missing"}, [&] { second.load(state); });
+  expect_error(ErrorKind::kData, {"steps", "missing"}, [&] { load_state(second, state); });
   state.push_back({"steps", at::zeros({2})});
   state.push_back({"exp_avg.other", at::zeros({2})});
-  expect_error(ErrorKind::kData, {"exp_avg.other"}, [&] { second.load(state); });
+  expect_error(ErrorKind::kData, {"exp_avg.other"}, [&] { load_state(second, state); });
   state.pop_back();
   state[0].tensor = at::zeros({7});
-  expect_error(ErrorKind::kData, {"shape"}, [&] { second.load(state); });
+  expect_error(ErrorKind::kData, {"shape"}, [&] { load_state(second, state); });
 }
 
 TEST(Optimizer, GlobalNormCountsEveryTensor) {
@@ -122,8 +125,82 @@ TEST(Optimizer, LowPrecisionParametersKeepAMaster) {
   }
   EXPECT_NEAR(parameters[0].tensor.to(at::kFloat)[0][0].item<double>(), 0.9, 0.01);
   bool master = false;
-  for (const NamedTensor& t : optimizer.state()) master |= t.name == "master.w";
+  for (const TensorShape& t : optimizer.layout()) master |= t.name == "master.w";
   EXPECT_TRUE(master);
+}
+
+TEST(Optimizer, SharesCoverEveryValueOnce) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    const std::vector<int64_t> sizes = {1, 63, 64, 0, 1000, 4096, 129, 100000};
+    const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    std::vector<int64_t> owned(static_cast<size_t>(ranks));
+    int64_t first = 0;
+    for (const int64_t size : sizes) {
+      EXPECT_EQ(share_begin(first, size, total, 0, ranks), 0);
+      EXPECT_EQ(share_begin(first, size, total, ranks, ranks), size);
+      for (int r = 0; r < ranks; ++r) {
+        const int64_t begin = share_begin(first, size, total, r, ranks),
+                      end = share_begin(first, size, total, r + 1, ranks);
+        EXPECT_LE(begin, end);
+        EXPECT_TRUE(begin % 64 == 0 || begin == size) << begin;
+        owned[static_cast<size_t>(r)] += end - begin;
+      }
+      first += size;
+    }
+    for (const int64_t values : owned) EXPECT_NEAR(values, total / ranks, 200) << ranks;
+  }
+}
+
+// Ranks that share the state update the parameters to the bits of one process, keep a share of the state each, and
+// write and read the state of one process.
+TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<std::vector<int64_t>> shapes = {{50, 37}, {7}, {300}, {1}, {129, 8}};
+    const auto parameters = [&] {
+      std::vector<NamedTensor> out;
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        const auto generator = at::make_generator<at::CPUGeneratorImpl>(i + 1);
+        out.push_back({"p" + std::to_string(i), at::randn(shapes[i], generator).to(dtype).requires_grad_(true)});
+      }
+      return out;
+    };
+    const auto step = [&](AdamW& optimizer, std::vector<NamedTensor>& p, int number) {
+      for (size_t i = 0; i < p.size(); ++i) {
+        const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 * number + i);
+        // Parameter 2 has no gradient in every other step.
+        p[i].tensor.mutable_grad() = i == 2 && number % 2 ? at::Tensor() : at::randn(shapes[i], generator);
+      }
+      optimizer.step(1e-2, optimizer.grad_norm());
+    };
+    const AdamWOptions options{.weight_decay = 0.1};
+    auto alone = parameters();
+    AdamW one(alone, options);
+    for (int i = 0; i < 6; ++i) step(one, alone, i);
+    const auto expected = state_of(one);
+    for (const int count : {2, 3}) {
+      std::vector<NamedTensor> written;
+      const auto errors = as_ranks(count, [&](const Ranks& ranks) {
+        auto own = parameters();
+        AdamW first(own, options, ranks, true);
+        for (int i = 0; i < 3; ++i) step(first, own, i);
+        auto state = state_of(first);
+        EXPECT_EQ(state.empty(), !ranks.is_first());
+        AdamW second(own, options, ranks, true);
+        load_state(second, state);
+        for (int i = 3; i < 6; ++i) step(second, own, i);
+        for (size_t i = 0; i < own.size(); ++i)
+          EXPECT_TRUE(at::equal(own[i].tensor.detach(), alone[i].tensor.detach())) << i << " of rank " << ranks.rank();
+        state = state_of(second);
+        if (ranks.is_first()) written = std::move(state);
+      });
+      for (const std::string& e : errors) EXPECT_EQ(e, "");
+      ASSERT_EQ(written.size(), expected.size());
+      for (size_t i = 0; i < written.size(); ++i) {
+        EXPECT_EQ(written[i].name, expected[i].name);
+        EXPECT_TRUE(at::equal(written[i].tensor, expected[i].tensor)) << written[i].name;
+      }
+    }
+  }
 }
 
 }  // namespace

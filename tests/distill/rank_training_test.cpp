@@ -12,11 +12,11 @@ namespace {
 
 using namespace specdec::testing;
 
-// Largest difference between the weights of two decoders.
-double distance(model::Decoder& a, model::Decoder& b) {
+// Largest difference between the weights of two drafts.
+double distance(const TrainedDraft& a, const TrainedDraft& b) {
   std::vector<at::Tensor> x, y;
-  a.weights.visit(a.config, [&](const std::string&, at::Tensor& t) { x.push_back(t.detach()); });
-  b.weights.visit(b.config, [&](const std::string&, at::Tensor& t) { y.push_back(t.detach()); });
+  a.visit([&](const std::string&, at::Tensor& t) { x.push_back(t.detach()); });
+  b.visit([&](const std::string&, at::Tensor& t) { y.push_back(t.detach()); });
   double most = 0;
   for (size_t i = 0; i < x.size(); ++i) most = std::max(most, (x[i] - y[i]).abs().max().item<double>());
   return most;
@@ -43,7 +43,7 @@ struct Training {
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
 
   // Trains on one rank, from the newest intact checkpoint if there is one.
-  TrainingSummary run(model::Decoder& decoder, const fs::path& directory, const Ranks& ranks,
+  TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const Ranks& ranks,
                       const ProgressFn& progress = {}) {
     TrainerOptions own = options;
     own.run_directory = directory;
@@ -53,7 +53,7 @@ struct Training {
       fs::create_directories(directory);
       checkpoint = CheckpointStore(directory / "checkpoints").newest_good();
     }
-    Trainer trainer(own, {&train, &selection, &teacher, &judge, &ranks}, decoder, clock, progress);
+    Trainer trainer(own, {&train, &selection, &teacher, &judge, &ranks}, draft, clock, progress);
     if (ranks.any(checkpoint.has_value())) {
       Checkpoint shared = checkpoint.value_or(Checkpoint{});
       shared.state = Json::parse(ranks.broadcast(shared.state.dump()));
@@ -61,12 +61,10 @@ struct Training {
     }
     return trainer.run();
   }
-  // Trains on `count` ranks and returns the drafts.
-  std::vector<model::Decoder> run_on(int count, const fs::path& directory) {
-    std::vector<model::Decoder> drafts(static_cast<size_t>(count));
-    for (model::Decoder& d : drafts) d = draft();
+  // Trains on as many ranks as there are drafts.
+  void run_on(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
     std::vector<TrainingSummary> summaries(drafts.size());
-    const auto errors = as_ranks(count, [&](const Ranks& ranks) {
+    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const Ranks& ranks) {
       const auto r = static_cast<size_t>(ranks.rank());
       summaries[r] = run(drafts[r], directory, ranks);
     });
@@ -76,9 +74,43 @@ struct Training {
       EXPECT_EQ(s.last_loss, summaries[0].last_loss) << "all ranks have the same figures";
       EXPECT_EQ(s.measured.size(), summaries[0].measured.size());
     }
+  }
+  // Trains on `count` ranks and returns the drafts.
+  std::vector<model::Decoder> run_on(int count, const fs::path& directory) {
+    std::vector<model::Decoder> drafts(static_cast<size_t>(count));
+    for (model::Decoder& d : drafts) d = draft();
+    run_on(std::vector<TrainedDraft>(drafts.begin(), drafts.end()), directory);
     return drafts;
   }
+  // Trains on `count` ranks until step 5, when the power fails. The newest checkpoint is that of step 4.
+  void cut_off(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
+    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const Ranks& ranks) {
+      run(drafts[static_cast<size_t>(ranks.rank())], directory, ranks, [&](const Progress& p) {
+        if (p.done == 5 && ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
+      });
+    });
+    for (const std::string& e : errors) EXPECT_NE(e.find("power cut"), std::string::npos) << e;
+    EXPECT_EQ(CheckpointStore(directory / "checkpoints").newest_good()->step, 4);
+  }
 };
+
+// Heads with their target, and rows of which a head learns unequal numbers in each of its steps.
+struct HeadTraining : Training {
+  explicit HeadTraining(int64_t steps) : Training(steps) {
+    target = std::make_shared<model::Decoder>(toy_decoder(8, 1, 6));
+    for (std::vector<TokenRow>* rows : {&train, &selection})
+      for (TokenRow& row : *rows) row.loss_mask[1] = 0;
+    for (size_t i = 0; i < train.size(); i += 3) train[i].loss_mask[2] = 1;
+  }
+  std::vector<EagleDraft> heads(int count) const {
+    std::vector<EagleDraft> out;
+    for (int i = 0; i < count; ++i)
+      out.push_back(
+          {model::new_eagle_head(*target, {1, 2, 3, 5, 7, 8, 11, 13, 17, 19}, 3, at::kFloat), target, 4, 0.8});
+    return out;
+  }
+};
+std::vector<TrainedDraft> drafts_of(std::vector<EagleDraft>& heads) { return {heads.begin(), heads.end()}; }
 
 TEST(RankTraining, TwoRanksAreOneProcess) {
   for (const auto& [loss, on_policy] : std::vector<std::pair<const char*, int64_t>>{
@@ -116,15 +148,78 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   t.run(straight, scratch / "straight", Ranks::alone());
   for (const auto& [before, after] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {3, 2}}) {
     const fs::path directory = scratch / (std::to_string(before) + "-" + std::to_string(after));
-    const auto errors = as_ranks(before, [&](const Ranks& ranks) {
-      model::Decoder decoder = t.draft();
-      t.run(decoder, directory, ranks, [&](const Progress& p) {
-        if (p.done == 5 && ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
+    std::vector<model::Decoder> drafts(static_cast<size_t>(before));
+    for (model::Decoder& d : drafts) d = t.draft();
+    t.cut_off(std::vector<TrainedDraft>(drafts.begin(), drafts.end()), directory);
+    EXPECT_LT(distance(straight, t.run_on(after, directory)[0]), 1e-5) << before << " to " << after;
+  }
+}
+
+// The mean of each step of a head is over the rows of all ranks that reach the step.
+TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
+  for (const char* loss : {"kl", "lk_hybrid"}) {
+    const Scratch scratch(true);
+    HeadTraining t(9);
+    t.options.loss.mix = parse_loss(loss);
+    auto one = t.heads(1), start = t.heads(1);
+    t.run(one[0], scratch / "one", Ranks::alone());
+    EXPECT_GT(distance(one[0], start[0]), 1e-3);
+    for (const int count : {2, 3}) {
+      const fs::path directory = scratch / std::to_string(count);
+      auto many = t.heads(count);
+      t.run_on(drafts_of(many), directory);
+      EXPECT_LT(distance(one[0], many[0]), 1e-5) << loss << ", " << count << " ranks";
+      for (EagleDraft& other : many) EXPECT_EQ(distance(other, many[0]), 0) << "the ranks stay together";
+      const Json a = CheckpointStore(scratch / "one/checkpoints").newest_good()->state,
+                 b = CheckpointStore(directory / "checkpoints").newest_good()->state;
+      EXPECT_NEAR(a["last_loss"].get<double>(), b["last_loss"].get<double>(), 1e-5);
+      EXPECT_NEAR(a["acceptance"].get<double>(), b["acceptance"].get<double>(), 1e-5);
+    }
+    const fs::path directory = scratch / "2-1";
+    auto two = t.heads(2), after = t.heads(1);
+    t.cut_off(drafts_of(two), directory);
+    t.run(after[0], directory, Ranks::alone());
+    EXPECT_LT(distance(one[0], after[0]), 1e-5) << "two ranks are cut off, and one process goes on";
+  }
+}
+
+// Ranks that share the optimizer's state leave the very files of ranks that do not, and a run goes on either way.
+TEST(RankTraining, ASharedOptimizerChangesNothing) {
+  const Scratch scratch(true);
+  Training t(8);
+  const auto whole = t.run_on(2, scratch / "whole");
+  t.options.shares_optimizer = true;
+  auto shared = t.run_on(2, scratch / "shared");
+  EXPECT_TRUE(same_weights(shared[0], shared[1]));
+  EXPECT_EQ(get(scratch / "whole/checkpoints/latest"), get(scratch / "shared/checkpoints/latest"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(sha256_file(scratch / "whole/checkpoints/step-00000008" / file),
+              sha256_file(scratch / "shared/checkpoints/step-00000008" / file))
+        << file;
+  for (const auto& [before, after] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {3, 2}}) {
+    const fs::path directory = scratch / (std::to_string(before) + "-" + std::to_string(after));
+    std::vector<model::Decoder> drafts(static_cast<size_t>(before));
+    for (model::Decoder& d : drafts) d = t.draft();
+    t.cut_off(std::vector<TrainedDraft>(drafts.begin(), drafts.end()), directory);
+    EXPECT_LT(distance(shared[0], t.run_on(after, directory)[0]), 1e-5) << before << " to " << after;
+  }
+}
+
+// A rank that is lost takes its share of the state with it, so nothing newer than the last checkpoint is left.
+TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLost) {
+  for (const bool shares : {false, true}) {
+    const Scratch scratch(true);
+    Training t(8);
+    t.options.shares_optimizer = shares;
+    const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+      model::Decoder draft = t.draft();
+      t.run(draft, scratch / "run", ranks, [&](const Progress& p) {
+        if (p.done == 5 && !ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
       });
     });
     for (const std::string& e : errors) EXPECT_NE(e.find("power cut"), std::string::npos) << e;
-    EXPECT_EQ(CheckpointStore(directory / "checkpoints").newest_good()->step, 4);
-    EXPECT_LT(distance(straight, t.run_on(after, directory)[0]), 1e-5) << before << " to " << after;
+    EXPECT_EQ(CheckpointStore(scratch / "run/checkpoints").newest_good()->step, shares ? 4 : 5);
+    t.run_on(2, scratch / "run");
   }
 }
 

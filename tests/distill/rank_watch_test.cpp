@@ -100,6 +100,27 @@ TEST(RankWatch, ARankThatStopsBeatingIsReportedToAll) {
   EXPECT_NE(std::string(at_zero.what()).find("--resume"), std::string::npos);
 }
 
+// Rank 1 may start long after rank 0, and is missed only after it has joined.
+TEST(RankWatch, ARankThatHasNotJoinedIsNotMissed) {
+  Notes notes;
+  Report report;
+  WatchOptions options = quick(0, 2, &report);
+  options.names[1] = "";
+  options.lost_seconds = 0.05;
+  RankWatch zero(options, notes.board(), kClock);
+  const auto beats = [&] {
+    const std::optional<std::string> note = notes.board().look("beat/0");
+    return note ? std::stoi(*note) : 0;
+  };
+  while (beats() < 30) usleep(1000);  // longer than rank 1 may be silent
+  {
+    const std::lock_guard guard(report.lock);
+    EXPECT_FALSE(report.error);
+  }
+  zero.meet(1, "rank 1 (late)");
+  EXPECT_EQ(std::string(report.wait().what()).find("rank 1 (late) is gone"), 0u);
+}
+
 TEST(RankWatch, ABoardThatIsGoneMeansThatRankZeroIs) {
   Notes notes;
   Report report;

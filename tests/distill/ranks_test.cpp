@@ -46,6 +46,14 @@ TEST(Ranks, SumsAndBroadcasts) {
     EXPECT_TRUE(at::equal(halves, at::full({2, 3}, 0.5, at::kBFloat16)));
     EXPECT_EQ(scalar.item<double>(), 0);
     EXPECT_TRUE(at::equal(turned, at::zeros({2, 4})));
+    const at::Tensor many = at::full({(1 << 24) + 1}, r), few = at::full({3}, r), own = at::full({4, 2}, r).t(),
+                     ids = at::full({2}, ranks.rank(), at::kLong);
+    ranks.broadcast({few, own, ids, many}, 2);
+    EXPECT_TRUE(at::equal(few, at::full({3}, 2.0)));
+    EXPECT_TRUE(at::equal(own, at::full({2, 4}, 2.0)));
+    EXPECT_TRUE(at::equal(ids, at::full({2}, 2, at::kLong)));
+    EXPECT_EQ(many.min().item<double>(), 2);
+    EXPECT_EQ(many.max().item<double>(), 2);
   });
   EXPECT_EQ(errors, std::vector<std::string>(3, ""));
 }

@@ -3,11 +3,8 @@ another number of processes, and when one of them is stopped, fails or is killed
 
 import json
 import os
-import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -15,77 +12,16 @@ import time
 from pathlib import Path
 
 from json_schema import Schemas
+from rank_processes import distance, finish, free_port, last_line, start
 from specdec_run import SOURCE, SPECDEC, expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-ranks-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-# Variables of a launcher that runs this test say nothing about what it starts.
-for name in list(os.environ):
-    if re.match(r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC_|SLURM_|OMPI_|PMI_|PET_|JOB_COMPLETION)", name):
-        del os.environ[name]
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def command(out, *more):
-    where = ["--target", target, "--data", data, "--draft", "prune:1", "--threads", 1, "--out", out]
-    return [str(a) for a in ["distill", *where, *more]]
-
-
-def start(arguments, ranks=2, options=("--json",), more=None):
-    """Starts the ranks. `more` maps a rank to further arguments."""
-    port, processes = free_port(), []
-    for rank in range(ranks):
-        place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        line = [str(SPECDEC), *options, *arguments, *map(str, (more or {}).get(rank, ()))]
-        environment = {**os.environ, **{k: str(v) for k, v in place.items()}}
-        processes.append(
-            subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    return processes
-
-
-def finish(processes):
-    """Returns exit code, stdout and stderr of each rank. None may still be there after a minute."""
-    done = []
-    for rank, process in enumerate(processes):
-        try:
-            out, err = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            for other in processes:
-                other.kill()
-            print("stderr:", process.communicate()[1][-3000:])
-            expect(False, f"rank {rank} ends within a minute")
-        done.append((process.returncode, out, err))
-    return done
-
-
-def weights(file):
-    """Returns the fp32 values of a safetensors file, by name."""
-    bytes_ = Path(file).read_bytes()
-    (size,) = struct.unpack("<Q", bytes_[:8])
-    header = json.loads(bytes_[8 : 8 + size])
-    values = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = (8 + size + offset for offset in entry["data_offsets"])
-            values[name] = struct.unpack(f"<{(end - begin) // 4}f", bytes_[begin:end])
-    return values
-
-
-def distance(one, other):
-    a, b = weights(one / "draft/model.safetensors"), weights(other / "draft/model.safetensors")
-    assert a.keys() == b.keys()
-    return max(abs(x - y) for name in a for x, y in zip(a[name], b[name], strict=True))
-
-
-def last_line(err):
-    return err.strip().splitlines()[-1] if err.strip() else ""
+def command(out, *more, draft=None):
+    models = draft or ["--target", target, "--draft", "prune:1"]
+    return [str(a) for a in ["distill", *models, "--data", data, "--threads", 1, "--out", out, *more]]
 
 
 def lines(file):
@@ -120,6 +56,11 @@ def check_equal():
         expect(same and a["verdict"] == b["verdict"], "the figures, too")
         gain = [r["acceptance"]["difference"]["value"] for r in (a, b)]
         expect(abs(gain[0] - gain[1]) < 1e-4, f"the gain is {gain}")
+    shared = work / "shared"
+    ended = finish(start(command(shared, *short, "--loss", "kl", "--shard-optimizer")))
+    expect([e[0] for e in ended] == [ended[0][0]] * 2 and ended[0][0] in (0, 3, 4), f"--shard-optimizer {ended[1][2]}")
+    far = distance(work / "two-kl", shared)
+    expect(far == 0, f"ranks that share the optimizer's state leave the same draft: {far}")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2"]
     launcher += ["--master-port", str(free_port()), str(SPECDEC), "--json"]
     asked = subprocess.run([sys.executable, "-c", "import torch.distributed.run"], capture_output=True)
@@ -136,6 +77,27 @@ def check_equal():
     found = sorted((json.loads(line) for line in shown.stdout.splitlines()), key=lambda f: f["rank"])
     ranks = [(f["launcher"], f["rank"], f["world_size"], f["local_rank"]) for f in found]
     expect(ranks == [("torchrun", 0, 2, 0), ("torchrun", 1, 2, 1)], f"torchrun's ranks: {ranks}")
+
+
+def check_heads():
+    """EAGLE-3 heads: two ranks train that of one process, and one process goes on where two were stopped."""
+    deep = work / "deep"
+    write_tiny_model(deep, layers=5, seed=2)
+    head = ["--target", deep, "--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3]
+    short = ["--max-steps", 40, "--batch-tokens", 400, "--lr", 0.0002, "--checkpoint-every", 5]
+    one, two, stopped = work / "head-one", work / "head-two", work / "head-stopped"
+    run_json(*command(one, *short, draft=head), code=(0, 3, 4))
+    ended = finish(start(command(two, *short, "--shard-optimizer", draft=head)))
+    expect(all(e[0] in (0, 3, 4) for e in ended), f"two ranks train a head: {[last_line(e[2]) for e in ended]}")
+    far = distance(one, two)
+    expect(far < 1e-5, f"it is that of one process to {far:.1e}")
+    processes = start(command(stopped, *short, draft=head))
+    wait_for_steps(processes, stopped)
+    processes[1].kill()
+    expect(finish(processes)[0][0] == 75, "a rank is killed")
+    ended = finish(start(command(stopped, *short, "--resume", draft=head), ranks=1))
+    far = distance(one, stopped)
+    expect(ended[0][0] in (0, 3, 4) and far < 1e-5, f"one process goes on and ends with that head to {far:.1e}")
 
 
 def check_stops():
@@ -174,7 +136,8 @@ def check_resume():
     run_json(*command(straight, *limits), code=(0, 3, 4))
     for before, after in ((2, 1), (1, 2)):
         out = work / f"resumed-{before}-{after}"
-        processes = start(command(out, *limits), ranks=before)
+        more = ["--shard-optimizer"] if before == 2 else []
+        processes = start(command(out, *limits, *more), ranks=before)
         wait_for_steps(processes, out)
         processes[-1].send_signal(signal.SIGTERM)
         expect([e[0] for e in finish(processes)] == [75] * before, f"{before} ranks are stopped")
@@ -275,6 +238,7 @@ try:
     write_traffic(work / "log.jsonl", 300)
     run("data", "ingest", work / "log.jsonl", "--target", target, "--out", data, "--holdout", 0.3)
     check_equal()
+    check_heads()
     check_stops()
     check_resume()
     check_loop()

@@ -9,6 +9,9 @@
 //   SPECDEC_SHORT_AT=n     the n-th write writes half of its bytes and returns their number
 //   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file fails with EINTR before it does anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
+//   SPECDEC_SEND_AT=n      SIGKILL instead of the n-th message over TCP, half of which is sent first. The main thread's
+//                          messages count, and those of Gloo's collectives; a beat that a thread sends by the clock
+//                          does not
 // n counts from 1 in each process separately, from the moment the variable is set. "n@word" applies only to processes
 // that were started with the argument `word`.
 //   SPECDEC_FAULT_COUNTER=file  8 bytes that hold the count of all processes together
@@ -20,6 +23,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -115,7 +119,7 @@ std::string absolute(int directory, const char* path) {
 // ---- which fault is due ----
 
 constexpr unsigned bit(Kind k) { return 1u << static_cast<unsigned>(k); }
-constexpr unsigned kReads = bit(Kind::kRead), kChanges = ~kReads;
+constexpr unsigned kReads = bit(Kind::kRead), kSends = bit(Kind::kSend), kChanges = ~(kReads | kSends);
 constexpr unsigned kNeedsRoom =
     bit(Kind::kCreate) | bit(Kind::kWrite) | bit(Kind::kMkdir) | bit(Kind::kSymlink) | bit(Kind::kRename);
 struct Fault {
@@ -130,7 +134,8 @@ constexpr Fault kFaults[] = {{"SPECDEC_KILL_AT", kChanges, 0},
                              {"SPECDEC_FSYNC_AT", bit(Kind::kFlush), EIO},
                              {"SPECDEC_SHORT_AT", bit(Kind::kWrite), -1},
                              {"SPECDEC_EINTR_AT", bit(Kind::kWrite) | bit(Kind::kFlush) | kReads, EINTR},
-                             {"SPECDEC_READ_AT", kReads, EIO}};
+                             {"SPECDEC_READ_AT", kReads, EIO},
+                             {"SPECDEC_SEND_AT", kSends, 0}};
 std::atomic<int64_t> counts[std::size(kFaults)];
 
 std::atomic<int64_t>* shared_counter() {
@@ -263,6 +268,17 @@ ssize_t read_from(int fd, Call call) {
   return call();
 }
 
+// Counts a message to another process.
+void about_to_send(int fd, const void* bytes, size_t size) {
+  sockaddr_storage peer{};
+  socklen_t room = sizeof peer;
+  if (!std::getenv("SPECDEC_SEND_AT") || ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &room) != 0) return;
+  if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) return;
+  if (!due(Kind::kSend, "a message of " + std::to_string(size) + " bytes")) return;
+  static_cast<void>(real_write(fd, bytes, size / 2) + 1);
+  die();
+}
+
 template <class Call>
 int on_descriptor(int fd, Kind kind, int64_t size, Call call) {
   std::string path;
@@ -347,9 +363,17 @@ ssize_t writev(int fd, const struct iovec* parts, int count) {  // counts as one
   std::string all, path;
   struct stat info{};
   REAL(writev, ssize_t, int, const struct iovec*, int);
-  if (!counted_file(fd, path, info)) return real(fd, parts, count);
+  if (!counted_file(fd, path, info)) {
+    if (count > 0) about_to_send(fd, parts[0].iov_base, parts[0].iov_len);
+    return real(fd, parts, count);
+  }
   for (int i = 0; i < count; ++i) all.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
   return write(fd, all.data(), all.size());
+}
+ssize_t send(int fd, const void* bytes, size_t size, int flags) {
+  REAL(send, ssize_t, int, const void*, size_t, int);
+  if (::gettid() == ::getpid()) about_to_send(fd, bytes, size);
+  return real(fd, bytes, size, flags);
 }
 ssize_t read(int fd, void* bytes, size_t size) {
   REAL(read, ssize_t, int, void*, size_t);

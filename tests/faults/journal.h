@@ -19,7 +19,8 @@ enum class ChangeKind : uint8_t {
   kSymlink,
   kRemove,
   kMkdir,
-  kRead
+  kRead,
+  kSend
 };
 
 struct Change {

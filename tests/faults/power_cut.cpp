@@ -139,6 +139,7 @@ class Disk {
         break;
       case Kind::kLink:
       case Kind::kRead:
+      case Kind::kSend:
         throw std::runtime_error(c.path + ": a hard link: the model of a power cut has none");
     }
   }

@@ -1,0 +1,81 @@
+// What a run plans before its first step.
+#include "distill/setup.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/distill/rank_threads.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+Setup small_setup(const fs::path& out, const Ranks& ranks) {
+  Setup s;
+  s.options.out = out.string();
+  s.options.batch_tokens = 16;
+  s.options.device.dtype = "fp32";
+  s.spec.kind = "config";
+  s.ce = true;
+  s.ranks = &ranks;
+  return s;
+}
+
+// Returns a configuration of about this many parameters.
+model::DecoderConfig config_of(int64_t parameters) {
+  model::DecoderConfig config = toy_config(16);
+  config.hidden_size = 1024;
+  config.intermediate_size = parameters / (3 * config.num_layers * config.hidden_size);
+  return config;
+}
+
+TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
+  const Scratch scratch;
+  const auto errors = as_ranks(3, [&](const Ranks& ranks) {
+    distill::Setup s = small_setup(scratch.root(), ranks);
+    const model::DecoderConfig config = config_of(int64_t{1} << 22);
+    const int64_t parameters = model::num_parameters(config), share = (parameters + 2) / 3;
+    const auto draft_bytes = [&](const char* dtype, bool shares) {
+      s.options.device.dtype = dtype;
+      return memory_plan(s, config, shares).draft_bytes;
+    };
+    // Weights and gradients are whole; two moments are shared, and with 16-bit weights the masters, too.
+    EXPECT_EQ(draft_bytes("fp32", false), 16 * parameters);
+    EXPECT_EQ(draft_bytes("fp32", true), 8 * parameters + 8 * share);
+    EXPECT_EQ(draft_bytes("bf16", false), 18 * parameters);
+    EXPECT_EQ(draft_bytes("bf16", true), 6 * parameters + 12 * share);
+    plan_memory(s, config);
+    EXPECT_FALSE(s.shares_optimizer) << "there is room for all of it";
+    s.options.shard_optimizer = ranks.rank() == 1;
+    plan_memory(s, config);
+    EXPECT_TRUE(s.shares_optimizer) << "all ranks do what one was asked for";
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3, ""));
+}
+
+TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
+  const Scratch scratch;
+  bool shared = false;
+  // The memory that is free can change between the choice of the size and the plan, so this has several tries.
+  for (int tries = 0; tries < 5 && !shared; ++tries) {
+    const int64_t available =
+        memory_plan(small_setup(scratch.root(), Ranks::alone()), config_of(1 << 22), false).available_bytes;
+    const model::DecoderConfig config = config_of(available / 14);  // 16 bytes a parameter do not fit, 12 do
+    as_ranks(2, [&](const Ranks& ranks) {
+      distill::Setup s = small_setup(scratch.root(), ranks);
+      try {
+        plan_memory(s, config);
+      } catch (const Error& e) {
+        if (e.kind() == ErrorKind::kDevice) return;  // kIo: the disk would not hold the checkpoints, which is no matter
+      }
+      if (ranks.rank() == 1) shared = s.shares_optimizer;
+    });
+    distill::Setup alone = small_setup(scratch.root(), Ranks::alone());
+    expect_error(ErrorKind::kDevice, {"not enough memory"}, [&] { plan_memory(alone, config); });
+  }
+  EXPECT_TRUE(shared);
+}
+
+}  // namespace
+}  // namespace specdec::distill
