@@ -82,6 +82,17 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Limits and checkpoints");
 }
 
+void add_forecast_flags(CLI::App& sub, distill::ForecastOptions& o) {
+  sub.add_flag("--forecast", o.wanted,
+               "Train on samples only, and forecast acceptance, time, speed-up and break-even of the whole run")
+      ->group("Before a run");
+  sub.add_option("--forecast-samples", o.samples,
+                 "Training rows of each sample; default 1000,4000,16000, smaller where they would be more than a "
+                 "quarter of the data")
+      ->delimiter(',')
+      ->group("Before a run");
+}
+
 int print_launch(const Global& global) {
   const distill::Launch launch = distill::detect_launch(distill::process_environment());
   const std::string text =
@@ -128,6 +139,7 @@ void add_distill(Cli& cli) {
   add_teacher_flags(*sub, *options);
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
+  add_forecast_flags(*sub, options->forecast);
   add_launch_flags(*sub, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
@@ -136,6 +148,9 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft eagle3 --draft-vocab 32000 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --time-limit 8h --forecast    before it "
+      "is "
+      "paid for\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
       "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
@@ -144,6 +159,7 @@ void add_distill(Cli& cli) {
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
       "saved.\n"
+      "With --forecast: 0 it will pay back, 3 no gain, 4 not to be said, 6 it never pays back.\n"
       "TensorBoard can read --out directly.");
   sub->callback([&cli, options, print] {
     if (*print)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/run_options.h"
 
@@ -17,6 +18,12 @@ struct EndpointOptions {
 
 // What measured the runs of versions that had no --contexts; run.json says nothing of this value.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
+
+// Forecasts what the run will bring instead of training (distill/forecast.h).
+struct ForecastOptions {
+  bool wanted = false;
+  std::vector<int64_t> samples;  // training rows of each sample; empty = by the size of the data
+};
 
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
@@ -53,6 +60,12 @@ struct DistillOptions {
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
+  // The share of the training set that is learnt from: the first rows in an order by the hash of their conversations,
+  // so that a smaller share is a part of a larger one. The other limits are those of this run, not of the whole. What a
+  // run may measure on held-out rows before and after training follows the whole (limits / sample), so that runs of
+  // different shares are judged on the same rows.
+  double sample = 1;
+  ForecastOptions forecast;
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };

@@ -134,6 +134,7 @@ Json describe(const DistillOptions& o) {
   const DistillOptions usual;
   if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
+  if (o.sample < 1) out["sample"] = o.sample;
   if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
@@ -143,6 +144,17 @@ std::string differing_keys(const Json& a, const Json& b) {
   std::string out;
   collect(a, b, "", out);
   return out;
+}
+
+Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after) {
+  Json scores = Json::array();
+  for (size_t i = 0; i < rows.size(); ++i)
+    scores.push_back({{"id", rows[i].id},
+                      {"conversation", rows[i].conversation},
+                      {"tokens", after.rows[i].tokens},
+                      {"before", number(before.rows[i].acceptance)},
+                      {"after", number(after.rows[i].acceptance)}});
+  return {{"schema", "specdec.distill_scores/1"}, {"rows", scores}};
 }
 
 Json to_json(const Evaluation& e) {

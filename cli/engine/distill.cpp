@@ -10,9 +10,12 @@
 #include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/distill_page.h"
+#include "cli/engine/forecast_text.h"
 #include "cli/engine/runners.h"
 #include "cli/error_report.h"
 #include "cli/log.h"
+#include "deploy/validate/draft_costs.h"
+#include "distill/forecast.h"
 #include "distill/label_endpoint.h"
 #include "distill/label_files.h"
 #include "distill/launch.h"
@@ -129,6 +132,28 @@ void resolve_models(distill::DistillOptions& options) {
   }
 }
 
+// Forecasts the run instead of training it. The gate's own measurements (deploy/validate) give the speed; distill knows
+// nothing of them.
+int run_forecast(const Global& global, const distill::DistillOptions& options, const Clock& clock) {
+  const ProgressFn progress = make_progress(global);
+  distill::StudyTools tools{{}, clock, progress};
+  if (distill::has_weights(options.target))
+    tools.speed = [&](const std::filesystem::path& draft, const std::vector<std::string>& ids) {
+      deploy::DraftCostOptions o;
+      o.target = options.target;
+      o.draft = draft.string();
+      o.data = options.data;
+      o.ids = ids;
+      o.temperature = options.temperature;
+      o.device = options.device;
+      return deploy::measure_draft(o, clock, progress);
+    };
+  const distill::DistillResult result = distill::forecast(options, tools);
+  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                  : forecast_text(result.json, options.out));
+  return result.exit_code;
+}
+
 }  // namespace
 
 int run_distill(const Global& global, const distill::DistillOptions& given) {
@@ -143,6 +168,9 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
                                        ": several processes do not ask an endpoint: write its labels by `specdec data "
                                        "label` first, and give --teacher labels:DIR");
+  if (options.forecast.wanted && launch.ranks > 1)
+    throw Error(ErrorKind::kUsage, "--forecast: one process makes a forecast, and " + std::to_string(launch.ranks) +
+                                       " were started: run it without the launcher");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
   const distill::Ranks ranks(launch, {.on_lost = on_lost}, clock);
@@ -150,6 +178,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);
     if (asks) label_first(global, options);
+    if (options.forecast.wanted) return run_forecast(global, options, clock);
     const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);
     if (!ranks.is_first()) return result.exit_code;
     write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
