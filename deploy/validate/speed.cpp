@@ -63,7 +63,9 @@ class Bench {
     for (int i = 0; i < batch; ++i) {
       const auto number = static_cast<size_t>(repetition * batch + i);
       decode::Request one{cut(prompts[number % prompts.size()], room), options.seed + number, request};
-      batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), decode::Drafting{.verify = options.verify}));
+      // A draft that reads hidden states must be there when the prompt is read: later it could not draft.
+      decode::Drafting drafting{.verify = options.verify, .model = decode::ControllerOptions{.fixed_k = 1}};
+      batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), std::move(drafting)));
       stepper_.start(*batch_.back());
     }
   }
