@@ -93,6 +93,21 @@ void add_forecast_flags(CLI::App& sub, distill::ForecastOptions& o) {
       ->group("Before a run");
 }
 
+// --compare takes the place of --draft. CLI11 calls it before it looks for missing flags.
+void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
+  sub.add_option_function<std::string>(
+         "--compare",
+         [&sub, &o](const std::string& text) {
+           o.compared = distill::parse_compared(text);
+           o.draft = o.compared.front();
+           sub.get_option("--draft")->required(false);
+         },
+         "Train each of these kinds for the same share of the limits, and rank them by predicted speed-up")
+      ->excludes(sub.get_option("--draft"))
+      ->excludes(sub.get_option("--forecast"))
+      ->group("Before a run");
+}
+
 int print_launch(const Global& global) {
   const distill::Launch launch = distill::detect_launch(distill::process_environment());
   const std::string text =
@@ -140,6 +155,7 @@ void add_distill(Cli& cli) {
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
   add_forecast_flags(*sub, options->forecast);
+  add_compare_flag(*sub, *options);
   add_launch_flags(*sub, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
@@ -151,6 +167,7 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft prune:2 --out run --time-limit 8h --forecast    before it "
       "is "
       "paid for\n"
+      "  specdec distill --target T --data traffic --compare prune:1,prune:2,eagle3 --out kinds --time-limit 3h\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
       "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
@@ -159,7 +176,9 @@ void add_distill(Cli& cli) {
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
       "saved.\n"
-      "With --forecast: 0 it will pay back, 3 no gain, 4 not to be said, 6 it never pays back.\n"
+      "With --forecast: 0 it will pay back, 3 no gain, 4 not to be said, 6 it never pays back. With --compare: 0 the "
+      "best "
+      "kind is faster than the target alone, 6 it may not be.\n"
       "TensorBoard can read --out directly.");
   sub->callback([&cli, options, print] {
     if (*print)

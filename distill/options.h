@@ -66,7 +66,8 @@ struct DistillOptions {
   // different shares are judged on the same rows.
   double sample = 1;
   ForecastOptions forecast;
-  bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
+  std::vector<std::string> compared;  // kinds of drafts to compare instead of training `draft` (distill/comparison.h)
+  bool resume = false;                // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };
 
@@ -91,6 +92,10 @@ struct DraftSpec {
   int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+
+// Parses "prune:1,prune:2,eagle3". Throws Error(kUsage) that names the first kind that is unknown or there twice, or
+// if there are fewer than two.
+std::vector<std::string> parse_compared(const std::string& text);
 
 struct TeacherSpec {
   enum class Kind { kTarget, kHidden, kLabels, kEndpoint } kind = Kind::kTarget;

@@ -255,14 +255,16 @@ void compare_with_first(const Setup& s) {
 }  // namespace
 
 void check_output(const DistillOptions& options) {
-  // A directory may have a run and its forecast, in either order.
-  const std::string own = options.forecast.wanted ? kForecastRunFile : "run.json";
+  // A directory may have a run, its forecast and a comparison, in any order.
+  const std::string name = options.forecast.wanted ? "forecast" : !options.compared.empty() ? "comparison" : "run";
+  const std::string own = name == "forecast" ? kForecastRunFile : name == "run" ? "run.json" : kComparisonRunFile;
   check_output_directory(options.out, {.flag = "--out",
                                        .command = "specdec distill",
-                                       .results = {{"run.json", "distill_run"}, {kForecastRunFile, "distill_run"}}});
+                                       .results = {{"run.json", "distill_run"},
+                                                   {kForecastRunFile, "distill_run"},
+                                                   {kComparisonRunFile, "distill_run"}}});
   if (fs::exists(fs::path(options.out) / own) && !options.resume)
-    throw Error(ErrorKind::kUsage, "--out " + options.out + ": has an earlier " +
-                                       (options.forecast.wanted ? "forecast" : "run") +
+    throw Error(ErrorKind::kUsage, "--out " + options.out + ": has an earlier " + name +
                                        " of specdec distill: --resume goes on with it; for a new one give a new or an "
                                        "empty directory");
 }

@@ -13,6 +13,7 @@ namespace specdec::distill {
 inline constexpr const char* kContextsFile = "contexts.json";
 // The file in RUN that marks a forecast (forecast.h), whose runs lie beside it.
 inline constexpr const char* kForecastRunFile = "forecast/run.json";
+inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // the same of a comparison (comparison.h)
 
 // Makes RUN and locks it. If the run (of a forecast: its first run) fails before its first checkpoint, the destructor
 // removes RUN, or the content of a RUN that existed and was empty: nothing in it is worth resuming, and the corrected
