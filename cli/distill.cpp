@@ -107,6 +107,32 @@ void add_metrics_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Metrics");
 }
 
+void add_forecast_flags(CLI::App& sub, distill::ForecastOptions& o) {
+  sub.add_flag("--forecast", o.wanted,
+               "Train on samples only, and forecast acceptance, time, speed-up and break-even of the whole run")
+      ->group("Before a run");
+  sub.add_option("--forecast-samples", o.samples,
+                 "Training rows of each sample; default 1000,4000,16000, smaller where they would be more than a "
+                 "quarter of the data")
+      ->delimiter(',')
+      ->group("Before a run");
+}
+
+// --compare takes the place of --draft. CLI11 calls it before it looks for missing flags.
+void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
+  sub.add_option_function<std::string>(
+         "--compare",
+         [&sub, &o](const std::string& text) {
+           o.compared = distill::parse_compared(text);
+           o.draft = o.compared.front();
+           sub.get_option("--draft")->required(false);
+         },
+         "Train each of these kinds for the same share of the limits, and rank them by predicted speed-up")
+      ->excludes(sub.get_option("--draft"))
+      ->excludes(sub.get_option("--forecast"))
+      ->group("Before a run");
+}
+
 int print_launch(const Global& global) {
   const distill::Launch launch = distill::detect_launch(distill::process_environment());
   const std::string text =
@@ -158,6 +184,8 @@ void add_distill(Cli& cli) {
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
   add_metrics_flags(*sub, *options);
+  add_forecast_flags(*sub, options->forecast);
+  add_compare_flag(*sub, *options);
   add_launch_flags(*sub, *options, *print);
   add_device_flags(*sub, options->device);
   sub->footer(
@@ -166,6 +194,10 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft eagle3 --draft-vocab 32000 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --time-limit 8h --forecast    before it "
+      "is "
+      "paid for\n"
+      "  specdec distill --target T --data traffic --compare prune:1,prune:2,eagle3 --out kinds --time-limit 3h\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --mlflow http://127.0.0.1:5000\n"
@@ -175,6 +207,9 @@ void add_distill(Cli& cli) {
       "run\n"
       "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
       "saved.\n"
+      "With --forecast: 0 it will pay back, 3 no gain, 4 not to be said, 6 it never pays back. With --compare: 0 the "
+      "best "
+      "kind is faster than the target alone, 6 it may not be.\n"
       "TensorBoard can read --out directly.");
   sub->callback([&cli, options, print] {
     if (*print)

@@ -46,6 +46,7 @@ constexpr ValueName kNames[] = {
     {"--canary-time", "DURATION"},
     {"--candidate", "STORE:CHANNEL"},
     {"--channel", "NAME"},
+    {"--compare", "prune:N|model:MODEL|config:FILE|eagle3,..."},
     {"--config", "FILE"},
     {"--contexts", "target|data"},
     {"--cooldown", "DURATION"},

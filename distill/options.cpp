@@ -84,6 +84,28 @@ DraftSpec parse_draft_spec(const std::string& text) {
       "--draft: expected prune:N (N layers of the target), model:MODEL, config:FILE or eagle3, found '" + text + "'");
 }
 
+std::vector<std::string> parse_compared(const std::string& text) {
+  std::vector<std::string> kinds;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string kind = text.substr(begin, end - begin);
+    begin = end + 1;
+    try {
+      parse_draft_spec(kind);
+    } catch (const Error&) {
+      throw Error(ErrorKind::kUsage,
+                  "--compare: expected kinds such as prune:1,prune:2,model:MODEL,config:FILE,eagle3, "
+                  "found '" +
+                      kind + "'");
+    }
+    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
+      throw Error(ErrorKind::kUsage, "--compare: '" + kind + "' is there twice");
+    kinds.push_back(kind);
+  }
+  if (kinds.size() < 2) throw Error(ErrorKind::kUsage, "--compare: expected at least two kinds, found '" + text + "'");
+  return kinds;
+}
+
 TeacherSpec parse_teacher(const std::string& text) {
   if (text == "target") return {};
   const size_t colon = text.find(':');

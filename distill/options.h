@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/run_options.h"
 
@@ -17,6 +18,12 @@ struct EndpointOptions {
 
 // What measured the runs of versions that had no --contexts; run.json says nothing of this value.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
+
+// Forecasts what the run will bring instead of training (distill/forecast.h).
+struct ForecastOptions {
+  bool wanted = false;
+  std::vector<int64_t> samples;  // training rows of each sample; empty = by the size of the data
+};
 
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
@@ -66,7 +73,14 @@ struct DistillOptions {
   std::string mlflow_experiment = "specdec";
   // The ranks share the optimizer's state even if memory would hold it whole on each.
   bool shard_optimizer = false;
-  bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
+  // The share of the training set that is learnt from: the first rows in an order by the hash of their conversations,
+  // so that a smaller share is a part of a larger one. The other limits are those of this run, not of the whole. What a
+  // run may measure on held-out rows before and after training follows the whole (limits / sample), so that runs of
+  // different shares are judged on the same rows.
+  double sample = 1;
+  ForecastOptions forecast;
+  std::vector<std::string> compared;  // kinds of drafts to compare instead of training `draft` (distill/comparison.h)
+  bool resume = false;                // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };
 
@@ -91,6 +105,10 @@ struct DraftSpec {
   int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+
+// Parses "prune:1,prune:2,eagle3". Throws Error(kUsage) that names the first kind that is unknown or there twice, or
+// if there are fewer than two.
+std::vector<std::string> parse_compared(const std::string& text);
 
 struct TeacherSpec {
   enum class Kind { kTarget, kHidden, kLabels, kEndpoint } kind = Kind::kTarget;

@@ -138,6 +138,7 @@ Json describe(const DistillOptions& o) {
   if (o.served_temperatures) out["served_temperatures"] = true;
   if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});
   if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
+  if (o.sample < 1) out["sample"] = o.sample;
   if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
@@ -147,6 +148,17 @@ std::string differing_keys(const Json& a, const Json& b) {
   std::string out;
   collect(a, b, "", out);
   return out;
+}
+
+Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after) {
+  Json scores = Json::array();
+  for (size_t i = 0; i < rows.size(); ++i)
+    scores.push_back({{"id", rows[i].id},
+                      {"conversation", rows[i].conversation},
+                      {"tokens", after.rows[i].tokens},
+                      {"before", number(before.rows[i].acceptance)},
+                      {"after", number(after.rows[i].acceptance)}});
+  return {{"schema", "specdec.distill_scores/1"}, {"rows", scores}};
 }
 
 Json to_json(const Evaluation& e) {

@@ -24,6 +24,10 @@ std::string differing_keys(const Json& a, const Json& b);
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
+// Returns the acceptance of each held-out request of the verdict (scores.json), null without a target. Runs on the same
+// data are compared by it (forecast.h).
+Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;

@@ -136,13 +136,14 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature,
                          search, in.options.draft_vocab, in.options.ttt_steps, in.options.ttt_decay},
                         in.target, in.train.rows);
-  out.verdict_rows = rows_for(kFirstEvaluationShare * flop, work.both() * mean_tokens(held_out.verdict), 1);
+  const double whole_flop = flop / in.options.sample;
+  out.verdict_rows = rows_for(kFirstEvaluationShare * whole_flop, work.both() * mean_tokens(held_out.verdict), 1);
   out.selection_rows = in.options.evaluate_rows > 0
                            ? in.options.evaluate_rows
                            : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
   if (in.answer) {
     const double answer = kAnswerTokens * kDecodeOverPrefill * work.target;
-    const int64_t affordable = rows_for(kContextsShare * flop, answer, 1);
+    const int64_t affordable = rows_for(kContextsShare * whole_flop, answer, 1);
     if (in.options.evaluate_rows == 0)
       out.selection_rows = std::min(out.selection_rows, std::max<int64_t>(1, affordable / 4));
     out.verdict_rows = std::min(out.verdict_rows, std::max<int64_t>(1, affordable - affordable / 4));

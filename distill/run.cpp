@@ -283,6 +283,7 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
                           {"train", vocab_coverage(s.train.rows, ids)},
                           {"holdout", vocab_coverage(s.held_out.verdict, ids)}};
   outcome.seconds = clock.seconds() - begin;
+  write_file_atomic(out / "scores.json", scores_json(s.held_out.verdict, outcome.before, outcome.after).dump() + "\n");
   publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
@@ -330,12 +331,18 @@ void compare_with_first(const Setup& s) {
 }  // namespace
 
 void check_output(const DistillOptions& options) {
-  const bool has_run = check_output_directory(
-      options.out, {.flag = "--out", .command = "specdec distill", .results = {{"run.json", "distill_run"}}});
-  if (has_run && !options.resume)
-    throw Error(ErrorKind::kUsage, "--out " + options.out +
-                                       ": has an earlier run of specdec distill: --resume goes on with it; for a new "
-                                       "run give a new or an empty directory");
+  // A directory may have a run, its forecast and a comparison, in any order.
+  const std::string name = options.forecast.wanted ? "forecast" : !options.compared.empty() ? "comparison" : "run";
+  const std::string own = name == "forecast" ? kForecastRunFile : name == "run" ? "run.json" : kComparisonRunFile;
+  check_output_directory(options.out, {.flag = "--out",
+                                       .command = "specdec distill",
+                                       .results = {{"run.json", "distill_run"},
+                                                   {kForecastRunFile, "distill_run"},
+                                                   {kComparisonRunFile, "distill_run"}}});
+  if (fs::exists(fs::path(options.out) / own) && !options.resume)
+    throw Error(ErrorKind::kUsage, "--out " + options.out + ": has an earlier " + name +
+                                       " of specdec distill: --resume goes on with it; for a new one give a new or an "
+                                       "empty directory");
 }
 
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {

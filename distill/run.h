@@ -2,6 +2,8 @@
 // judges it on rows that took no part in any choice, and publishes RUN/draft and RUN/result.json.
 #pragma once
 
+#include <filesystem>
+
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/progress.h"
@@ -17,6 +19,9 @@ struct DistillResult {
 
 // Throws Error(kUsage) unless RUN is new or empty, or has a run of this command and `resume` is set.
 void check_output(const DistillOptions& options);
+
+// Returns whether a model directory has weights, and not only a tokenizer.
+bool has_weights(const std::filesystem::path& directory);
 
 // Runs a distillation in the directory RUN = options.out. RUN holds run.json (options and inputs, compared on resume),
 // checkpoints/, metrics.jsonl, events.out.tfevents.*, draft/ (Hugging Face directory with specdec.json) and

@@ -13,7 +13,8 @@ namespace {
 // Returns whether a run writes this, run.json and .lock apart.
 bool is_own(const std::string& name) {
   return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
-         name.starts_with("events.out.tfevents") || name == "result.json" || name == "report.html";
+         name.starts_with("events.out.tfevents") || name == "result.json" || name == "scores.json" ||
+         name == "report.html";
 }
 
 }  // namespace
@@ -66,9 +67,16 @@ bool RunDirectory::is_measured_on_data(const fs::path& run) {
 }
 
 bool RunDirectory::has_checkpoint() const {
+  const auto has_step = [](const fs::path& run) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
+      if (entry.path().filename().string().starts_with("step-")) return true;
+    return false;
+  };
+  if (has_step(run_)) return true;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator(run_ / "checkpoints", none))
-    if (entry.path().filename().string().starts_with("step-")) return true;
+  for (const auto& entry : fs::directory_iterator(run_, none))
+    if (has_step(entry.path())) return true;
   return false;
 }
 

@@ -11,10 +11,13 @@ namespace specdec::distill {
 
 // The file in RUN with the target's answers to the held-out prompts (contexts.h).
 inline constexpr const char* kContextsFile = "contexts.json";
+// The file in RUN that marks a forecast (forecast.h), whose runs lie beside it.
+inline constexpr const char* kForecastRunFile = "forecast/run.json";
+inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // the same of a comparison (comparison.h)
 
-// Makes RUN and locks it. If the run fails before its first checkpoint, the destructor removes RUN, or the content of a
-// RUN that existed and was empty: nothing in it is worth resuming, and the corrected command finds it as the first one
-// did.
+// Makes RUN and locks it. If the run (of a forecast: its first run) fails before its first checkpoint, the destructor
+// removes RUN, or the content of a RUN that existed and was empty: nothing in it is worth resuming, and the corrected
+// command finds it as the first one did.
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path run);

@@ -1,12 +1,16 @@
 #include "distill/setup.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "data/shard_reader.h"
 #include "distill/head_loss.h"
+#include "distill/run.h"
 #include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
@@ -14,12 +18,6 @@ namespace specdec::distill {
 namespace {
 
 constexpr size_t kMaxSelectionRows = 64, kMaxVerdictRows = 1000;
-
-bool has_weights(const fs::path& directory) {
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-    if (fs::exists(directory / name)) return true;
-  return false;
-}
 
 void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::string& where) {
   for (const TokenRow& row : rows)
@@ -75,6 +73,30 @@ int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int6
 }
 
 }  // namespace
+
+bool has_weights(const fs::path& directory) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
+    if (fs::exists(directory / name)) return true;
+  return false;
+}
+
+std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed) {
+  const auto wanted = static_cast<size_t>(std::max(1.0, std::round(share * static_cast<double>(rows.size()))));
+  if (wanted >= rows.size()) return rows;
+  std::vector<std::pair<std::string, size_t>> order;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TokenRow& row = rows[i];
+    const std::string& name = row.conversation.empty() ? row.id : row.conversation;
+    order.emplace_back(sha256_hex(std::to_string(seed) + ":" + name), i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < wanted; ++i) chosen.push_back(order[i].second);
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<TokenRow> out;
+  for (const size_t i : chosen) out.push_back(std::move(rows[i]));
+  return out;
+}
 
 void load_target(Setup& s) {
   const DistillOptions& o = s.options;
@@ -164,6 +186,8 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
   s.limits = {.longest = context, .first_learnt = s.eagle ? 2 : 1};
   const Json unanswered = open_teacher(s, held_out, stages);
+  const Json whole = {{"rows", s.train.rows.size()}, {"tokens", s.train.tokens}};
+  if (o.sample < 1) s.train = prepare_rows(sample_rows(std::move(s.train.rows), o.sample, o.device.seed), 0);
   s.answers_anew =
       s.target && s.from.kind == TeacherSpec::Kind::kTarget && o.contexts == "target" &&
       !(reader.index().written_by == "target" && s.target_id && reader.index().target_id == s.target_id->id);
@@ -184,6 +208,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
                                         " records, and none is of a conversation in " + o.data +
                                         ": give the rejects that were recorded with this traffic");
   }
+  if (o.sample < 1) s.data_counts["sampled_from"] = whole;
   if (!unanswered.is_null()) s.data_counts["unanswered_rows"] = unanswered;
   if (s.train.cut_tokens > 0)
     log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +

@@ -42,6 +42,9 @@ struct Setup {
   const Ranks* ranks = nullptr;
 };
 
+// Returns the rows of a share of the conversations, in their order: those with the smallest hashes of seed and
+// conversation, at least one row.
+std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed);
 // Loads the target as far as the run needs it, and computes its fingerprint.
 void load_target(Setup& setup);
 // Return the configuration of the draft (of a head, that of its layer; for prune, the target's), and that of a head.

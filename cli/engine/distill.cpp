@@ -10,9 +10,14 @@
 #include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/distill_page.h"
+#include "cli/engine/comparison_text.h"
+#include "cli/engine/forecast_text.h"
 #include "cli/engine/runners.h"
 #include "cli/error_report.h"
 #include "cli/log.h"
+#include "deploy/validate/draft_costs.h"
+#include "distill/comparison.h"
+#include "distill/forecast.h"
 #include "distill/label_endpoint.h"
 #include "distill/label_files.h"
 #include "distill/launch.h"
@@ -120,13 +125,40 @@ void share_cores(const distill::Launch& launch, distill::DistillOptions& options
 // Finds the models that the options name. A directory with a tokenizer and no weights is a valid target for --loss ce.
 // Any other target (a directory without a tokenizer, a hub name or a package) is resolved here.
 void resolve_models(distill::DistillOptions& options) {
-  const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
-  if (spec.kind == "model") {
+  const auto resolve_draft = [](std::string& draft) {
+    const distill::DraftSpec spec = distill::parse_draft_spec(draft);
+    if (spec.kind != "model") return;
     const ResolvedModel model = resolve_model(spec.argument);
-    options.draft = "model:" + (model.draft.empty() ? model.directory : model.draft).string();
-  }
+    draft = "model:" + (model.draft.empty() ? model.directory : model.draft).string();
+  };
+  resolve_draft(options.draft);
+  for (std::string& draft : options.compared) resolve_draft(draft);
+}
+
+// Forecasts the run, or compares kinds of drafts, instead of training one. The gate's own measurements
+// (deploy/validate) give the speed; distill knows nothing of them.
+int run_study(const Global& global, const distill::DistillOptions& options, const Clock& clock) {
+  const ProgressFn progress = make_progress(global);
+  distill::StudyTools tools{{}, clock, progress};
+  if (distill::has_weights(options.target))
+    tools.speed = [&](const std::filesystem::path& draft, const std::vector<std::string>& ids) {
+      deploy::DraftCostOptions o;
+      o.target = options.target;
+      o.draft = draft.string();
+      o.data = options.data;
+      o.ids = ids;
+      o.temperature = options.temperature;
+      o.device = options.device;
+      return deploy::measure_draft(o, clock, progress);
+    };
+  const bool compares = !options.compared.empty();
+  const distill::DistillResult result = compares ? distill::compare(options, tools) : distill::forecast(options, tools);
+  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+      : compares  ? comparison_text(result.json, options.out)
+                  : forecast_text(result.json, options.out));
+  return result.exit_code;
 }
 
 }  // namespace
@@ -143,6 +175,10 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
                                        ": several processes do not ask an endpoint: write its labels by `specdec data "
                                        "label` first, and give --teacher labels:DIR");
+  const bool is_study = options.forecast.wanted || !options.compared.empty();
+  if (is_study && launch.ranks > 1)
+    throw Error(ErrorKind::kUsage, "--forecast and --compare are made by one process, and " +
+                                       std::to_string(launch.ranks) + " were started: leave the launcher out");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
   const distill::Ranks ranks(launch, {.on_lost = on_lost}, clock);
@@ -150,6 +186,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);
     if (asks) label_first(global, options);
+    if (is_study) return run_study(global, options, clock);
     const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);
     if (!ranks.is_first()) return result.exit_code;
     write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),

@@ -8,6 +8,7 @@
 #include <memory>
 #include <tuple>
 
+#include "base/draft_speed.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -12,7 +12,9 @@
 #include <tuple>
 #include <utility>
 
+#include "base/draft_speed.h"
 #include "base/error.h"
+#include "base/expanded_tail.h"
 
 namespace specdec::deploy {
 
@@ -61,7 +63,9 @@ class Bench {
     for (int i = 0; i < batch; ++i) {
       const auto number = static_cast<size_t>(repetition * batch + i);
       decode::Request one{cut(prompts[number % prompts.size()], room), options.seed + number, request};
-      batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), decode::Drafting{.verify = options.verify}));
+      // A draft that reads hidden states must be there when the prompt is read: later it could not draft.
+      decode::Drafting drafting{.verify = options.verify, .model = decode::ControllerOptions{.fixed_k = 1}};
+      batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), std::move(drafting)));
       stepper_.start(*batch_.back());
     }
   }
@@ -144,15 +148,6 @@ CostTable measure_costs(const decode::ModelPair& models, std::span<const std::ve
     if (progress) progress({"costs", ++done, static_cast<double>(options.batches.size()), "batch sizes", ""});
   }
   return table;
-}
-
-double predicted_length(const AcceptanceCounts& counts, int k) {
-  std::vector<double> overlaps;
-  for (size_t at = 0; at < static_cast<size_t>(std::max(k, 0)); ++at)
-    overlaps.push_back(at < counts.reached_at.size() && counts.reached_at[at] > 0 ? counts.overlap(at)
-                       : at > 0                                                   ? overlaps.back()
-                                                                                  : 0);
-  return expected_length(overlaps);
 }
 
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts) {
@@ -341,22 +336,6 @@ SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts) {
   return sums;
 }
 
-namespace {
-
-// Returns the one-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))).
-// Student's quantile uses Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5). The level is 0.965 instead of
-// 0.95 because the times of prompts are skewed: an answer with few accepted tokens takes much longer, and a sample
-// without such a prompt gives too small a mean and too narrow an interval.
-double expanded_tail(size_t n) {
-  if (n < 2) return 0;
-  const double df = static_cast<double>(n) - 1, z = 1.8119106729525978, z3 = z * z * z, z5 = z3 * z * z;
-  const double t = z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) +
-                   (3 * z5 * z * z + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);
-  return std::erfc(t * std::sqrt(static_cast<double>(n) / df) / std::sqrt(2.0)) / 2;
-}
-
-}  // namespace
-
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative) {
   const auto ratio = [&](std::span<const size_t> units) {
     double above = 0, below = 0;
@@ -366,7 +345,9 @@ Estimate speedup(std::span<const double> normal, std::span<const double> specula
     }
     return above / below;
   };
-  return bootstrap(normal.size(), ratio, 2 * expanded_tail(normal.size()));
+  // The quantile of 0.965 instead of 0.95, because the times of prompts are skewed: an answer with few accepted tokens
+  // takes much longer, and a sample without such a prompt gives too small a mean and too narrow an interval.
+  return bootstrap(normal.size(), ratio, 2 * expanded_tail(normal.size(), 1.8119106729525978));
 }
 
 std::vector<size_t> choose_prompts(std::span<const TokenRow> rows, int64_t count) {

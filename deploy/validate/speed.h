@@ -43,9 +43,6 @@ struct CostOptions {
 CostTable measure_costs(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
                         const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
-// Returns tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j from measured overlaps. Positions never reached take the overlap of
-// the last position that was reached. Exact for token verification, a lower bound for block verification.
-double predicted_length(const AcceptanceCounts& counts, int k);
 // Returns S(K, B) = tau(K) / (K·c + v) for every measured batch and K.
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts);
 // Holds the speed-up measured at batch 1 with one K, and whether the machine was too busy to measure it.

@@ -214,6 +214,9 @@ def check_models():
     check(bench, "bench")
     trained = specdec.distill(draft="prune:1", out=work / "run", max_steps=2, batch_tokens=256, **pair)
     expect(check(trained, "distill").exit_code in (0, 3, 4), f"distill: {trained.verdict}")
+    forecast = {"forecast": True, "forecast_samples": [4, 8, 16], "max_steps": 12, "batch_tokens": 256}
+    forecast = check(specdec.distill(draft="prune:1", out=work / "run-2", **forecast, **pair), "distill --forecast")
+    expect(isinstance(forecast, specdec.DistillForecastResult) and forecast.run.rows > 16, "a DistillForecastResult")
     (work / "LOOP.toml").write_text(
         f'[loop]\ntarget = "{target}"\nlogs = ["{work}/traffic.jsonl"]\nwork = "{work}/loop"\nstore = "{work}/store"\n'
         'channel = "production"\ndraft = "prune:1"\n[distill]\nmax-steps = 1\nbatch-tokens = 256\nthreads = 1\n'

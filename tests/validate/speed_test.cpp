@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/draft_speed.h"
 #include "base/error.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"

@@ -1,0 +1,21 @@
+// The level of bootstrap intervals for few units (bootstrap() of statistics.h).
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+namespace specdec {
+
+// Returns the one-sided tail to give to bootstrap() for `n` units, whose plain percentiles would be too narrow
+// (Hesterberg 2015, The American Statistician 69, section 4.3): P(Z < −t · √(n / (n − 1))), where t is Student's
+// quantile, with n − 1 degrees of freedom, of the probability whose normal quantile is `z`. It uses Cornish and
+// Fisher's expansion (Abramowitz and Stegun 26.7.5). 0 for n < 2.
+inline double expanded_tail(size_t n, double z) {
+  if (n < 2) return 0;
+  const double df = static_cast<double>(n) - 1, z3 = z * z * z, z5 = z3 * z * z;
+  const double t = z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) +
+                   (3 * z5 * z * z + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);
+  return std::erfc(t * std::sqrt(static_cast<double>(n) / df) / std::sqrt(2.0)) / 2;
+}
+
+}  // namespace specdec

@@ -1,0 +1,184 @@
+#include "distill/comparison.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "base/expanded_tail.h"
+#include "base/format.h"
+#include "base/safetensors.h"
+#include "base/shell.h"
+#include "distill/evaluate.h"
+#include "distill/output.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr double kQuantile975 = 1.959963984540054;
+
+// A draft that was trained and measured.
+struct ComparedDraft {
+  std::string kind;
+  StudyPart run;
+  int64_t parameters = 0;
+  DraftSpeed measured;
+  SpeedPrediction best;  // k = 0: no costs could be measured
+  Estimate speedup;      // with the best K
+  bool ties = false;     // its interval overlaps with that of the first in the ranking
+};
+
+// The options of one kind's run: the limits are divided evenly.
+DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
+  DistillOptions o = whole;
+  const auto kinds = static_cast<int64_t>(whole.compared.size());
+  o.draft = whole.compared[index];
+  std::string name = std::to_string(index + 1) + "-";
+  for (const char c : o.draft.substr(0, 60)) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
+  o.out = (fs::path(whole.out) / "comparison" / name).string();
+  o.compared.clear();
+  o.resume = true;
+  o.time_limit_seconds /= static_cast<double>(kinds);
+  if (o.max_steps > 0) o.max_steps = std::max<int64_t>(1, o.max_steps / kinds);
+  return o;
+}
+
+// The drafts that are still to be trained take as long as this one.
+ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
+  if (!progress) return {};
+  const auto left = static_cast<double>(whole.compared.size() - index);
+  const std::string name = format("%s (%zu of %zu)", whole.compared[index].c_str(), index + 1, whole.compared.size());
+  return [=](const Progress& p) {
+    if (p.stage == "distill" && p.total > 0)
+      progress({"comparison, " + name, std::min(p.done, p.total * left - 0.5), p.total * left, p.unit, p.detail});
+    else
+      progress({name + ": " + p.stage, p.done, p.total, p.unit, p.detail});
+  };
+}
+
+int64_t parameters_of(const fs::path& draft) {
+  int64_t parameters = 0;
+  const SafetensorsFile file(draft / "model.safetensors");
+  for (const auto& [name, tensor] : file.tensors())
+    if (name != "d2t" && name != "t2d")
+      parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  return parameters;
+}
+
+// Returns the predicted speed-up with a bootstrap over conversations. The costs are taken as they were measured.
+Estimate speedup_with(const DraftSpeed& draft, int k) {
+  const double v = draft.verify_cost.at(k);
+  const size_t conversations = draft.conversations.size();
+  return bootstrap(
+      conversations,
+      [&](std::span<const size_t> units) {
+        AcceptanceCounts counts;
+        for (const size_t u : units) counts.add(draft.conversations[u]);
+        return predicted_speedup(predicted_length(counts, k), k, draft.draft_cost, v);
+      },
+      std::max(1e-6, 2 * expanded_tail(conversations, kQuantile975)));
+}
+
+// Sorts by speed-up, the highest first, and marks what cannot be told from the first.
+void rank(std::vector<ComparedDraft>& drafts) {
+  std::stable_sort(drafts.begin(), drafts.end(),
+                   [](const ComparedDraft& a, const ComparedDraft& b) { return a.speedup.value > b.speedup.value; });
+  for (size_t i = 1; i < drafts.size(); ++i) drafts[i].ties = drafts[i].speedup.ci.high >= drafts[0].speedup.ci.low;
+}
+
+Json draft_json(const ComparedDraft& d) {
+  const Json& after = d.run.result.at("acceptance").at("after");
+  const Json& training = d.run.result.at("training");
+  Json out = {{"draft", d.kind},
+              {"path", "comparison/" + d.run.directory.filename().string()},
+              {"parameters", d.parameters},
+              {"acceptance", {{"value", after.at("value")}, {"ci", after.at("ci")}}},
+              {"steps", training.at("steps")},
+              {"tokens", training.at("tokens")},
+              {"seconds", training.at("seconds")},
+              {"k", d.best.k},
+              {"length", d.best.length},
+              {"draft_cost", d.measured.draft_cost},
+              {"speedup", d.speedup.value},
+              {"ci", {d.speedup.ci.low, d.speedup.ci.high}},
+              {"conversations", d.measured.conversations.size()},
+              {"ties_with_first", d.ties}};
+  Json verify = Json::object();
+  for (const auto& [k, v] : d.measured.verify_cost) verify[std::to_string(k)] = v;
+  out["verify_cost"] = verify;
+  Json overlaps = Json::array();
+  AcceptanceCounts counts;
+  for (const AcceptanceCounts& c : d.measured.conversations) counts.add(c);
+  for (size_t i = 0; i < counts.reached_at.size() && counts.reached_at[i] > 0; ++i)
+    overlaps.push_back(counts.overlap(i));
+  out["overlap"] = overlaps;
+  return out;
+}
+
+Json comparison_json(const DistillOptions& o, const std::vector<ComparedDraft>& drafts, Verdict& verdict) {
+  const ComparedDraft& first = drafts.front();
+  verdict = first.speedup.ci.low > 1 ? Verdict::kFaster : Verdict::kNotWorthIt;
+  std::string ties;
+  for (const ComparedDraft& d : drafts)
+    if (d.ties) ties += (ties.empty() ? "" : ", ") + d.kind;
+  Json rows = Json::array();
+  for (const ComparedDraft& d : drafts) rows.push_back(draft_json(d));
+  Json out = {{"reason", format("fastest: %s, predicted speed-up %.2f, 95 %% interval [%.2f, %.2f], with K = %d",
+                                first.kind.c_str(), first.speedup.value, first.speedup.ci.low, first.speedup.ci.high,
+                                first.best.k) +
+                             (ties.empty() ? "" : "; not distinguishable from it: " + ties)},
+              {"drafts", rows},
+              {"level", 0.95}};
+  if (verdict == Verdict::kFaster) {
+    std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
+                                      o.data,    "--draft", first.kind, "--out",  o.out + "-run"};
+    if (o.time_limit_seconds > 0) words.insert(words.end(), {"--time-limit", format("%.6gs", o.time_limit_seconds)});
+    if (o.max_steps > 0) words.insert(words.end(), {"--max-steps", std::to_string(o.max_steps)});
+    out["next"] = shell_words(words);
+    out["next_reason"] = "the fastest kind, trained for as long as all of them together";
+  } else {
+    out["next_reason"] = "no kind is certainly faster than the target alone: longer runs, more data or cheaper drafts";
+  }
+  return out;
+}
+
+}  // namespace
+
+DistillResult compare(const DistillOptions& options, const StudyTools& tools) {
+  validate(options);
+  check_output(options);
+  const Json inputs = study_inputs(options, "--compare");
+  if (!tools.speed)
+    throw Error(ErrorKind::kUsage, "--compare: costs are measured, and " + options.target +
+                                       " has no weights to measure them with: give the whole target");
+  Json given = describe(options);
+  given["draft"] = options.compared;
+  return run_study(
+      options, {"comparison", "distill_comparison"}, given, inputs,
+      [&](Verdict& verdict) {
+        std::vector<StudyPart> parts;
+        for (size_t i = 0; i < options.compared.size(); ++i)
+          parts.push_back(
+              run_part(options_of_kind(options, i), progress_of_kind(options, i, tools.progress), tools.clock));
+        const std::set<std::string> common = common_requests(parts);
+        const std::vector<std::string> ids(common.begin(), common.end());
+        std::vector<ComparedDraft> drafts;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          ComparedDraft& draft = drafts.emplace_back();
+          draft.kind = options.compared[i];
+          draft.run = std::move(parts[i]);
+          draft.parameters = parameters_of(draft.run.directory / "draft");
+          draft.measured = tools.speed(draft.run.directory / "draft", ids);
+          draft.best = predict_speed(draft.measured);
+          if (draft.best.k > 0) draft.speedup = speedup_with(draft.measured, draft.best.k);
+        }
+        rank(drafts);
+        return comparison_json(options, drafts, verdict);
+      },
+      tools.clock);
+}
+
+}  // namespace specdec::distill

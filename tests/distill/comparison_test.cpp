@@ -1,0 +1,133 @@
+#include "distill/comparison.h"
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+struct ComparisonProject {
+  Scratch scratch;
+  SystemClock clock;
+  DistillOptions options;
+  std::map<std::string, DraftSpeed> speeds;  // by the number of the kind
+  std::vector<std::string> measured;
+  std::set<size_t> requests;
+  ProgressFn progress;
+
+  ComparisonProject() {
+    fs::create_directories(scratch / "target");
+    model::save_decoder(toy_decoder(4, 1), scratch / "target");
+    toy_tokenizer(scratch / "target");
+    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(40, 6));
+    options.target = (scratch / "target").string();
+    options.data = (scratch / "data").string();
+    options.out = (scratch / "run").string();
+    options.compared = {"prune:1", "prune:3", "eagle3"};
+    options.draft = options.compared.front();
+    options.learning_rate = 5e-3;
+    options.batch_tokens = 200;
+    options.max_steps = 60;
+    options.device.device = "cpu";
+    options.device.threads = 1;
+    speeds["1"] = speed_of(0.1, {0.8, 0.75, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
+    speeds["2"] = speed_of(1.2, {0.98, 0.97, 0.98, 0.99, 0.98, 0.98, 0.97, 0.99});
+    speeds["3"] = speed_of(0.1, {0.8, 0.74, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
+  }
+  // One conversation for each overlap, which is the same at both positions.
+  static DraftSpeed speed_of(double c, const std::vector<double>& overlaps) {
+    DraftSpeed speed{0.01, c, {{1, 1.0}, {2, 1.05}}, {}};
+    for (const double a : overlaps) speed.conversations.emplace_back().add_step(2, 2, {a, a});
+    return speed;
+  }
+  DistillResult run() {
+    const auto measure = [&](const fs::path& draft, const std::vector<std::string>& ids) {
+      EXPECT_TRUE(fs::exists(draft / "model.safetensors")) << draft;
+      measured.push_back(draft.parent_path().filename().string());
+      requests.insert(ids.size());
+      return speeds.at(measured.back().substr(0, 1));
+    };
+    return compare(options, {measure, clock, progress});
+  }
+};
+
+TEST(Comparison, RanksBySpeedAndNotByAcceptance) {
+  ComparisonProject f;
+  const DistillResult r = f.run();
+  const Json& j = r.json;
+  EXPECT_EQ(j["schema"], "specdec.distill_comparison/1");
+  EXPECT_EQ(Json::parse(get(f.scratch / "run/comparison.json")), j);
+  EXPECT_EQ(f.measured, (std::vector<std::string>{"1-prune-1", "2-prune-3", "3-eagle3"}));
+  EXPECT_EQ(f.requests, std::set<size_t>{20}) << "all kinds are measured on the same requests";
+  ASSERT_EQ(j["drafts"].size(), 3u);
+  // prune:3 is accepted most, and costs more than the target.
+  EXPECT_EQ(j["drafts"][0]["draft"], "prune:1");
+  EXPECT_EQ(j["drafts"][1]["draft"], "eagle3");
+  EXPECT_EQ(j["drafts"][2]["draft"], "prune:3");
+  EXPECT_LT(j["drafts"][2]["speedup"].get<double>(), 1);
+  EXPECT_GT(j["drafts"][2]["overlap"][0].get<double>(), j["drafts"][0]["overlap"][0].get<double>());
+  EXPECT_FALSE(j["drafts"][0]["ties_with_first"]);
+  EXPECT_TRUE(j["drafts"][1]["ties_with_first"]);
+  EXPECT_FALSE(j["drafts"][2]["ties_with_first"]);
+  EXPECT_NE(j["reason"].get<std::string>().find("not distinguishable from it: eagle3"), std::string::npos);
+  for (const Json& d : j["drafts"]) {
+    EXPECT_EQ(d["steps"], 20) << "each kind has its share of the steps";
+    EXPECT_LE(d["ci"][0].get<double>(), d["speedup"].get<double>());
+    EXPECT_GE(d["ci"][1].get<double>(), d["speedup"].get<double>());
+    const Json run = Json::parse(get(f.scratch / "run" / d["path"].get<std::string>() / "result.json"));
+    EXPECT_EQ(d["acceptance"]["value"], run["acceptance"]["after"]["value"]);
+  }
+  // Two layers of two matrices more: the sizes are those of the files.
+  EXPECT_GT(j["drafts"][2]["parameters"].get<int64_t>(), j["drafts"][0]["parameters"].get<int64_t>());
+  EXPECT_EQ(j["drafts"][0]["k"], 2);
+  EXPECT_EQ(j["verdict"], "faster");
+  EXPECT_EQ(r.exit_code, 0);
+}
+
+TEST(Comparison, ResumesWithoutTrainingAgain) {
+  ComparisonProject f;
+  std::vector<std::string> stages;
+  f.progress = [&](const Progress& p) {
+    if (p.stage.starts_with("comparison, prune:3")) request_stop();
+  };
+  EXPECT_EQ(in_child(nullptr, "", [&] { f.run(); }), 75);
+  EXPECT_TRUE(fs::exists(f.scratch / "run/comparison/1-prune-1/result.json"));
+  expect_error(ErrorKind::kUsage, {"has an earlier comparison", "--resume"}, [&] { f.run(); });
+  f.options.resume = true;
+  f.options.compared.pop_back();
+  expect_error(ErrorKind::kUsage, {"these differ", "draft"}, [&] { f.run(); });
+  f.options.compared.push_back("eagle3");
+  f.progress = [&](const Progress& p) { stages.push_back(p.stage); };
+  const DistillResult r = f.run();
+  for (const std::string& stage : stages) EXPECT_EQ(stage.find("prune:1"), std::string::npos) << stage;
+  EXPECT_EQ(r.json["drafts"].size(), 3u);
+  f.measured.clear();
+  EXPECT_EQ(f.run().json, r.json);
+  EXPECT_TRUE(f.measured.empty()) << "a finished comparison is returned as it is";
+}
+
+TEST(Comparison, SaysThatNoKindIsFaster) {
+  ComparisonProject f;
+  f.options.compared = {"prune:1", "prune:3"};
+  f.speeds["1"].draft_cost = 2;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.json["verdict"], "not_worth_it");
+  EXPECT_EQ(r.exit_code, 6);
+  EXPECT_FALSE(r.json.contains("next"));
+}
+
+TEST(Comparison, AnUnknownKindIsNamedFirst) {
+  EXPECT_EQ(parse_compared("prune:1,eagle3,config:a/b.json"),
+            (std::vector<std::string>{"prune:1", "eagle3", "config:a/b.json"}));
+  expect_error(ErrorKind::kUsage, {"--compare", "found 'medusa'"}, [] { parse_compared("prune:1,medusa,eagle9"); });
+  expect_error(ErrorKind::kUsage, {"--compare", "found ''"}, [] { parse_compared("prune:1,"); });
+  expect_error(ErrorKind::kUsage, {"--compare", "twice"}, [] { parse_compared("prune:1,prune:1"); });
+  expect_error(ErrorKind::kUsage, {"--compare", "at least two"}, [] { parse_compared("prune:1"); });
+}
+
+}  // namespace
+}  // namespace specdec::distill
