@@ -141,13 +141,15 @@ def checks(log):
     if not named and os.path.exists(os.path.join(engines_folder(), ".complete")):
         variables |= {"SPECDEC_ENGINE_PACKAGES": engines_folder(), "SPECDEC_ENGINE_PYTHON": sys.executable}
     elif not named:
-        log.write("nightly: the engines' parsers are not tested: `tools` has not made the engines' packages\n")
+        log.write(
+            "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"
+        )
     if os.path.exists(PROMTOOL):
         rules = run(log, [PROMTOOL, "test", "rules", "tests/cli/monitoring/rules_test.yml"])
     else:
         log.write("nightly: the alert rules are not tested: `tools` has not fetched promtool\n")
         rules = 1
-    return max(rules, run(log, [*CTEST, "-R", "engine_parsers|init_test"], **variables))
+    return max(rules, run(log, [*CTEST, "-R", "engine_parsers|eagle_loaders|init_test"], **variables))
 
 
 def faults(log):

@@ -53,15 +53,25 @@ class AnyAttribute(type):
         return MagicMock(name=name)
 
 
+def any_schema(*_):
+    """Tells pydantic, which asks a class with this as a method, that a field of the class may hold anything."""
+    from pydantic_core import core_schema
+
+    return core_schema.any_schema()
+
+
 class StandIn(types.ModuleType):
     __path__ = []
 
     def __getattr__(self, name):
         if name.startswith("__") and name != "__version__":
             raise AttributeError(name)
-        value = (
-            "0" if name == "__version__" else AnyAttribute(name, (), {}) if name[:1].isupper() else MagicMock(name=name)
-        )
+        if name == "__version__":
+            value = "0"
+        elif name[:1].isupper():
+            value = AnyAttribute(name, (), {"__get_pydantic_core_schema__": classmethod(any_schema)})
+        else:
+            value = MagicMock(name=name)
         setattr(self, name, value)
         return value
 
@@ -112,18 +122,16 @@ def arguments_of(script, program):
 # --- the packages' own code ---
 
 
-def parse_vllm(arguments):
-    """Takes argv through vLLM's parser, the target's ModelConfig and SpeculativeConfig, whose own checks run, and
-    expands the schedule as the scheduler does."""
+def vllm_on_a_cpu():
+    """Imports vLLM so that it looks for no device and imports no model class to answer questions about decoders."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
-    vllm.platforms._current_platform = CpuPlatform()  # no device needs to be found
+    vllm.platforms._current_platform = CpuPlatform()
     import dataclasses
 
     from vllm.model_executor.models import registry
 
-    # Inspecting a model class would import its kernels, so the questions about a decoder are answered here.
     info = {f.name: False for f in dataclasses.fields(registry._ModelInfo)}
     info |= {
         "is_text_generation_model": True,
@@ -137,17 +145,29 @@ def parse_vllm(arguments):
     registry._LazyRegisteredModel.inspect_model_cls = lambda self: registry._ModelInfo(
         **info | {"architecture": self.class_name}
     )
-    from vllm.config import ParallelConfig
+
+
+def vllm_engine(arguments):
+    """Takes the arguments after `vllm serve` through vLLM's parser, and returns its AsyncEngineArgs."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parsed = make_arg_parser(FlexibleArgumentParser(prog="vllm serve")).parse_args(arguments)
+    if getattr(parsed, "model_tag", None):
+        parsed.model = parsed.model_tag
+    return AsyncEngineArgs.from_cli_args(parsed), parsed
+
+
+def parse_vllm(arguments):
+    """Takes argv through vLLM's parser, the target's ModelConfig and SpeculativeConfig, whose own checks run, and
+    expands the schedule as the scheduler does."""
+    vllm_on_a_cpu()
+    from vllm.config import ParallelConfig
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
     expect(arguments[0] == "serve", arguments)
-    parsed = make_arg_parser(FlexibleArgumentParser(prog="vllm serve")).parse_args(arguments[1:])
-    if getattr(parsed, "model_tag", None):
-        parsed.model = parsed.model_tag
-    engine = AsyncEngineArgs.from_cli_args(parsed)
+    engine, parsed = vllm_engine(arguments[1:])
     target = engine.create_model_config()
     speculative = engine.create_speculative_config(target_model_config=target, target_parallel_config=ParallelConfig())
     result = {"model": target.model, "dtype": str(target.dtype), "name": parsed.served_model_name, "speculative": None}
@@ -172,16 +192,10 @@ def parse_vllm(arguments):
 def parse_sglang(arguments):
     """Takes argv through SGLang's parser and ServerArgs, which resolves it, and reads the adaptive file with SGLang's
     reader."""
-    import argparse
-
-    from sglang.srt.server_args import ServerArgs
     from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
 
     expect(arguments[:2] == ["-m", "sglang.launch_server"], arguments)
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
-    parsed = parser.parse_args([*arguments[2:], "--device", "cuda"])
-    args = ServerArgs.from_cli_args(parsed)
+    args, parsed = sglang_arguments([*arguments[2:], "--device", "cuda"])
     resolve = resolve_sglang(args)
     steps = None
     if parsed.speculative_adaptive_config:
@@ -199,6 +213,18 @@ def parse_sglang(arguments):
         "adaptive": steps,
         **resolve,
     }
+
+
+def sglang_arguments(arguments):
+    """Takes the arguments after `-m sglang.launch_server` through SGLang's parser, and returns its ServerArgs."""
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    parsed = parser.parse_args(arguments)
+    return ServerArgs.from_cli_args(parsed), parsed
 
 
 def resolve_sglang(args):
@@ -219,13 +245,13 @@ def resolve_sglang(args):
     }
 
 
-def child():
-    """Runs as engine_parsers_test.py --child vllm|sglang: reads {case: argv} from stdin and prints {case: {"ok": …} or
-    {"error": …}} as the last line of stdout."""
+def child(answers):
+    """Runs as FILE --child vllm|sglang: reads {case: argv} from stdin and prints {case: {"ok": …} or {"error": …}} as
+    the last line of stdout. `answers` has the function of each engine."""
     packages = Path(os.environ["SPECDEC_ENGINE_PACKAGES"])
     sys.path[:0] = [str(p) for p in (packages, packages / "deps") if p.is_dir()]
     sys.meta_path.append(Finder())
-    parse, results = {"vllm": parse_vllm, "sglang": parse_sglang}[sys.argv[2]], {}
+    parse, results = answers[sys.argv[2]], {}
     for case, arguments in json.load(sys.stdin).items():
         try:
             results[case] = {"ok": parse(arguments)}
@@ -277,9 +303,9 @@ def write_models(case, eagle3):
         )
 
 
-def ask(engine, arguments):
+def ask(engine, arguments, file=HERE):
     done = subprocess.run(
-        [os.environ["SPECDEC_ENGINE_PYTHON"], str(HERE), "--child", engine],
+        [os.environ["SPECDEC_ENGINE_PYTHON"], str(file), "--child", engine],
         input=json.dumps(arguments),
         capture_output=True,
         text=True,
@@ -502,4 +528,4 @@ def main():
 
 
 if __name__ == "__main__":
-    child() if sys.argv[1] == "--child" else main()
+    child({"vllm": parse_vllm, "sglang": parse_sglang}) if sys.argv[1] == "--child" else main()
