@@ -6,6 +6,7 @@
 
 #include <ctime>
 
+#include "base/file_lock.h"
 #include "base/log.h"
 #include "tests/base/scratch.h"
 #include "tests/faults/points.h"

@@ -66,7 +66,8 @@ class ToolRegenerateTest : public RegenerateTest {
     RegenerateTest::SetUp();
     const char row[] =
         R"({"id":"t","messages":[{"role":"user","content":"weather?"},{"role":"assistant","content":"",)"
-        R"("tool_calls":[{"id":"1","type":"function","function":{"name":"get_weather","arguments":"{\"city\":\"X\"}"}}]},)"
+        R"("tool_calls":[{"id":"1","type":"function",)"
+        R"("function":{"name":"get_weather","arguments":"{\"city\":\"X\"}"}}]},)"
         R"({"role":"tool","tool_call_id":"1","content":"rain"},{"role":"assistant","content":"It rains."}]})";
     ingest(ingest_options(scratch_.write("tools.jsonl", std::string(row) + "\n"), target_, scratch_ / "data"), {});
   }
