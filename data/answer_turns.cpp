@@ -53,14 +53,15 @@ size_t occurrences(const std::string& text, const std::string& part) {
 std::vector<AnswerTurn> answer_turns(const TokenRow& row) {
   const auto size = static_cast<int64_t>(row.tokens.size());
   std::vector<AnswerTurn> turns;
-  // A row of plain text is learnt from its second token on, within what a roll-out takes as the prompt.
-  const bool is_text = size > 1 && row.loss_mask[1] == 1 && row.prompt_tokens > 1;
-  for (int64_t t = 0; t < size && !is_text && row.prompt_tokens > 0; ++t) {
+  for (int64_t t = 0; t < size && row.prompt_tokens > 0; ++t) {
     if (row.loss_mask[static_cast<size_t>(t)] == 0) continue;
     if (turns.empty() || turns.back().end != t) turns.push_back({t, t, {}});
     turns.back().end = t + 1;
   }
-  if (turns.empty()) turns.push_back({row.prompt_tokens, size, {}});
+  // All of a plain text but its first token is learnt, also what a roll-out takes as the prompt.
+  const bool is_text =
+      turns.size() == 1 && turns[0].begin == 1 && turns[0].end == size && turns[0].begin < row.prompt_tokens;
+  if (turns.empty() || is_text) turns = {{row.prompt_tokens, size, {}}};
   for (AnswerTurn& turn : turns)
     for (const TurnCalls& calls : row.calls)
       if (calls.begin == turn.begin) turn.calls = calls.names;

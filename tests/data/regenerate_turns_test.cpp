@@ -1,8 +1,30 @@
 // `data regenerate` turn by turn, and with recorded results of tools.
+#include "data/answer_turns.h"
 #include "tests/data/regenerate_fixture.h"
 
 namespace specdec::data {
 namespace {
+
+std::vector<std::pair<int64_t, int64_t>> turns_of(const std::vector<uint8_t>& loss_mask, int64_t prompt_tokens) {
+  TokenRow row;
+  row.tokens.assign(loss_mask.size(), 7);
+  row.loss_mask = loss_mask;
+  row.prompt_tokens = prompt_tokens;
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const AnswerTurn& turn : answer_turns(row)) out.emplace_back(turn.begin, turn.end);
+  return out;
+}
+
+TEST(AnswerTurns, AreTheLearntRangesOfAChatAndTheRestOfAText) {
+  using Turns = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(turns_of({0, 0, 1, 1, 0, 1}, 5), (Turns{{2, 4}, {5, 6}}));
+  EXPECT_EQ(turns_of({0, 1, 1, 0, 1, 1}, 4), (Turns{{1, 3}, {4, 6}}))
+      << "a chat that begins with a prompt of one token";
+  EXPECT_EQ(turns_of({0, 1, 1, 1}, 1), (Turns{{1, 4}})) << "a prompt of one token and its response";
+  EXPECT_EQ(turns_of({0, 1, 1, 1}, 3), (Turns{{3, 4}})) << "a text, of which three tokens are the prompt";
+  EXPECT_EQ(turns_of({0, 1, 1, 1}, 4), (Turns{{4, 4}})) << "a short text is all prompt";
+  EXPECT_EQ(turns_of({0, 1, 1, 0, 0}, 5), (Turns{{1, 3}})) << "a chat that was cut before its last answer";
+}
 
 TEST_F(RegenerateTest, EachAnswerFollowsTheNewOnesBeforeIt) {
   ingest(ingest_options(scratch_.write("chat.jsonl", chat_of("c", 3)), target_, scratch_ / "data"), {});
@@ -66,8 +88,8 @@ class ToolRegenerateTest : public RegenerateTest {
     RegenerateTest::SetUp();
     const char row[] =
         R"({"id":"t","messages":[{"role":"user","content":"weather?"},{"role":"assistant","content":"",)"
-        R"("tool_calls":[{"id":"1","type":"function",)"
-        R"("function":{"name":"get_weather","arguments":"{\"city\":\"X\"}"}}]},)"
+        R"("tool_calls":[{"id":"1","type":"function","function":)"
+        R"({"name":"get_weather","arguments":"{\"city\":\"X\"}"}}]},)"
         R"({"role":"tool","tool_call_id":"1","content":"rain"},{"role":"assistant","content":"It rains."}]})";
     ingest(ingest_options(scratch_.write("tools.jsonl", std::string(row) + "\n"), target_, scratch_ / "data"), {});
   }

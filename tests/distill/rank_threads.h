@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <string>
@@ -15,6 +16,10 @@
 #include "distill/ranks.h"
 
 namespace specdec::testing {
+
+// Turns off c10d's flight recorder, which keeps one unprotected map for all process groups of a process: a process has
+// one group, and these tests have several, used by several threads at once.
+inline const int kNoFlightRecorder = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
 // Returns a port of this machine that nobody listens at.
 inline int free_port() {

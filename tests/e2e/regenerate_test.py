@@ -24,8 +24,8 @@ TEMPLATE = (
 CALL = ["<tool_call>", '{"name": "get_weather", ', '"arguments": {"city": "Oslo"}}', "</tool_call>"]
 OTHER = ["<tool_call> ", '{"name": "get_time", ', '"arguments": {}}', "</tool_call> "]
 SCRIPTS = {
-    "hello": ["Good", " morning", "."],
-    "more": ["Still", " night", "!"],
+    "hello": ["Good", " morning", " all"],
+    "more": ["Still", " night", " here"],
     "weather": CALL,
     "rain": ["Take", " an", " umbrella"],
     "time": OTHER,
@@ -124,6 +124,7 @@ server, url = serve()
 try:
     Counting.upstream = url
     counter = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+    counter.handle_error = lambda *_: None  # the killed client breaks its connections
     threading.Thread(target=counter.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{counter.server_port}"
     regenerate = ["data", "regenerate", data, "--target-files", model, "--temperature", 0, "--target", endpoint]
@@ -132,7 +133,7 @@ try:
     expect(result["turns"] == 5 and result["asked"] == 3, "three conversations, five answers")
     expect(result["ended_early"] == {"tool_calls": 1}, "one conversation ends because it calls another function")
     rows = texts(work / "anew")
-    expect(rows["talk"] == "<hello>Good morning.</s><more>Still night!</s>", "both answers of the talk are new")
+    expect(rows["talk"] == "<hello>Good morning all</s><more>Still night here</s>", "both answers of the talk are new")
     expect(
         rows["same"] == "<weather>" + "".join(CALL) + "</s><rain>Take an umbrella</s>",
         "the recorded result stays where the same function is called, with other arguments",
