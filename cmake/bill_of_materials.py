@@ -142,7 +142,7 @@ def debian(prefix, sysroot, files, licences):
     shared = [
         "*/" + os.path.basename(p)
         for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*"))
-        if not os.path.islink(p)
+        if not os.path.islink(p) and os.path.basename(p) != "libspecdec_rs.so"  # made here, of the crates
     ]
     root = os.path.realpath(sysroot)
     compiled_in = ["/" + os.path.relpath(os.path.realpath(path), root) for path in files]

@@ -15,6 +15,8 @@ foreach(folder share/bash-completion share/zsh share/fish share/man lib/python3)
   install(DIRECTORY ${CMAKE_BINARY_DIR}/${folder} DESTINATION ${parent} PATTERN __pycache__ EXCLUDE)
 endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/docs/dependencies.md DESTINATION share/doc/specdec)
+set_target_properties(specdec_rust PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS specdec_rust LIBRARY DESTINATION lib/specdec)
 set(SPECDEC_INSTALLED $<TARGET_FILE:specdec>)
 if(SPECDEC_TORCH)
   install(TARGETS specdec-engine RUNTIME DESTINATION libexec)
@@ -45,7 +47,7 @@ if(SPECDEC_TORCH)
 endif()
 string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\n" [=[
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
-  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
+  PRE_EXCLUDE_REGEXES "^lib(specdec_rs|torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
   POST_EXCLUDE_REGEXES "/site-packages/")
 foreach(library ${found})
   file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/specdec" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES ${library})

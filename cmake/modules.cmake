@@ -1,8 +1,8 @@
 # specdec_module(NAME sources… [TORCH] [DEPS targets…]): makes one static library per folder of the architecture.
 # specdec_test(NAME sources… [TORCH] [LABELS …] [DEPS targets…]): makes one GoogleTest binary and its CTest entry.
 # specdec_precompile: precompiles the headers that nearly every file needs, once for each kind of target: `plain`,
-# `test` (with GoogleTest), `torch` (with ATen). The fuzz build has no precompiled headers, because it compiles few
-# files.
+# `test` (with GoogleTest), `torch` (with ATen), `torch_test` (with both). The fuzz build has no precompiled headers,
+# because it compiles few files.
 set(SPECDEC_COMMON_HEADERS <nlohmann/json.hpp> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector>)
 function(specdec_precompile kind)
   if(SPECDEC_FUZZ)
@@ -63,10 +63,11 @@ function(specdec_test name)
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
     SPECDEC_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPECDEC_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_compile_options(${name} PRIVATE ${SPECDEC_TEST_OPTIONS})
   if(M_TORCH)
-    specdec_torch_target(${name})
+    target_link_libraries(${name} PRIVATE specdec_torch)
+    specdec_reuse_headers(${name} torch_test)
   else()
-    target_compile_options(${name} PRIVATE ${SPECDEC_TEST_OPTIONS})
     specdec_reuse_headers(${name} test)
   endif()
   add_test(NAME ${name} COMMAND ${name})
@@ -99,4 +100,6 @@ specdec_precompile(plain)
 specdec_precompile(test HEADERS <gtest/gtest.h> OPTIONS ${SPECDEC_TEST_OPTIONS} DEPS GTest::gtest)
 if(SPECDEC_TORCH)
   specdec_precompile(torch HEADERS <ATen/ATen.h> DEPS specdec_torch)
+  specdec_precompile(torch_test HEADERS <ATen/ATen.h> <gtest/gtest.h> OPTIONS ${SPECDEC_TEST_OPTIONS}
+    DEPS specdec_torch GTest::gtest)
 endif()

@@ -58,12 +58,15 @@ def check_files(package, root):
     stray = [
         name
         for name in names
-        if re.search(r"__pycache__|\.pyc$|/lib/specdec/|site-functions|/usr/local|\.partial", name)
+        if re.search(
+            r"__pycache__|\.pyc$|/lib/specdec/(?!$|libspecdec_rs\.so$)|site-functions|/usr/local|\.partial", name
+        )
     ]
     expect(not stray, f"no bundled library and no left-over {stray}")
     for name in (
         "bin/specdec",
         "libexec/specdec-engine",
+        "lib/specdec/libspecdec_rs.so",
         "share/man/man1/specdec-data-ingest.1.gz",
         "share/bash-completion/completions/specdec",
         "share/zsh/vendor-completions/_specdec",
@@ -85,11 +88,11 @@ def check_files(package, root):
     sums = (control / "md5sums").read_text().splitlines()
     files = [f for f in root.rglob("*") if f.is_file() and not f.is_symlink()]
     expect(len(sums) == len(files), f"md5sums of all {len(files)} files")
-    for name in ("bin/specdec", "libexec/specdec-engine"):
+    for name in ("bin/specdec", "libexec/specdec-engine", "lib/specdec/libspecdec_rs.so"):
         file = root / "usr" / name
         sections = out_of("readelf", "-SW", file)
         expect(".symtab" not in sections and ".debug_info" not in sections, f"{name} is stripped")
-        expect(os.stat(file).st_mode & stat.S_IXUSR, f"{name} can be run")
+        expect(name.endswith(".so") or os.stat(file).st_mode & stat.S_IXUSR, f"{name} can be run")
         expect(str(BUILD).encode() not in out_of("readelf", "-d", file).encode(), f"{name} has no path of the build")
 
 
