@@ -141,7 +141,8 @@ TEST(Losses, RowsHaveTheirOwnTemperatureAndWeight) {
     for (const LossResult& r : {loss_and_grad(options, all), loss_and_grad_aten(options, all)}) {
       EXPECT_NEAR(r.loss, loss, 1e-5) << name;
       if (options.mix.needs_target()) EXPECT_NEAR(r.acceptance, acceptance, 1e-6) << name;
-      EXPECT_LT(largest_difference(r.grad, grad), 1e-6) << name;
+      // Logits divided by 0.3 reach 40, which fp32 rounds by up to 4e-6.
+      EXPECT_LT(largest_difference(r.grad, grad), 1e-5) << name;
     }
   }
   LossInput wrong = random_input(5, 40);
