@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 
 #include "base/error.h"
@@ -10,15 +11,16 @@ namespace specdec::cli {
 namespace {
 
 void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
-  app.add_option("--host", options.host, "Address to bind; any but loopback needs --api-key-file")
+  app.add_option("--host", options.host, "Address to bind; any but loopback needs --api-key-file or SPECDEC_API_KEY")
       ->capture_default_str()
       ->group("Network");
   app.add_option("--port", options.port, "Port to bind; 0 chooses a free one and prints it")
       ->capture_default_str()
       ->group("Network");
-  app.add_option("--api-key-file", options.api_key_file,
-                 "File with one key per line, optionally followed by a name; with it every route but /health, /ready "
-                 "and /ping needs a key. SIGHUP makes the server read it again")
+  app.add_option(
+         "--api-key-file", options.api_key_file,
+         "File with one key per line, optionally followed by a name; with it every route but /health, /ready "
+         "and /ping needs a key. SIGHUP makes the server read it again. Without it, SPECDEC_API_KEY is the one key")
       ->group("Network");
   app.add_option(
          "--tls-cert", options.tls_cert,
@@ -147,7 +149,7 @@ void add_serve(Cli& cli) {
       "largest as --max-k,\n"
       "and its verification rule. --k, --max-k and --verify override these.\n"
       "Routes: /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /health, /ready, /ping, "
-      "/version, /metrics, /gate, /dashboard\n"
+      "/version, /openapi.json, /metrics, /gate, /dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
       "in use, 75 another server records to the same directory.");
   sub->callback([&cli, options, sub] {
@@ -155,6 +157,7 @@ void add_serve(Cli& cli) {
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");
     options->max_k_given = sub->count("--max-k") > 0;
     options->verify_given = sub->count("--verify") > 0;
+    if (const char* key = std::getenv("SPECDEC_API_KEY"); key && options->api_key_file.empty()) options->api_key = key;
     select_engine(cli, cli.runners.serve, options);
   });
 }

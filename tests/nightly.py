@@ -4,7 +4,8 @@
 Parts, in this order (all of them if none is named):
   tools       fetches into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and the
               Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
-              network, 370 MB kept); all of it pinned by version and digest
+              network, 370 MB kept), and the chat templates of 70 published models, which the source archive of
+              llama-cpp-python contains (77 MB over the network); all of it pinned by version and digest
   checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
@@ -30,7 +31,9 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
+import urllib.request
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,6 +47,12 @@ JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
 PROMETHEUS = "2.42.0+ds-5+deb12u1"
 PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the .deb for amd64
 PROMTOOL = os.path.join(TOOLS, "prometheus-" + PROMETHEUS, "usr/bin/promtool")
+TEMPLATES_URL = (
+    "https://files.pythonhosted.org/packages/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/"
+    "llama_cpp_python-0.3.36.tar.gz"
+)
+TEMPLATES_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+TEMPLATES = os.path.join(TOOLS, "templates-" + TEMPLATES_SHA256[:12])
 ENGINES = os.path.join(ROOT, "tests", "package", "engines")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--no-tests=error", "-j", JOBS]
 
@@ -61,7 +70,7 @@ def digest_of(path):
 
 
 def tools(log):
-    return max(fetch_promtool(log), fetch_engines(log))
+    return max(fetch_promtool(log), fetch_engines(log), fetch_templates(log))
 
 
 def fetch_promtool(log):
@@ -78,6 +87,26 @@ def fetch_promtool(log):
         return 1
     code = run(log, ["dpkg-deb", "-x", package, folder])
     return code or completed(folder, [package])
+
+
+def fetch_templates(log):
+    """Keeps the chat templates of a source archive, and nothing else of it."""
+    if os.path.exists(os.path.join(TEMPLATES, ".complete")):
+        return 0
+    shutil.rmtree(TEMPLATES, ignore_errors=True)
+    os.makedirs(TEMPLATES)
+    archive = os.path.join(TEMPLATES, "archive.tar.gz")
+    with urllib.request.urlopen(TEMPLATES_URL, timeout=60) as reply, open(archive, "wb") as file:
+        shutil.copyfileobj(reply, file)
+    if digest_of(archive) != TEMPLATES_SHA256:
+        log.write(f"{TEMPLATES_URL}: sha256 {digest_of(archive)}, expected {TEMPLATES_SHA256}\n")
+        return 1
+    with tarfile.open(archive) as files:
+        for member in files:
+            if member.isfile() and re.search(r"/models/templates/[^/]+\.jinja$", member.name):
+                with open(os.path.join(TEMPLATES, os.path.basename(member.name)), "wb") as file:
+                    file.write(files.extractfile(member).read())
+    return completed(TEMPLATES, [archive])
 
 
 def engines_folder():
@@ -140,7 +169,11 @@ def checks(log):
     named = os.environ.get("SPECDEC_ENGINE_PACKAGES") and os.environ.get("SPECDEC_ENGINE_PYTHON")
     if not named and os.path.exists(os.path.join(engines_folder(), ".complete")):
         variables |= {"SPECDEC_ENGINE_PACKAGES": engines_folder(), "SPECDEC_ENGINE_PYTHON": sys.executable}
-    elif not named:
+    if os.path.exists(os.path.join(TEMPLATES, ".complete")):
+        variables["SPECDEC_CHAT_TEMPLATES"] = TEMPLATES
+    else:
+        log.write("nightly: published chat templates are not tested: `tools` has not fetched them\n")
+    if not named and "SPECDEC_ENGINE_PACKAGES" not in variables:
         log.write(
             "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"
         )
@@ -149,7 +182,9 @@ def checks(log):
     else:
         log.write("nightly: the alert rules are not tested: `tools` has not fetched promtool\n")
         rules = 1
-    return max(rules, run(log, [*CTEST, "-R", "engine_parsers|eagle_loaders|init_test"], **variables))
+    return max(
+        rules, run(log, [*CTEST, "-R", "engine_parsers|eagle_loaders|published_templates|init_test"], **variables)
+    )
 
 
 def faults(log):

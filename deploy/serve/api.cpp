@@ -79,6 +79,7 @@ const Api::Route* Api::find_route(const std::string& path) {
       {"/ready", false, true, {}},
       {"/ping", false, true, {}, true},
       {"/version", false, false, {}},
+      {"/openapi.json", false, false, {}},
       {"/metrics", false, false, {}},
       {"/gate", false, false, {}},
       {"/dashboard", false, false, {}},
@@ -97,6 +98,7 @@ const Api::Route* Api::find_route(const std::string& path) {
 
 Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges)
     : keys_(std::move(admission.keys)),
+      several_tenants_(keys_.get()->tenants().size() > 1),
       hosts_(std::move(admission.hosts)),
       limits_(limits),
       queue_(admission.queue),
@@ -119,7 +121,10 @@ void Api::set_ready(ServedModel model) {
 
 void Api::set_draining() { state_.store(State::kDraining); }
 
-void Api::set_keys(std::shared_ptr<const ApiKeys> keys) { keys_.set(std::move(keys)); }
+void Api::set_keys(std::shared_ptr<const ApiKeys> keys) {
+  if (keys->tenants() != keys_.get()->tenants()) several_tenants_.store(true);
+  keys_.set(std::move(keys));
+}
 
 // Identifies the tenant and sets request.party, or returns the refusal.
 std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) const {
@@ -203,9 +208,10 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     return reply;
   }
   if (path == "/version") return text_reply(200, "application/json", Json{{"version", kToolVersion}}.dump());
+  if (path == "/openapi.json") return text_reply(200, "application/json", kOpenapiJson);
   if (path == "/metrics") {
     // Domain names are visible only to their tenant and to the operator.
-    const bool all = keys_.get()->tenants() <= 1 || request.party == ApiKeys::kOperator;
+    const bool all = !several_tenants_.load() || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
@@ -483,7 +489,7 @@ std::string Api::domain_of(const std::string& asked, const std::string& tenant) 
   if (domains_.contains(asked)) return asked;
   const auto brought = static_cast<size_t>(
       std::count_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d.second == tenant; }));
-  const size_t most = keys_.get()->tenants() > 1 ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
+  const size_t most = several_tenants_.load() ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
   if (domains_.size() >= limits_.domains || brought >= most) return "other";
   domains_.emplace(asked, tenant);
   return asked;

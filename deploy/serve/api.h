@@ -111,6 +111,8 @@ class Api final : public HttpHandler {
   std::string domain_of(const std::string& asked, const std::string& tenant);
 
   Reloadable<const ApiKeys> keys_;
+  // True if the server has, or ever had, more than one tenant: then the counts may hold domains of another one.
+  std::atomic<bool> several_tenants_;
   const AllowedHosts hosts_;
   ServeLimits limits_;
   RequestQueue& queue_;
@@ -148,5 +150,7 @@ class AdminApi final : public HttpHandler {
 
 // assets/dashboard.html: one page that polls /metrics and loads nothing from other sites
 extern const char kDashboardHtml[];
+// docs/openapi.json
+extern const char kOpenapiJson[];
 
 }  // namespace specdec::deploy

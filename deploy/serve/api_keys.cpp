@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
-#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -18,7 +17,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr size_t kNameDigits = 12;
+constexpr size_t kNameDigits = 12, kLeastBytes = 8;
 
 bool starts_with_word(std::string_view text, std::string_view word) {
   return text.size() > word.size() && text[word.size()] == ' ' &&
@@ -71,7 +70,7 @@ ApiKeys ApiKeys::load(const std::filesystem::path& file) {
     if (content.empty() || content.front() == '#') continue;
     const std::string_view key = content.substr(0, content.find_first_of(" \t"));
     const std::string where = file.string() + ": line " + std::to_string(number);
-    if (key.size() < 8)
+    if (key.size() < kLeastBytes)
       throw Error(ErrorKind::kConfig,
                   where + ": expected a key of at least 8 characters, found " + std::to_string(key.size()));
     std::string digest = sha256_hex(key);
@@ -83,6 +82,19 @@ ApiKeys ApiKeys::load(const std::filesystem::path& file) {
   }
   if (keys.digests_.empty())
     throw Error(ErrorKind::kConfig, file.string() + ": no API key found: expected one per line");
+  return keys;
+}
+
+ApiKeys ApiKeys::single(const Secret& key) {
+  const std::string& text = key.reveal();
+  if (text.find_first_of(" \t\r\n") != std::string::npos)
+    throw Error(ErrorKind::kConfig, "SPECDEC_API_KEY: expected one key, found white space in it");
+  if (text.size() < kLeastBytes)
+    throw Error(ErrorKind::kConfig,
+                "SPECDEC_API_KEY: expected a key of at least 8 characters, found " + std::to_string(text.size()));
+  ApiKeys keys;
+  keys.digests_ = {sha256_hex(text)};
+  keys.names_ = {keys.digests_[0].substr(0, kNameDigits)};
   return keys;
 }
 
@@ -105,7 +117,7 @@ const std::string* ApiKeys::tenant(std::string_view authorization) const {
   return colon == std::string::npos ? nullptr : find(std::string_view(pair).substr(colon + 1));
 }
 
-size_t ApiKeys::tenants() const { return std::set<std::string>(names_.begin(), names_.end()).size(); }
+std::set<std::string> ApiKeys::tenants() const { return {names_.begin(), names_.end()}; }
 
 void check_exposure(const std::string& host, const ApiKeys& keys) {
   if (keys.required()) return;
@@ -119,7 +131,8 @@ void check_exposure(const std::string& host, const ApiKeys& keys) {
     if (!is_loopback(a->ai_addr))
       throw Error(
           ErrorKind::kUsage,
-          "--host: '" + host + "' can be reached from other machines: give --api-key-file FILE, or bind 127.0.0.1");
+          "--host: '" + host +
+              "' can be reached from other machines: give --api-key-file FILE or SPECDEC_API_KEY, or bind 127.0.0.1");
 }
 
 }  // namespace specdec::deploy

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/run_options.h"
+#include "base/secret.h"
 
 namespace specdec::deploy {
 
@@ -14,6 +15,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
+  Secret api_key;                            // the only key, if there is no file; "" = none
   std::string tls_cert, tls_key;             // PEM files; "" = plain HTTP
   std::vector<std::string> allowed_hosts;    // more names under which a server without keys answers
   std::vector<std::string> allowed_origins;  // web pages of these origins may call the server

@@ -66,7 +66,8 @@ AllowedHosts allowed_hosts(const ServeOptions& o) {
 }
 
 std::shared_ptr<const ApiKeys> load_keys(const ServeOptions& o) {
-  return std::make_shared<const ApiKeys>(o.api_key_file.empty() ? ApiKeys() : ApiKeys::load(o.api_key_file));
+  if (!o.api_key_file.empty()) return std::make_shared<const ApiKeys>(ApiKeys::load(o.api_key_file));
+  return std::make_shared<const ApiKeys>(o.api_key.empty() ? ApiKeys() : ApiKeys::single(o.api_key));
 }
 
 // Raises the limit of open files to one per connection plus some for files.
@@ -100,7 +101,7 @@ struct Server::Impl {
 
   // Sets what one tenant may have of all that is bounded.
   void share_among_tenants(const ApiKeys& keys) {
-    several_tenants = keys.tenants() > 1;
+    several_tenants = keys.tenants().size() > 1;
     gate.set_limit_of_one_tenant(several_tenants ? LiveGate::kConversations / 2 : LiveGate::kConversations);
     queue.set_tenant_limit(tenant_queue(options, several_tenants));
     budget.set_limit_of_one_party(several_tenants ? limits.held_bytes / 2 : limits.held_bytes);

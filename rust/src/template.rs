@@ -14,6 +14,7 @@ use crate::{Failure, Reason};
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 const MAX_JSON_BYTES: usize = 1 << 20;
 const MAX_JSON_DEPTH: usize = 64;
+const MAX_INDENT: usize = 1 << 10;
 const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
 const NAME: &str = "chat_template";
@@ -44,6 +45,9 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION);
         environment.set_unknown_method_callback(python_method);
         environment.add_filter("tojson", tojson);
+        environment.add_filter("indent", indent);
+        // minijinja counts none as an empty list; templates ask `tools is iterable` before they take its length.
+        environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
         });
@@ -207,6 +211,40 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
 
 fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     items.into_iter().map(Value::from).collect()
+}
+
+/// Implements `indent` as Jinja does, which keeps a newline at the end of the text. minijinja removes it.
+fn indent(text: &str, width: Option<&Value>, first: Option<bool>, blank: Option<bool>, named: Kwargs) -> Result<String, Error> {
+    let width = named.get::<Option<Value>>("width")?.or(width.cloned());
+    let first = named.get::<Option<bool>>("first")?.or(first).unwrap_or(false);
+    let blank = named.get::<Option<bool>>("blank")?.or(blank).unwrap_or(false);
+    named.assert_all_used()?;
+    let indention = match &width {
+        None => " ".repeat(4),
+        Some(width) => match (width.as_str(), width.as_usize()) {
+            (Some(text), _) => text.to_string(),
+            (None, Some(count)) if count <= MAX_INDENT => " ".repeat(count),
+            _ => return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: {width} is no width"))),
+        },
+    };
+    // As Python's str.splitlines().
+    let is_break = |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let text = text.replace("\r\n", "\n");
+    let mut out = String::new();
+    for (index, line) in text.split(is_break).enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let indented = if index == 0 { first } else { blank || !line.is_empty() };
+        if indented {
+            out.push_str(&indention);
+        }
+        out.push_str(line);
+        if out.len() > MAX_JSON_BYTES {
+            return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: more than {MAX_JSON_BYTES} bytes")));
+        }
+    }
+    Ok(out)
 }
 
 /// Implements `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.

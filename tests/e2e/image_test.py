@@ -126,8 +126,18 @@ def check_health(runtime, environment):
     expect(command[:2] == ["/bin/bash", "-c"], "the health check is bash, which has /dev/tcp")
     model = work / "model"
     write_tiny_model(model, layers=1, seed=1)
+    certificate, key = work / "cert.pem", work / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    for more in ([], ["--tls-cert", certificate, "--tls-key", key]):
+        check_health_of(
+            ["specdec", "serve", "--target", model, "--port", "0", "--threads", "1", *more], command, environment
+        )
+
+
+def check_health_of(serve, command, environment):
     server = subprocess.Popen(
-        ["specdec", "serve", "--target", model, "--port", "0", "--threads", "1"],
+        serve,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -145,7 +155,7 @@ def check_health(runtime, environment):
             if (code := health(port, server.pid)) == 0:
                 break
             time.sleep(0.1)
-        expect(code == 0, "a server that answers is healthy")
+        expect(code == 0, f"a server that answers is healthy {serve[8:]}")
         expect(health(1, server.pid) != 0, "one that does not answer is not")
         expect(health(1, os.getpid()) == 0, "another command counts as healthy")
     finally:

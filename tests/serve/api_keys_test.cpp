@@ -37,7 +37,7 @@ TEST(ApiKeys, ATenantIsTheNameOfAKeyAndKeysMayShareIt) {
   EXPECT_EQ(*keys.tenant("Bearer fourth-key-000"), "bob");
   EXPECT_EQ(*keys.tenant("Bearer third-key-789"), sha256_hex("third-key-789").substr(0, 12)) << "without a name";
   EXPECT_EQ(keys.tenant("Bearer third-key-788"), nullptr);
-  EXPECT_EQ(keys.tenants(), 3u);
+  EXPECT_EQ(keys.tenants().size(), 3u);
 }
 
 TEST(ApiKeys, ABadFileIsRefused) {
@@ -49,6 +49,15 @@ TEST(ApiKeys, ABadFileIsRefused) {
   put(dir / "twice", "good-key-1\ngood-key-1 again\n");
   expect_error(ErrorKind::kConfig, {"line 2", "twice"}, [&] { ApiKeys::load(dir / "twice"); });
   expect_error(ErrorKind::kConfig, {"absent"}, [&] { ApiKeys::load(dir / "absent"); });
+}
+
+TEST(ApiKeys, OneKeyMayComeFromTheEnvironment) {
+  const ApiKeys keys = ApiKeys::single("only-key-1");
+  EXPECT_EQ(*keys.tenant("Bearer only-key-1"), sha256_hex("only-key-1").substr(0, 12));
+  EXPECT_EQ(keys.tenant("Bearer only-key-2"), nullptr);
+  expect_error(ErrorKind::kConfig, {"SPECDEC_API_KEY", "8 characters", "found 5"}, [] { ApiKeys::single("short"); });
+  expect_error(ErrorKind::kConfig, {"SPECDEC_API_KEY", "white space"},
+               [] { ApiKeys::single("two-keys-1 two-keys-2"); });
 }
 
 TEST(CheckExposure, OnlyLoopbackGoesWithoutKeys) {

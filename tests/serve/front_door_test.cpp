@@ -264,6 +264,9 @@ TEST(FrontDoor, ProbesAndVersion) {
   EXPECT_EQ(s.ask(get("/version")).status, 401);
   const std::string key = "Authorization: Bearer right-key-1\r\n";
   EXPECT_EQ(Json::parse(s.ask(get("/version", key)).body), (Json{{"version", kToolVersion}}));
+  EXPECT_EQ(s.ask(get("/openapi.json")).status, 401);
+  EXPECT_EQ(s.ask(get("/openapi.json", key)).body,
+            testing::get(std::filesystem::path(SPECDEC_SOURCE_DIR) / "docs/openapi.json"));
   const std::string metrics = s.ask(get("/metrics", key)).body;
   for (const char* line : {"specdec:requests_total{route=\"/ping\",status=\"200\"} 4",
                            "specdec:requests_total{route=\"/version\",status=\"200\"} 1"})

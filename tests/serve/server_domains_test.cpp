@@ -38,6 +38,24 @@ TEST(ServerDomains, OneTenantLeavesDomainsToTheOthersAndSeesOnlyItsOwn) {
   EXPECT_EQ(domains("key-of-ops-11"), "domain=\"a0\" domain=\"a1\" domain=\"o0\" domain=\"o1\" domain=\"other\" ");
 }
 
+TEST(ServerDomains, ATenantThatIsLeftAloneSeesNothingOfTheRemovedOnes) {
+  const Scratch dir;
+  put(dir / "keys", "key-of-anna-1 anna\nkey-of-otto-1 otto\n");
+  Config setup;
+  setup.options.api_key_file = dir / "keys";
+  Running s(setup);
+  s.start();
+  const std::string otto = "Authorization: Bearer key-of-otto-1\r\n", anna = "Authorization: Bearer key-of-anna-1\r\n";
+  const std::string body = R"({"prompt":"say:some text","metadata":{"domain":"payroll"}})";
+  ASSERT_EQ(s.ask(post("/v1/completions", body, otto)).status, 200);
+  put(dir / "keys", "key-of-anna-1 anna\n");
+  s.reload.store(true);
+  wait_until([&] { return s.ask(get("/v1/models", otto)).status == 401; });
+  const Response metrics = s.ask(get("/metrics", anna));
+  EXPECT_EQ(metrics.status, 200);
+  EXPECT_EQ(metrics.body.find("payroll"), std::string::npos);
+}
+
 TEST(ServerDomains, AreBounded) {
   const Scratch dir;
   Config setup;

@@ -166,7 +166,7 @@ TEST(Server, EveryErrorClass) {
   error(post(chat, R"({"messages":[{"role":"user","content":""}]})"), 400, "invalid_value", "messages");
   error(post(completions, R"({"prompt":"x","model":"other"})"), 404, "model_not_found", "model");
   error(get("/v2/nothing"), 404, "unknown_url", "");
-  error(get("/openapi.json"), 404, "unknown_url", "");
+  error(get("/openapi.yaml"), 404, "unknown_url", "");
   error(get("/v1/models/"), 404, "unknown_url", "");
   error(get("/v1/mod%65ls"), 404, "unknown_url", "");
   error(get(completions), 405, "method_not_allowed", "");

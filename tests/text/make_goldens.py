@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Renders chat templates with transformers and writes tests/text/golden/chat_templates.json.
 
+make_goldens.py FOLDER OUT renders the templates of FOLDER (*.jinja) instead and writes to the file OUT.
+
 Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. The build does not run it; run it by hand when a template or a
 conversation is added:
 
@@ -13,6 +15,7 @@ import datetime
 import json
 import os
 import pathlib
+import sys
 
 import transformers
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -150,9 +153,17 @@ def sources():
         yield name, template, {"bos_token": "<s>", "eos_token": "</s>"}, True
 
 
+def templates_in(folder):
+    """Yields what sources() yields, for the templates of a folder."""
+    for file in sorted(pathlib.Path(folder).glob("*.jinja")):
+        yield file.stem, file.read_text(), {"bos_token": "<s>", "eos_token": "</s>"}, True
+
+
 def main():
+    folder, file = sys.argv[1:] or (None, here / "golden/chat_templates.json")
+    rendered = list(templates_in(folder) if folder else sources())
     cases = []
-    for name, template, tokens, _ in sources():
+    for name, template, tokens, _ in rendered:
         for conversation, messages in CONVERSATIONS.items():
             for prompt in (False, True):
                 chat = [{"role": r, "content": c} for r, c in messages]
@@ -166,7 +177,7 @@ def main():
                     case["error"] = str(error)
                 cases.append(case)
     tool_cases = []
-    for name, template, tokens, _ in sources():
+    for name, template, tokens, _ in rendered:
         if name in WRITTEN or "tool_calls" not in template:
             continue
         for conversation, (chat, tools) in TOOL_CONVERSATIONS.items():
@@ -183,7 +194,7 @@ def main():
     out = {
         "transformers": transformers.__version__,
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
-        "written": WRITTEN | CALLING,
+        "written": {name: template for name, template, _, written in rendered if written},
         "cases": cases,
         # JSON as text, because the order of keys matters.
         "tool_conversations": {
@@ -198,8 +209,7 @@ def main():
         },
         "tool_cases": tool_cases,
     }
-    (here / "golden").mkdir(exist_ok=True)
-    (here / "golden/chat_templates.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
+    pathlib.Path(file).write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
     print(len(cases), "cases,", len(tool_cases), "with tools")
 
 
