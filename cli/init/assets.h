@@ -5,6 +5,7 @@
 namespace specdec::cli {
 
 extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
-    kCronJobYaml[], kSlurmScript[], kJobSetYaml[], kRulesYaml[], kDashboardJson[];
+    kCronJobYaml[], kSlurmScript[], kSlurmJob[], kSlurmSubmit[], kJobYaml[], kKubernetesSubmit[], kJobSetYaml[],
+    kPyTorchJobYaml[], kRulesYaml[], kDashboardJson[];
 
 }  // namespace specdec::cli

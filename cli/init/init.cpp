@@ -33,7 +33,12 @@ const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
                                {"systemd", "systemd/specdec.timer", kTimerUnit},
                                {"kubernetes", "kubernetes/specdec-cronjob.yaml", kCronJobYaml},
                                {"slurm", "slurm/specdec.sbatch", kSlurmScript},
+                               {"slurm", "slurm/submit.sh", kSlurmSubmit},
+                               {"slurm", "slurm/distill.sbatch", kSlurmJob},
+                               {"job", "kubernetes/submit.sh", kKubernetesSubmit},
+                               {"job", "kubernetes/distill-job.yaml", kJobYaml},
                                {"jobset", "kubernetes/specdec-jobset.yaml", kJobSetYaml},
+                               {"pytorchjob", "kubernetes/specdec-pytorchjob.yaml", kPyTorchJobYaml},
                                {"monitoring", "monitoring/specdec-rules.yml", kRulesYaml},
                                {"monitoring", "monitoring/specdec-dashboard.json", kDashboardJson}};
 
@@ -48,8 +53,15 @@ const std::map<std::string, std::string> kNext = {
     {"kubernetes",
      "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
     {"slurm",
-     "write launcher = [\"srun\"] into LOOP.toml, fit the #SBATCH lines to the cluster, then sbatch "
-     "slurm/specdec.sbatch"},
+     "fit the #SBATCH lines to the cluster; to run the whole loop as a job, write launcher = [\"srun\"] into LOOP.toml "
+     "and sbatch slurm/specdec.sbatch; to run distill alone as a job, write launcher = [\"bash\", \"slurm/submit.sh\"] "
+     "and run the loop where sbatch is"},
+    {"job",
+     "put this directory into a volume claim named specdec, write launcher = [\"bash\", \"kubernetes/submit.sh\"] into "
+     "LOOP.toml, and run the loop where kubectl and this directory are"},
+    {"pytorchjob",
+     "put the target and the data of specdec data ingest into a shared volume claim named specdec, then kubectl apply "
+     "-f kubernetes/specdec-pytorchjob.yaml"},
     {"jobset",
      "put the target and the data of specdec data ingest into a shared volume claim named specdec, then kubectl apply "
      "-f "
@@ -200,7 +212,8 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
   for (const std::string& part : o.only)
     if (std::find(init_parts().begin(), init_parts().end(), part) == init_parts().end())
       throw Error(ErrorKind::kUsage,
-                  "--only: expected loop, github, gitlab, systemd, kubernetes, slurm, jobset or monitoring, found '" +
+                  "--only: expected loop, github, gitlab, systemd, kubernetes, slurm, job, jobset, pytorchjob or "
+                  "monitoring, found '" +
                       part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
@@ -219,6 +232,7 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                                                      {"IMAGE", quoted("--image", o.image)},
                                                      {"DIRECTORY", unit_path(directory)},
                                                      {"PROGRAM", unit_word(program)},
+                                                     {"JSON_DIRECTORY", quoted("DIR", directory)},
                                                      {"SHELL_DIRECTORY", shell_words({directory})},
                                                      {"SHELL_PROGRAM", shell_words({program})}};
   std::vector<InitFile> files;
@@ -259,10 +273,10 @@ void add_init(Cli& cli) {
   sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--image", o->image, "Container image of the CronJob and the JobSet")->capture_default_str();
-  sub->add_option(
-         "--only", o->only,
-         "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, jobset, monitoring; default: all")
+  sub->add_option("--image", o->image, "Container image of what runs in Kubernetes")->capture_default_str();
+  sub->add_option("--only", o->only,
+                  "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, job, jobset, pytorchjob, "
+                  "monitoring; default: all")
       ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(

@@ -199,6 +199,12 @@ void tell(const Global& global, const fs::path& log, const std::string& line) {
   append_line(log, line);
 }
 
+// Returns the text of distill's result, or "" if there is none.
+std::string result_file(const fs::path& run) {
+  const fs::path file = run / "result.json";
+  return fs::exists(file) ? read_file(file) : "";
+}
+
 // Runs one stage. Its stderr goes to the run's log or, with -v, to that of this process in the same format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
@@ -209,9 +215,14 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   std::vector<std::string> line = stage.launcher;  // env finds the launcher in PATH
   line.push_back(global.program);
   line.insert(line.end(), arguments.begin(), arguments.end());
+  const fs::path trained = stage.output.parent_path().parent_path();
+  const std::string before = result_file(trained);
   ChildResult child = run_child("/usr/bin/env", line, errors, directory);
-  const bool has_checkpoint = fs::exists(stage.output.parent_path().parent_path() / "checkpoints/latest");
-  child.exit_code = launched_exit_code(child.exit_code, parse_result(child.output), has_checkpoint);
+  // A job in a queue prints where the queue wants it, so its result is in the file that it has written.
+  if (const std::string after = result_file(trained); !parse_result(child.output).is_object() && after != before)
+    child.output = after;
+  child.exit_code =
+      launched_exit_code(child.exit_code, parse_result(child.output), fs::exists(trained / "checkpoints/latest"));
   return child;
 }
 

@@ -187,6 +187,39 @@ def check_jobset(folder):
     expect(place == ("kubernetes", ranks - 1, ranks, name), f"JobSet: what a pod finds: {place}")
 
 
+def check_pytorchjob(folder):
+    job = yaml.safe_load((folder / "kubernetes/specdec-pytorchjob.yaml").read_text())
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    expect(all(r["restartPolicy"] == "ExitCode" for r in replicas.values()), "PyTorchJob: the exit code decides")
+    expect(
+        replicas["Master"]["replicas"] == 1 and replicas["Master"]["template"] == replicas["Worker"]["template"], "pods"
+    )
+    container = replicas["Master"]["template"]["spec"]["containers"][0]
+    expect(container["name"] == "pytorch", "PyTorchJob: the container has the operator's name")
+    for code, ends in ((0, 0), (3, 3), (7, 7), (75, 143)):
+        arguments = [*container["command"], *container["args"]]
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin/specdec").write_text(f'#!/bin/sh\necho "$@"\nexit {code}\n')
+        (folder / "bin/specdec").chmod(0o755)
+        done = subprocess.run(
+            arguments, env={"PATH": f"{folder}/bin:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
+        )
+        _, target, draft = container["args"]
+        told = f"distill --target {target} --data traffic --draft {draft} --out run --resume\n"
+        expect(done.returncode == ends and done.stdout == told, f"PyTorchJob: exit {code} is {ends}: {done.stdout}")
+
+
+def check_launchers(folder):
+    """tests/e2e/batch_test.py runs them."""
+    for name in ("slurm/submit.sh", "kubernetes/submit.sh", "slurm/distill.sbatch"):
+        tool("shellcheck", "--exclude=SC2016", folder / name)
+    job = yaml.safe_load((folder / "kubernetes/distill-job.yaml").read_text())
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    expect(
+        container["workingDir"] == container["volumeMounts"][0]["mountPath"] == str(folder), "Job: the same directory"
+    )
+
+
 def metric_names(expression):
     words = re.findall(r"(?<![\w:\"./-])((?:\w+:)?specdec[:_][\w:]+)", re.sub(r'"[^"]*"', '""', expression))
     return {re.sub(r"_bucket$", "", w) for w in words}
@@ -249,8 +282,8 @@ try:
     expect(
         result["schema"] == "specdec.init/1"
         and {f["action"] for f in result["files"]} == {"written"}
-        and len(result["files"]) == 11,
-        "eleven files",
+        and len(result["files"]) == 16,
+        "sixteen files",
     )
     expect(all(Path(f["path"]).is_file() for f in result["files"]), "they are there")
     expect(
@@ -348,6 +381,8 @@ try:
         check_gitlab(folder)
         check_kubernetes(folder)
         check_jobset(folder)
+        check_pytorchjob(folder)
+        check_launchers(folder)
         check_monitoring(folder)
 
     check_slurm(folder)
