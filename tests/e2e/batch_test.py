@@ -1,5 +1,5 @@
-"""The loop hands distil to a batch system with the scripts that `specdec init` writes. Programs of this test stand in for
-sbatch, scancel, srun and kubectl: they run the job here, stop it once, and answer as the documented commands do."""
+"""The loop hands distil to a batch system with the scripts that `specdec init` writes. Programs of this test stand in
+for sbatch, scancel, srun and kubectl: they run the job here, stop it once, and answer as the documented commands do."""
 
 import json
 import os
@@ -60,14 +60,21 @@ exec bash "$@"
 KUBECTL = """#!/bin/bash
 case "$1 $2" in
 "create --filename") cat > {folder}/job.yaml
-  ( python3 -c "import yaml;print(*yaml.safe_load(open('{folder}/job.yaml'))['spec']['template']['spec']['containers'][0]['command'], sep='\\0', end='\\0')" |
-    xargs -0 bash {folder}/job > /dev/null 2>&1; tail -n 1 {folder}/code > {folder}/ended ) > /dev/null 2>&1 & ;;
+  ( python3 {folder}/words.py | xargs -0 bash {folder}/job
+    tail -n 1 {folder}/code > {folder}/ended ) > /dev/null 2>&1 & ;;
 "get job") if [ -s {folder}/ended ]; then echo Complete; fi ;;
 "get pods") cat {folder}/ended; rm {folder}/ended ;;
 "logs job/"*) echo "what the pod said" ;;
 "delete job") if [ "$4" = "--wait=true" ]; then kill -TERM "$(cat {folder}/process)"; fi ;;
 *) exit 9 ;;
 esac
+"""
+
+
+WORDS = """
+import yaml
+pod = yaml.safe_load(open("{folder}/job.yaml"))["spec"]["template"]["spec"]
+print(*pod["containers"][0]["command"], sep="\\0", end="\\0")
 """
 
 
@@ -132,6 +139,7 @@ def slurm(name, steps=60):
 def kubernetes(name, steps=60):
     folder = new_folder(name, "job", "kubernetes/submit.sh", steps)
     (folder / "job").write_text(JOB.format(folder=folder) + f"echo $? >> {folder}/code\n")
+    (folder / "words.py").write_text(WORDS.format(folder=folder))
     make_program(folder, "kubectl", KUBECTL.format(folder=folder))
     return folder
 
