@@ -22,6 +22,7 @@ build: setup $(BUILD)/build.ninja
 # Fixes the seed of the mutations, so that every change is tested with the same mutations. `make fuzz` and the nightly
 # run draw a fresh seed.
 test: export FUZZ_SEED := $(or $(FUZZ_SEED),1)
+test: export FUZZ_INPUTS := $(or $(FUZZ_INPUTS),100000)
 test: build fuzz
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
 

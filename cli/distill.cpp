@@ -131,6 +131,11 @@ void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
       ->excludes(sub.get_option("--draft"))
       ->excludes(sub.get_option("--forecast"))
       ->group("Before a run");
+  sub.add_option("--costs", o.costs,
+                 "JSON file with what each of these kinds costs in another engine (schema specdec.costs/1, "
+                 "docs/distill.md); without it costs are measured on this machine")
+      ->needs("--compare")
+      ->group("Before a run");
 }
 
 int print_launch(const Global& global) {

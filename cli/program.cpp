@@ -112,8 +112,9 @@ std::string chosen_command(const CLI::App& app) {
 
 // True for commands that resume the work of a stopped process when they are run again (some only with --resume).
 bool goes_on(const std::string& command) {
-  static const std::set<std::string> kThese = {"distill", "data regenerate", "package push",  "package pull",
-                                               "fetch",   "loop run",        "monitor check", "monitor watch"};
+  static const std::set<std::string> kThese = {"distill",      "data regenerate", "data label",
+                                               "package push", "package pull",    "fetch",
+                                               "loop run",     "monitor check",   "monitor watch"};
   return kThese.contains(command);
 }
 

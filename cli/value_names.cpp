@@ -50,6 +50,7 @@ constexpr ValueName kNames[] = {
     {"--config", "FILE"},
     {"--contexts", "target|data"},
     {"--cooldown", "DURATION"},
+    {"--costs", "FILE"},
     {"--data", "DIR"},
     {"--device", "auto|cpu|cuda|cuda:I"},
     {"--disable", "COMMAND"},

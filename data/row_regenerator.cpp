@@ -86,7 +86,7 @@ bool RowRegenerator::ask(OpenAiClient& client, Work& work) const {
     const Json& choices = json_array(body, "choices", 1 << 10, where, ErrorKind::kNetwork);
     if (choices.empty() || !choices[0].is_object())
       throw Error(ErrorKind::kNetwork, where + ": choices: expected a list with one object");
-    append(choices[0], where + ": choices[0]", work);
+    append(choices[0], max_tokens, where + ": choices[0]", work);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kNetwork || stop_requested()) throw;
     if (problem.message.empty()) problem.message = e.what();
@@ -171,11 +171,15 @@ int32_t RowRegenerator::closing_token(const Work& work) const {
   return t.decode({last}, true).empty() && !t.decode({last}, false).empty() ? last : -1;
 }
 
-// Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens.
-void RowRegenerator::append(const Json& choice, const std::string& where, Work& work) const {
+// Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens. An endpoint that ignores
+// max_tokens is refused; text may have more tokens here than it had there.
+void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const {
   Answer& out = work.out;
   out.prompt_tokens = static_cast<int64_t>(out.tokens.size());
   if (const auto ids = choice.find("token_ids"); ids != choice.end() && ids->is_array()) {
+    if (static_cast<int64_t>(ids->size()) > max_tokens)
+      throw Error(ErrorKind::kNetwork, where + ": token_ids: found " + std::to_string(ids->size()) +
+                                           " ids, and max_tokens was " + std::to_string(max_tokens));
     for (const Json& id : *ids) {
       if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= index_.vocab_size)
         throw Error(ErrorKind::kNetwork, where + ": token_ids: found " + id.dump() + ", expected ids below " +

@@ -45,7 +45,7 @@ class RowRegenerator {
   bool go_on(Work& work) const;
   Json request_body(const Work& work, int64_t max_tokens) const;
   int64_t room(const Work& work) const;
-  void append(const Json& choice, const std::string& where, Work& work) const;
+  void append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const;
   void append_text(const std::string& text, Work& work) const;
   int32_t closing_token(const Work& work) const;
   std::string text_of(const std::vector<int32_t>& tokens, int64_t begin, int64_t end) const;

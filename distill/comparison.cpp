@@ -10,6 +10,7 @@
 #include "base/expanded_tail.h"
 #include "base/format.h"
 #include "base/safetensors.h"
+#include "base/sha256.h"
 #include "base/shell.h"
 #include "distill/evaluate.h"
 #include "distill/output.h"
@@ -19,6 +20,7 @@ namespace specdec::distill {
 namespace {
 
 constexpr double kQuantile975 = 1.959963984540054;
+constexpr int kMostCostedK = 64;
 
 // A draft that was trained and measured.
 struct ComparedDraft {
@@ -30,6 +32,37 @@ struct ComparedDraft {
   Estimate speedup;      // with the best K
   bool ties = false;     // its interval overlaps with that of the first in the ranking
 };
+
+// What drafts cost in another engine, in units of its plain step at batch 1.
+struct EngineCosts {
+  std::string engine;
+  std::map<std::string, DraftSpeed> drafts;  // by kind; only costs
+};
+
+// Reads a file of schema specdec.costs/1, which must have every compared kind. Throws Error(kData), naming the field.
+EngineCosts read_costs(const DistillOptions& o) {
+  constexpr ErrorKind kCosts = ErrorKind::kData;
+  constexpr JsonNumbers kRange{.low = 0, .high = 1000};
+  const Json file = read_json(o.costs, kCosts, {1u << 20, 16});
+  require_schema(file, "costs", 1, o.costs);
+  EngineCosts out{json_string(file, "engine", o.costs, kCosts), {}};
+  const Json& drafts = json_object(file, "drafts", 64, o.costs, kCosts);
+  for (const std::string& kind : o.compared) {
+    const std::string where = o.costs + ": drafts: " + kind;
+    if (!drafts.contains(kind)) throw Error(kCosts, where + ": expected its costs, found none");
+    DraftSpeed& costs = out.drafts[kind];
+    costs.draft_cost = json_double(drafts[kind], "draft_cost", kRange, where, kCosts);
+    for (const auto& [k, v] : json_object(drafts[kind], "verify_cost", kMostCostedK, where, kCosts).items()) {
+      const bool is_k = !k.empty() && k.size() <= 2 && k.find_first_not_of("0123456789") == k.npos && k[0] != '0';
+      if (!is_k || std::stoi(k) > kMostCostedK || !v.is_number() || !(v.get<double>() > 0 && v.get<double>() <= 1000))
+        throw Error(kCosts, where + ": verify_cost: expected numbers above 0 for K from 1 to " +
+                                std::to_string(kMostCostedK) + ", found " + Json({{k, v}}).dump());
+      costs.verify_cost[std::stoi(k)] = v;
+    }
+    if (costs.verify_cost.empty()) throw Error(kCosts, where + ": verify_cost: expected at least one K, found none");
+  }
+  return out;
+}
 
 // The options of one kind's run: the limits are divided evenly.
 DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
@@ -148,14 +181,13 @@ Json comparison_json(const DistillOptions& o, const std::vector<ComparedDraft>& 
 }  // namespace
 
 DistillResult compare(const DistillOptions& options, const StudyTools& tools) {
-  validate(options);
   check_output(options);
+  check_request(options);
   const Json inputs = study_inputs(options, "--compare");
-  if (!tools.speed)
-    throw Error(ErrorKind::kUsage, "--compare: costs are measured, and " + options.target +
-                                       " has no weights to measure them with: give the whole target");
   Json given = describe(options);
   given["draft"] = options.compared;
+  const std::optional<EngineCosts> other = options.costs.empty() ? std::nullopt : std::optional(read_costs(options));
+  if (other) given["costs"] = sha256_file(options.costs);
   return run_study(
       options, {"comparison", "distill_comparison"}, given, inputs,
       [&](Verdict& verdict) {
@@ -172,11 +204,20 @@ DistillResult compare(const DistillOptions& options, const StudyTools& tools) {
           draft.run = std::move(parts[i]);
           draft.parameters = parameters_of(draft.run.directory / "draft");
           draft.measured = tools.speed(draft.run.directory / "draft", ids);
+          if (other) {
+            draft.measured.draft_cost = other->drafts.at(draft.kind).draft_cost;
+            draft.measured.verify_cost = other->drafts.at(draft.kind).verify_cost;
+          }
           draft.best = predict_speed(draft.measured);
           if (draft.best.k > 0) draft.speedup = speedup_with(draft.measured, draft.best.k);
         }
         rank(drafts);
-        return comparison_json(options, drafts, verdict);
+        Json out = comparison_json(options, drafts, verdict);
+        if (other) {
+          out["engine"] = other->engine;
+          out["reason"] = "with the costs of " + other->engine + ": " + out["reason"].get<std::string>();
+        }
+        return out;
       },
       tools.clock);
 }

@@ -152,7 +152,8 @@ std::vector<fs::path> safetensors_in(const fs::path& directory) {
   std::vector<fs::path> out;
   std::error_code ec;
   for (auto it = fs::directory_iterator(directory, ec); !ec && it != fs::directory_iterator(); it.increment(ec))
-    if (it->path().extension() == ".safetensors") out.push_back(it->path());
+    if (it->path().extension() == ".safetensors" && !it->path().filename().string().starts_with('.'))
+      out.push_back(it->path());
   if (ec || out.empty())
     throw Error(ErrorKind::kData, directory.string() +
                                       ": expected a directory with .safetensors files of hidden states" +

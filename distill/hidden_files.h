@@ -34,9 +34,10 @@ struct HiddenFilesOptions {
 
 class HiddenFiles {
  public:
-  // Reads every .safetensors file of the directory once and matches it with `rows`. Throws Error(kData), naming the
-  // file, for a missing tensor, another dtype or shape, more than 2^24 tokens or 1,024 states of a token, and for
-  // states that are not finite; and if the directory has no such file or none that fits a row.
+  // Reads every .safetensors file of the directory once and matches it with `rows`. Names that begin with a dot are
+  // left out: copying programs write unfinished files under them. Throws Error(kData), naming the file, for a missing
+  // tensor, another dtype or shape, more than 2^24 tokens or 1,024 states of a token, and for states that are not
+  // finite; and if the directory has no such file or none that fits a row.
   HiddenFiles(const HiddenFilesOptions& options, const std::vector<const TokenRow*>& rows);
 
   // Returns the file with the states of one of the rows, or null.

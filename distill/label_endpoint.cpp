@@ -1,5 +1,6 @@
 #include "distill/label_endpoint.h"
 
+#include <algorithm>
 #include <charconv>
 #include <condition_variable>
 #include <exception>
@@ -167,11 +168,28 @@ class EndpointLabels {
     changed_.notify_all();
   }
 
-  // Workers ask for rows, while the calling thread writes the labels in order and reports progress. The first error
-  // stops all workers.
+  // Workers ask for rows, while the calling thread writes the labels in order and reports progress. The first error of
+  // any of them stops all workers.
   void ask_all(const ProgressFn& progress) {
-    std::vector<std::jthread> workers;
-    for (int i = 0; i < options_.concurrency; ++i) workers.emplace_back([this] { work(); });
+    bool wrote_all = true;  // labels that are in no shard yet can still be written
+    {
+      std::vector<std::jthread> workers;
+      for (int i = 0; i < options_.concurrency; ++i) workers.emplace_back([this] { work(); });
+      try {
+        write_in_order(progress);
+      } catch (...) {
+        wrote_all = false;
+        const std::lock_guard lock(mutex_);
+        failure_ = std::current_exception();
+        changed_.notify_all();
+      }
+    }
+    if (!failure_) return;
+    if (wrote_all) writer_->flush();
+    explain();
+  }
+
+  void write_in_order(const ProgressFn& progress) {
     std::unique_lock lock(mutex_);
     for (;;) {
       while (!done_.empty() && done_.begin()->first == writer_->next_row()) {
@@ -189,11 +207,6 @@ class EndpointLabels {
       if (is_last && !ready) break;
       if (!ready && finished_ < options_.concurrency) changed_.wait(lock);
     }
-    lock.unlock();
-    workers.clear();
-    if (!failure_) return;
-    writer_->flush();
-    explain();
   }
 
   [[noreturn]] void explain() const {
@@ -221,6 +234,21 @@ class EndpointLabels {
 };
 
 }  // namespace
+
+bool has_labels(const LabelOptions& options) {
+  const std::optional<LabelIndex> index = complete_labels(options.out);
+  if (!index) return false;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage, options.out + ": has labels of " + what +
+                                       ": remove the directory to ask the endpoint again, or give another --out");
+  };
+  if (options.top_k > 0 && index->top_k != std::min(options.top_k, index->vocab_size))
+    refuse("the " + std::to_string(index->top_k) + " likeliest tokens, and --top-k is " +
+           std::to_string(options.top_k));
+  if (!options.model.empty() && options.model != index->model)
+    refuse("the model '" + index->model + "', and --model is '" + options.model + "'");
+  return true;
+}
 
 LabelResult label_by_endpoint(const LabelOptions& options, const ProgressFn& progress,
                               const std::function<void(double)>& sleep) {

@@ -17,4 +17,8 @@ namespace specdec::distill {
 LabelResult label_by_endpoint(const LabelOptions& options, const ProgressFn& progress,
                               const std::function<void(double)>& sleep = {});
 
+// Returns whether options.out has labels for all rows, which then need not be asked for again. Throws Error(kUsage) if
+// they are not those that the options ask for: another K (0 takes any) or another model (so does "").
+bool has_labels(const LabelOptions& options);
+
 }  // namespace specdec::distill

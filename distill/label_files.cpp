@@ -15,6 +15,10 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kShardBytes = int64_t{8} << 20;
+// The shards of an unfinished run, one a line: index.json as a whole, written again for each of many shards, would cost
+// more than the shards.
+constexpr const char* kAddedShards = "shards.jsonl";
+constexpr size_t kMostAddedBytes = size_t{1} << 30;
 
 int64_t bytes_per_position(const LabelIndex& index) {
   return index.kind == "top_k" ? 8 * index.top_k + 4 : 2 * index.hidden_size;
@@ -35,9 +39,22 @@ std::string differing_settings(const LabelIndex& a, const LabelIndex& b) {
   return out;
 }
 
+// Reads index.json, and the shards that an unfinished run has written since. A last line without its newline, of a run
+// that was killed, does not count.
 LabelIndex read_index(const fs::path& directory) {
-  const fs::path file = directory / "index.json";
-  return label_index_from_json(read_json(file), file.string());
+  const fs::path file = directory / "index.json", added = directory / kAddedShards;
+  LabelIndex index = label_index_from_json(read_json(file), file.string());
+  if (!fs::exists(added)) return index;
+  const std::string text = read_file(added, kMostAddedBytes);
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string where = added.string() + ": shard " + std::to_string(index.shards.size());
+    const Json line = parse_json(std::string_view(text).substr(begin, end - begin), where);
+    LabelShard shard = label_shard_from_json(line, where);
+    // A run that was killed while it finished leaves lines for shards that index.json has.
+    if (shard.file == shard_name(index.shards.size())) index.shards.push_back(std::move(shard));
+  }
+  index.validate(added.string());
+  return index;
 }
 
 [[noreturn]] void damaged_labels(const fs::path& file, const std::string& what) {
@@ -119,16 +136,20 @@ void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, 
 
 LabelWriter::LabelWriter(fs::path directory, LabelIndex index, bool resume)
     : directory_(std::move(directory)), index_(std::move(index)) {
-  const bool has_labels = check_output_directory(
-      directory_, {.flag = "--out", .command = "specdec data label", .results = {{"index.json", "labels"}}});
-  if (has_labels && !resume)
-    throw Error(ErrorKind::kUsage, directory_.string() +
-                                       ": has labels already: --resume completes them; for new ones "
-                                       "give a new or an empty directory");
+  const auto has_labels = [&] {
+    const bool has = check_output_directory(
+        directory_, {.flag = "--out", .command = "specdec data label", .results = {{"index.json", "labels"}}});
+    if (has && !resume)
+      throw Error(ErrorKind::kUsage, directory_.string() +
+                                         ": has labels already: --resume completes them; for new ones "
+                                         "give a new or an empty directory");
+    return has;
+  };
+  has_labels();  // a refused command leaves nothing behind
   make_private_directory(directory_);
   lock_.emplace(directory_ / ".lock");
   most_positions_ = std::max<int64_t>(1, kShardBytes / bytes_per_position(index_));
-  if (has_labels) {
+  if (has_labels()) {  // asked again, because another process may have written them before this one had the lock
     const LabelIndex then = read_index(directory_);
     if (const std::string keys = differing_settings(then, index_); !keys.empty())
       throw Error(ErrorKind::kUsage, directory_.string() +
@@ -136,9 +157,8 @@ LabelWriter::LabelWriter(fs::path directory, LabelIndex index, bool resume)
                                          "with; these differ: " +
                                          keys);
     index_ = then;
-  } else {
-    write_file_atomic(directory_ / "index.json", to_json(index_).dump(1) + "\n");
   }
+  write_index();
   next_row_ = index_.labelled_rows();
 }
 
@@ -160,6 +180,12 @@ void LabelWriter::flush() {
 void LabelWriter::finish() {
   if (next_row_ != index_.num_rows) throw Error(ErrorKind::kInternal, "labels: rows are missing");
   flush();
+  write_index();
+}
+
+void LabelWriter::write_index() {
+  write_file_atomic(directory_ / "index.json", to_json(index_).dump(1) + "\n");
+  fs::remove(directory_ / kAddedShards);
 }
 
 void LabelWriter::write_shard() {
@@ -178,13 +204,15 @@ void LabelWriter::write_shard() {
   write_safetensors(partial, tensors);
   rename_file(partial, file);
   index_.shards.push_back({name, sha256_file(file), rows, positions});
-  write_file_atomic(directory_ / "index.json", to_json(index_).dump(1) + "\n");
+  append_line(directory_ / kAddedShards, to_json(index_.shards.back()).dump(), true);
   pending_ = {};
   row_start_ = {0};
 }
 
-bool has_complete_labels(const fs::path& directory) {
-  return fs::exists(directory / "index.json") && read_index(directory).complete();
+std::optional<LabelIndex> complete_labels(const fs::path& directory) {
+  if (!fs::exists(directory / "index.json")) return std::nullopt;
+  LabelIndex index = read_index(directory);
+  return index.complete() ? std::optional(std::move(index)) : std::nullopt;
 }
 
 LabelReader::LabelReader(const fs::path& directory, const LabelUse& use) : index_(read_index(directory)) {

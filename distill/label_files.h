@@ -38,8 +38,8 @@ struct TokenLogprob {
 void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, const std::string& where,
                      RowLabels& row);
 
-// Writes labels row by row, in the order of the data. Every shard is complete on disk before index.json names it, so a
-// run that was stopped is resumed from the last shard.
+// Writes labels row by row, in the order of the data. A shard is complete on disk before shards.jsonl names it, so a
+// run that was stopped is resumed from the last shard. finish() moves the names to index.json and removes shards.jsonl.
 class LabelWriter {
  public:
   // Throws Error(kUsage) if the directory has other files; if it has labels and `resume` is not set; or if these have
@@ -51,10 +51,11 @@ class LabelWriter {
   int64_t next_row() const { return next_row_; }  // rows before it are labelled
   void add(const RowLabels& row);
   void flush();   // writes the rows that are in no shard yet
-  void finish();  // the same; all rows must be there
+  void finish();  // the same, and completes index.json; all rows must be there
 
  private:
   void write_shard();
+  void write_index();
 
   std::filesystem::path directory_;
   LabelIndex index_;
@@ -64,8 +65,8 @@ class LabelWriter {
   int64_t next_row_ = 0, most_positions_;
 };
 
-// Returns whether the directory has labels for all rows of their data; false if it has none.
-bool has_complete_labels(const std::filesystem::path& directory);
+// Returns the index of labels for all rows of their data; none if the directory has no labels, or not all of them.
+std::optional<LabelIndex> complete_labels(const std::filesystem::path& directory);
 
 // What labels must have been made for.
 struct LabelUse {

@@ -167,6 +167,8 @@ void validate(const DistillOptions& o) {
           "--served-temperatures", "--teacher target or hidden:DIR: labels have the temperature they were made at");
   require(o.reject_weight >= 0 && o.reject_weight <= 100, "--reject-weight", "a number in [0, 100]");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
+  require(o.temperature == 1 || parse_teacher(o.teacher).kind != TeacherSpec::Kind::kEndpoint, "--temperature",
+          "1 for --teacher " + o.teacher + ": an endpoint returns the probabilities at no other");
   require(o.contexts == "target" || o.contexts == "data", "--contexts", "target or data, found '" + o.contexts + "'");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",
           "MiB in [0, 16777216]");

@@ -80,6 +80,7 @@ struct DistillOptions {
   double sample = 1;
   ForecastOptions forecast;
   std::vector<std::string> compared;  // kinds of drafts to compare instead of training `draft` (distill/comparison.h)
+  std::string costs;                  // file with the costs of `compared` in another engine; "" = measured here
   bool resume = false;                // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;
 };

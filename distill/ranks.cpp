@@ -12,9 +12,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -94,24 +97,66 @@ std::string own_address(const std::string& host, int port) {
   return text;
 }
 
+// Says once what a rank waits for while it joins the others, if that takes long.
+class LongWait {
+ public:
+  LongWait(const RankHooks& hooks, const Clock& clock) : hooks_(hooks), clock_(clock), begin_(clock.seconds()) {}
+
+  double seconds() const { return clock_.seconds() - begin_; }
+  void look(const std::string& what) {
+    if (seconds() >= hooks_.wait_seconds) tell(what);
+  }
+  // Calls f(), which cannot look meanwhile. If f() has not returned after join_seconds, on_lost ends the process.
+  template <class F>
+  auto during(const std::string& what, const F& f) {
+    const std::jthread timer([&](const std::stop_token& done) {
+      std::mutex mutex;
+      std::condition_variable_any never;
+      std::unique_lock lock(mutex);
+      const auto passed = [&](double seconds) {
+        never.wait_for(lock, done, std::chrono::duration<double>(seconds), [] { return false; });
+        return !done.stop_requested();
+      };
+      if (!passed(hooks_.wait_seconds)) return;
+      tell(what);
+      if (passed(std::max(0.0, hooks_.join_seconds - seconds())) && hooks_.on_lost)
+        hooks_.on_lost(Error(ErrorKind::kNetwork, what));
+    });
+    return f();
+  }
+
+ private:
+  void tell(const std::string& what) {
+    if (!told_.exchange(true) && hooks_.on_wait) hooks_.on_wait(what);
+  }
+  const RankHooks& hooks_;
+  const Clock& clock_;
+  const double begin_;
+  std::atomic<bool> told_{false};
+};
+
+std::string name_of(const Launch& launch) { return "rank " + std::to_string(launch.rank); }
+
 // Connects to the store, and on rank 0 also opens it, unless torchrun's agent has opened one.
-Store open_store(const Launch& launch, double join_seconds, const Clock& clock) {
+Store open_store(const Launch& launch, double join_seconds, LongWait& wait) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = launch.rank == 0 && !launch.agent_store;
   options.waitWorkers = false;
   options.timeout = kStoreTimeout;
   const std::string where = launch.address + ":" + std::to_string(launch.port);
-  const double begin = clock.seconds();
   while (!options.isServer && !answers(launch.address, launch.port)) {
     look_for_stop("waiting for rank 0 at " + where);
-    if (clock.seconds() - begin > join_seconds)
-      throw Error(ErrorKind::kNetwork, "rank " + std::to_string(launch.rank) + " does not reach rank 0 at " + where +
-                                           " within " + std::to_string(static_cast<int>(join_seconds)) + " s");
+    wait.look(name_of(launch) + " waits for rank 0: nothing answers at " + where + " yet");
+    if (wait.seconds() > join_seconds)
+      throw Error(ErrorKind::kNetwork, name_of(launch) + " does not reach rank 0 at " + where + " within " +
+                                           std::to_string(static_cast<int>(join_seconds)) + " s");
     std::this_thread::sleep_for(kLook);
   }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+    return wait.during(name_of(launch) + " waits for rank 0: what listens at " + where +
+                           " is silent; is that the MASTER_PORT of this run?",
+                       [&] { return c10::make_intrusive<c10d::TCPStore>(launch.address, options); });
   } catch (const std::exception& e) {
     if (!options.isServer)
       throw Error(ErrorKind::kNetwork,
@@ -137,8 +182,8 @@ std::string announce(const Store& store, const Launch& launch) {
 }
 
 // Waits until every rank is there. The watch misses them from the moment on that their names are known.
-void meet_all(const Store& store, const Launch& launch, double join_seconds, const Clock& clock, RankWatch& watch) {
-  const double begin = clock.seconds();
+void meet_all(const Store& store, const Launch& launch, double join_seconds, LongWait& wait, RankWatch& watch) {
+  const double begin = wait.seconds();
   for (int rank = 0; rank < launch.ranks;) {
     const std::string key = key_of("name", rank);
     if (store->check({key})) {
@@ -151,7 +196,9 @@ void meet_all(const Store& store, const Launch& launch, double join_seconds, con
       continue;
     }
     look_for_stop("waiting for the other ranks");
-    if (clock.seconds() - begin > join_seconds)
+    wait.look(name_of(launch) + " waits for rank " + std::to_string(rank) + " of " + std::to_string(launch.ranks) +
+              ", which has not started yet");
+    if (wait.seconds() - begin > join_seconds)
       throw Error(ErrorKind::kNetwork, "rank " + std::to_string(rank) + " of " + std::to_string(launch.ranks) +
                                            " did not start within " + std::to_string(static_cast<int>(join_seconds)) +
                                            " s");
@@ -273,7 +320,8 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
   silence_c10d();
   group_ = std::make_unique<Group>(launch, clock);
   Group& g = *group_;
-  g.server = open_store(launch, hooks.join_seconds, clock);
+  LongWait wait(hooks, clock);
+  g.server = open_store(launch, hooks.join_seconds, wait);
   // torchrun's agent keeps its store when it starts the ranks again.
   const std::string prefix = "specdec/" + std::to_string(launch.restarts);
   g.store = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server);
@@ -287,7 +335,7 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
     options.names[static_cast<size_t>(rank_)] = announce(g.store, launch);
     const Store own = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server->clone());
     g.watch = std::make_unique<RankWatch>(std::move(options), board_on(own), clock);
-    meet_all(g.store, launch, hooks.join_seconds, clock, *g.watch);
+    meet_all(g.store, launch, hooks.join_seconds, wait, *g.watch);
     g.control = g.data = gloo_group(g.store, launch, gloo);
   } catch (const Error&) {
     throw;

@@ -27,6 +27,10 @@ struct RankHooks {
   // Called from another thread when another rank is lost and this one waits for it. It must end the process.
   std::function<void(const Error&)> on_lost;
   double join_seconds = 600;  // for all ranks to start; the slowest may still fetch an image or a model
+  // Is told once what this rank waits for, if joining the others takes longer than wait_seconds. Called from another
+  // thread, or from the one that joins. May be empty.
+  std::function<void(const std::string&)> on_wait = {};
+  double wait_seconds = 10;
 };
 
 // The collective functions wait until every rank has called them, in the same order. They throw RankError: of

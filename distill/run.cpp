@@ -10,6 +10,7 @@
 #include "base/output_directory.h"
 #include "base/verdict.h"
 #include "base/version.h"
+#include "data/shard_reader.h"
 #include "distill/draft_vocab.h"
 #include "distill/mlflow.h"
 #include "distill/output.h"
@@ -345,21 +346,32 @@ void check_output(const DistillOptions& options) {
                                        "empty directory");
 }
 
+void check_request(const DistillOptions& options) {
+  if (!options.compared.empty() && !has_weights(options.target))
+    throw Error(ErrorKind::kUsage, "--compare: costs are measured, and " + options.target +
+                                       " has no weights to measure them with: give the whole target");
+  const data::ShardReader data(options.data);
+  for (const std::string& draft : options.compared.empty() ? std::vector{options.draft} : options.compared) {
+    DistillOptions one = options;
+    one.draft = draft;
+    const Setup s = begin_setup(one);
+    const bool loads = s.target_config && s.from.kind == TeacherSpec::Kind::kTarget;
+    for (const std::string& model : {loads ? options.target : "", s.spec.kind == "model" ? s.spec.argument : ""})
+      if (!model.empty() && !has_weights(model))
+        throw Error(ErrorKind::kModel, model + ": expected a model, found no model.safetensors");
+    check_fit(s, draft_config(s), data.index());
+  }
+  if (!options.mlflow.empty()) mlflow_options(options);
+  if (!options.rejects.empty() && !fs::is_directory(options.rejects))
+    throw Error(ErrorKind::kData, "--rejects " + options.rejects + ": expected a directory, found none");
+}
+
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {
-  validate(options);
   const std::string started = format_utc(clock.unix_seconds());
-  Setup s;
-  s.options = options;
+  Setup s = begin_setup(options);
   s.ranks = &ranks;
-  s.spec = parse_draft_spec(options.draft);
-  s.from = parse_teacher(options.teacher);
-  s.eagle = is_eagle(s.spec);
-  if (s.eagle && s.from.kind != TeacherSpec::Kind::kTarget)
-    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
-                                       ": an EAGLE-3 head is trained from the target itself: leave --teacher out");
   if (s.from.kind == TeacherSpec::Kind::kEndpoint)
     throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
-  s.ce = !parse_loss(options.loss).needs_target();
   if (ranks.is_first() && !options.mlflow.empty()) mlflow_options(options);  // fails early if it cannot be asked
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;

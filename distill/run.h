@@ -23,6 +23,11 @@ void check_output(const DistillOptions& options);
 // Returns whether a model directory has weights, and not only a tokenizer.
 bool has_weights(const std::filesystem::path& directory);
 
+// Checks what can be known before anything is loaded, asked or written: that the options fit each other, and that the
+// draft (with `compared`, each kind) can learn from this target on this data. For what comes before a run: the labels
+// of an endpoint, and the other runs of a study. Throws what run() would throw.
+void check_request(const DistillOptions& options);
+
 // Runs a distillation in the directory RUN = options.out. RUN holds run.json (options and inputs, compared on resume),
 // checkpoints/, metrics.jsonl, events.out.tfevents.*, draft/ (Hugging Face directory with specdec.json) and
 // result.json.

@@ -14,7 +14,7 @@ namespace {
 bool is_own(const std::string& name) {
   return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
          name.starts_with("events.out.tfevents") || name == "result.json" || name == "scores.json" ||
-         name == "report.html";
+         name == "report.html" || name == "report.md" || name == "mlflow.json";
 }
 
 }  // namespace

@@ -98,24 +98,46 @@ std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint
   return out;
 }
 
-void load_target(Setup& s) {
-  const DistillOptions& o = s.options;
-  s.device = model::resolve_device(s.ranks->device(o.device.device));
-  s.ranks->use_device(s.device);
-  const fs::path directory = o.target;
-  s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
+Setup begin_setup(const DistillOptions& options) {
+  validate(options);
+  Setup s;
+  s.options = options;
+  s.spec = parse_draft_spec(options.draft);
+  s.from = parse_teacher(options.teacher);
+  s.eagle = is_eagle(s.spec);
+  s.ce = !parse_loss(options.loss).needs_target();
+  if (s.eagle && s.from.kind != TeacherSpec::Kind::kTarget)
+    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
+                                       ": an EAGLE-3 head is trained from the target itself: leave --teacher out");
+  if (s.eagle && s.spec.kind == "model") {  // an existing head has the limits of a new one
+    DistillOptions as_new = options;
+    as_new.draft = "eagle3";
+    validate(as_new);
+  }
+  const fs::path directory = options.target;
+  s.inputs["target"] = {{"path", options.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
   // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. Then the target
   // is not loaded if it has no weights, or if the draft starts as the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
-  if (here && s.ce && (itself || !has_weights(directory))) return;
+  if (here && s.ce && (itself || !has_weights(directory))) return s;
+  s.target_config = model::load_decoder_config(directory);
+  s.target_config->draft_vocab.clear();
+  return s;
+}
+
+void load_target(Setup& s) {
+  const DistillOptions& o = s.options;
+  s.device = model::resolve_device(s.ranks->device(o.device.device));
+  s.ranks->use_device(s.device);
+  if (!s.target_config) return;
+  const fs::path directory = o.target;
+  const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
   if (here || s.from.kind == TeacherSpec::Kind::kHidden || has_weights(directory)) {
     s.target_id = fingerprint_model(directory);
     s.inputs["target"]["id"] = s.target_id->id;
   }
-  s.target_config = model::load_decoder_config(directory);
-  s.target_config->draft_vocab.clear();
   if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
   const auto target = std::make_shared<model::Decoder>(
       model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, *s.target_config)));
@@ -123,18 +145,29 @@ void load_target(Setup& s) {
   s.target = target;
 }
 
+namespace {
+
+// Returns the configuration of the target whose weights the draft needs; null if it has none.
+const model::DecoderConfig* whole_target(const Setup& s) {
+  if (s.target) return &s.target->config;
+  return s.target_config && has_weights(s.options.target) ? &*s.target_config : nullptr;
+}
+
+}  // namespace
+
 // Returns the configuration of the head that will be trained.
 model::EagleConfig eagle_config(const Setup& s) {
-  if (!s.target)
+  const model::DecoderConfig* target = whole_target(s);
+  if (!target)
     throw Error(ErrorKind::kUsage, "--draft " + s.options.draft +
                                        ": an EAGLE-3 head reads the target's hidden states, and " + s.options.target +
                                        " has no weights");
   if (s.spec.kind == "model") {
     if (s.options.draft_vocab > 0)
       throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of an existing EAGLE-3 head are fixed");
-    return model::load_eagle_config(s.spec.argument, s.target->config);
+    return model::load_eagle_config(s.spec.argument, *target);
   }
-  model::EagleConfig config = model::eagle_config_for(s.target->config);
+  model::EagleConfig config = model::eagle_config_for(*target);
   if (s.options.draft_vocab > 0) config.draft_vocab_size = s.options.draft_vocab;
   return config;
 }
@@ -142,44 +175,51 @@ model::EagleConfig eagle_config(const Setup& s) {
 model::DecoderConfig draft_config(const Setup& s) {
   if (s.eagle) return eagle_config(s).layer;
   if (s.spec.kind == "prune") {
-    if (!s.target)
+    const model::DecoderConfig* target = whole_target(s);
+    if (!target)
       throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + " takes layers of the target, and " +
                                          s.options.target + " has no weights");
-    if (s.spec.layers < 1 || s.spec.layers > s.target->config.num_layers)
-      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": the target has " +
-                                         std::to_string(s.target->config.num_layers) + " layers");
-    return s.target->config;
+    if (s.spec.layers < 1 || s.spec.layers > target->num_layers)
+      throw Error(ErrorKind::kUsage,
+                  "--draft " + s.options.draft + ": the target has " + std::to_string(target->num_layers) + " layers");
+    return *target;
   }
   if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
   return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kModel), s.spec.argument);
 }
 
-void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
-  DistillOptions& o = s.options;
-  const data::ShardReader reader(o.data);
+int64_t check_fit(const Setup& s, const model::DecoderConfig& draft, const ShardIndex& data) {
+  const DistillOptions& o = s.options;
   const std::string tokenizer = s.inputs["target"]["tokenizer"];
-  if (reader.index().tokenizer_digest != tokenizer)
-    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" +
-                                      reader.index().tokenizer_digest.substr(0, 12) + ") than the target's (" +
-                                      tokenizer.substr(0, 12) + "): run `specdec data ingest` again with --target " +
-                                      o.target);
+  if (data.tokenizer_digest != tokenizer)
+    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" + data.tokenizer_digest.substr(0, 12) +
+                                      ") than the target's (" + tokenizer.substr(0, 12) +
+                                      "): run `specdec data ingest` again with --target " + o.target);
   if (s.target_config && s.target_config->vocab_size != draft.vocab_size)
     throw Error(ErrorKind::kModel, "--draft " + o.draft + ": vocab_size " + std::to_string(draft.vocab_size) +
                                        ", the target has " + std::to_string(s.target_config->vocab_size) +
                                        ": a draft needs the target's vocabulary");
-  std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   if (o.draft_vocab > draft.vocab_size)
     throw Error(ErrorKind::kUsage, "--draft-vocab " + std::to_string(o.draft_vocab) + ": the target has " +
                                        std::to_string(draft.vocab_size) + " tokens");
-  check_tokens(train, draft.vocab_size, o.data);
-  check_tokens(holdout, draft.vocab_size, o.data);
-  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
-  int64_t longest = 2, context = draft.max_position;
-  for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
-  if (s.target_config) context = std::min(context, s.target_config->max_position);
+  const int64_t context =
+      s.target_config ? std::min(draft.max_position, s.target_config->max_position) : draft.max_position;
   if (o.sequence_length > context)
     throw Error(ErrorKind::kUsage, "--sequence-length " + std::to_string(o.sequence_length) + ": the models take " +
                                        std::to_string(context) + " tokens");
+  return context;
+}
+
+void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
+  DistillOptions& o = s.options;
+  const data::ShardReader reader(o.data);
+  const int64_t context = check_fit(s, draft, reader.index());
+  std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
+  check_tokens(train, draft.vocab_size, o.data);
+  check_tokens(holdout, draft.vocab_size, o.data);
+  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
+  int64_t longest = 2;
+  for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
   s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
   s.train = prepare_rows(std::move(train), o.sequence_length);

@@ -45,11 +45,17 @@ struct Setup {
 // Returns the rows of a share of the conversations, in their order: those with the smallest hashes of seed and
 // conversation, at least one row.
 std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed);
+// Reads options, kind of draft, teacher and loss, and the target's configuration where the run needs one. Nothing is
+// loaded. Throws Error(kUsage) if they do not fit each other.
+Setup begin_setup(const DistillOptions& options);
 // Loads the target as far as the run needs it, and computes its fingerprint.
 void load_target(Setup& setup);
 // Return the configuration of the draft (of a head, that of its layer; for prune, the target's), and that of a head.
 model::DecoderConfig draft_config(const Setup& setup);
 model::EagleConfig eagle_config(const Setup& setup);
+// Throws Error(kData | kModel | kUsage) unless the draft can learn from this target on data with this index. Returns
+// how many tokens of a row both models take.
+int64_t check_fit(const Setup& setup, const model::DecoderConfig& draft, const ShardIndex& data);
 // Reads the rows and opens the teacher. Throws Error(kData | kModel | kUsage) if data, target and draft do not fit.
 void load_data(Setup& setup, const model::DecoderConfig& draft, Stages& stages);
 // Plans the memory of one rank's training, with the state of the optimizer shared by the ranks or not.

@@ -4,11 +4,35 @@
 
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/full_digest.h"
+#include "base/sha256.h"
 #include "base/version.h"
 #include "data/shard_reader.h"
+#include "distill/output.h"
 #include "distill/run_directory.h"
 
 namespace specdec::distill {
+
+namespace {
+
+// Returns a digest of the names and sizes of a directory's files.
+std::string digest_of_names(const fs::path& directory) {
+  std::set<std::string> lines;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && !entry.path().filename().string().starts_with('.'))
+      lines.insert(entry.path().filename().string() + " " + std::to_string(entry.file_size()) + "\n");
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return sha256_hex(text);
+}
+
+// Heads of other trainers may have no tokenizer, without which there is no fingerprint.
+std::string digest_of_model(const fs::path& directory) {
+  if (fs::exists(directory / "tokenizer.json")) return fingerprint_model(directory).id;
+  return sha256_hex(sha256_file(directory / "config.json") + full_weights_digest(directory));
+}
+
+}  // namespace
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
@@ -29,8 +53,12 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
     if (fs::exists(file)) {
       const Json done = read_json(file);
       require_schema(done, kind.schema, 1, file.string());
-      verdict = verdict_named(json_string(done, "verdict", file.string(), ErrorKind::kData)).value_or(verdict);
-      return {done, exit_code(verdict)};
+      // Somebody may have removed the study's folder, and the result of other inputs is still there.
+      const Json then = {{"inputs", done.value("inputs", Json())}, {"options", done.value("options", Json())}};
+      if (differing_keys(then, {{"inputs", inputs}, {"options", given}}).empty()) {
+        verdict = verdict_named(json_string(done, "verdict", file.string(), ErrorKind::kData)).value_or(verdict);
+        return {done, exit_code(verdict)};
+      }
     }
     Json json = work(verdict);
     json.update({{"schema", "specdec." + kind.schema + "/1"},
@@ -55,11 +83,25 @@ Json study_inputs(const DistillOptions& options, const std::string& flag) {
   if (!parse_loss(options.loss).needs_target() && !weights)
     throw Error(ErrorKind::kUsage, flag + ": acceptance is measured, and " + options.target +
                                        " has no weights to measure it with: give the whole target");
-  return {{"target",
-           {{"path", options.target},
-            {"id", weights ? fingerprint_model(options.target).id : ""},
-            {"tokenizer", tokenizer_digest(options.target)}}},
-          {"data", {{"path", options.data}, {"digest", data::ShardReader(options.data).digest()}}}};
+  Json inputs = {{"target",
+                  {{"path", options.target},
+                   {"id", weights ? fingerprint_model(options.target).id : ""},
+                   {"tokenizer", tokenizer_digest(options.target)}}},
+                 {"data", {{"path", options.data}, {"digest", data::ShardReader(options.data).digest()}}}};
+  for (const std::string& draft : options.compared.empty() ? std::vector{options.draft} : options.compared) {
+    const DraftSpec spec = parse_draft_spec(draft);
+    if (spec.kind == "model") inputs["drafts"][draft] = digest_of_model(spec.argument);
+    if (spec.kind == "config") inputs["drafts"][draft] = sha256_file(spec.argument);
+  }
+  const TeacherSpec teacher = parse_teacher(options.teacher);
+  if (teacher.kind == TeacherSpec::Kind::kLabels)
+    inputs["teacher"] = {{"path", teacher.argument},
+                         {"digest", sha256_file(fs::path(teacher.argument) / "index.json")}};
+  if (teacher.kind == TeacherSpec::Kind::kHidden)
+    inputs["teacher"] = {{"path", teacher.argument}, {"digest", digest_of_names(teacher.argument)}};
+  if (!options.rejects.empty())
+    inputs["rejects"] = {{"path", options.rejects}, {"digest", digest_of_names(options.rejects)}};
+  return inputs;
 }
 
 StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, const Clock& clock) {

@@ -34,12 +34,13 @@ struct StudyKind {
   std::string schema;  // "distill_forecast"
 };
 // Does `work`, which returns the result without its start and duration, and sets its verdict. The study's folder is
-// locked. A finished study is returned as it is. Throws Error(kUsage) if the study was begun with other options or
-// inputs; a study that fails before the first checkpoint of its first run leaves nothing.
+// locked. A finished study of the same options and inputs is returned as it is. Throws Error(kUsage) if the study was
+// begun with others; a study that fails before the first checkpoint of its first run leaves nothing.
 DistillResult run_study(const DistillOptions& options, const StudyKind& kind, const Json& given, const Json& inputs,
                         const std::function<Json(Verdict& verdict)>& work, const Clock& clock);
 
-// Returns paths and digests of target and data. Throws Error(kUsage), naming `flag`, if acceptance cannot be measured
+// Returns paths and digests of everything that the runs read: target, data, drafts that are models or configurations,
+// files of the teacher, rejects. Throws Error(kUsage), naming `flag`, if acceptance cannot be measured
 // because the target has no weights.
 Json study_inputs(const DistillOptions& options, const std::string& flag);
 

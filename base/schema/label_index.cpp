@@ -6,13 +6,17 @@ namespace {
 
 constexpr ErrorKind kLabels = ErrorKind::kData;
 
+}  // namespace
+
+Json to_json(const LabelShard& s) {
+  return {{"file", s.file}, {"sha256", s.sha256}, {"num_rows", s.num_rows}, {"num_positions", s.num_positions}};
+}
+
 LabelShard label_shard_from_json(const Json& o, const std::string& where) {
   return {json_string(o, "file", where, kLabels), json_digest(o, "sha256", false, where, kLabels),
           json_int(o, "num_rows", {0, kMaxCount}, where, kLabels),
           json_int(o, "num_positions", {0, kMaxCount}, where, kLabels)};
 }
-
-}  // namespace
 
 int64_t LabelIndex::labelled_rows() const {
   int64_t rows = 0;
@@ -50,9 +54,7 @@ Json label_settings(const LabelIndex& i) {
 
 Json to_json(const LabelIndex& index) {
   Json out = label_settings(index), shards = Json::array();
-  for (const LabelShard& s : index.shards)
-    shards.push_back(
-        {{"file", s.file}, {"sha256", s.sha256}, {"num_rows", s.num_rows}, {"num_positions", s.num_positions}});
+  for (const LabelShard& s : index.shards) shards.push_back(to_json(s));
   out["schema"] = "specdec.labels/" + std::to_string(LabelIndex::kVersion);
   out["shards"] = shards;
   out["tool_version"] = index.tool_version;

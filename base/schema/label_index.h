@@ -1,9 +1,10 @@
-// The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards. Several runs of distill
-// can read them. A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64
-// [R + 1] and one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in
-// all. With kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their
-// log-probabilities; rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P,
-// E], the residual stream after the last layer, before the final norm. A row that the target refused has no entries.
+// The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards; while they are being
+// written, LABELS/shards.jsonl has the shards that index.json does not name yet. Several runs of distill can read them.
+// A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64 [R + 1] and
+// one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in all. With
+// kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their log-probabilities;
+// rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P, E], the residual
+// stream after the last layer, before the final norm. A row that the target refused has no entries.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,8 @@ struct LabelShard {
   std::string file, sha256;
   int64_t num_rows = 0, num_positions = 0;
 };
+Json to_json(const LabelShard& shard);
+LabelShard label_shard_from_json(const Json& object, const std::string& where);
 
 struct LabelIndex {
   static constexpr int kVersion = 1;  // schema "specdec.labels/1"

@@ -19,7 +19,6 @@
 #include "distill/comparison.h"
 #include "distill/forecast.h"
 #include "distill/label_endpoint.h"
-#include "distill/label_files.h"
 #include "distill/launch.h"
 #include "distill/run.h"
 
@@ -81,7 +80,7 @@ std::string table(const Json& r, const std::string& out) {
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
 // Asks the endpoint that --teacher names for the labels of all rows, which are kept beside the run. Labels that are
-// complete are used again without asking.
+// complete are used again without asking, unless the options ask for others.
 void label_first(const Global& global, distill::DistillOptions& options) {
   distill::LabelOptions o;
   o.data = options.data;
@@ -98,7 +97,7 @@ void label_first(const Global& global, distill::DistillOptions& options) {
   o.concurrency = options.endpoint.concurrency;
   o.api_key = endpoint_key(options.endpoint.key_file, o.url);
   o.resume = true;
-  if (!distill::has_complete_labels(o.out)) distill::label_by_endpoint(o, make_progress(global));
+  if (!distill::has_labels(o)) distill::label_by_endpoint(o, make_progress(global));
   options.teacher = "labels:" + o.out;
 }
 
@@ -181,10 +180,13 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
                                        std::to_string(launch.ranks) + " were started: leave the launcher out");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
-  const distill::Ranks ranks(launch, {.on_lost = on_lost}, clock);
+  // Every rank says what it waits for, because only it knows.
+  const auto on_wait = [](const std::string& what) { say("specdec: " + what, LogLevel::kWarn); };
+  const distill::Ranks ranks(launch, {.on_lost = on_lost, .on_wait = on_wait}, clock);
   return ranks.together([&] {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);
+    distill::check_request(options);
     if (asks) label_first(global, options);
     if (is_study) return run_study(global, options, clock);
     const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);

@@ -152,9 +152,9 @@ class Run {
     const ResolvedModel model = resolve_model(name);
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!draft) {
-      const model::DecoderConfig config = model::load_draft_config(directory, pair_.target->config);
+      const model::DraftConfig config = model::load_draft_config(directory, pair_.target->config);
       const at::ScalarType dtype =
-          model::resolve_draft_dtype(options_.device.dtype_of_draft(), config, model::holds_eagle_head(directory));
+          model::resolve_draft_dtype(options_.device.dtype_of_draft(), config.config, config.head.has_value());
       draft = model::load_draft_model(directory, *pair_.target, pair_.device, dtype);
     }
     auto c = std::make_unique<Contender>();
@@ -355,7 +355,8 @@ class Run {
                                                          : pair_.dtype,
                             .sequences = batch,
                             .tokens_per_sequence = std::min(longest_ + options_.tokens, target.max_position),
-                            .device = pair_.device});
+                            .device = pair_.device,
+                            .head = draft.head ? &draft.head->config : nullptr});
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
     log(LogLevel::kInfo, row_text(row));
     result_.rows.push_back(row);

@@ -66,13 +66,13 @@ std::string unbound(const fs::path& draft) {
          "the draft that it makes, and specdec package the pair that its report measured";
 }
 
-model::DecoderConfig draft_config_for(const model::DecoderConfig& target, const fs::path& draft) {
-  model::DecoderConfig config = model::load_draft_config(draft, target);
-  if (config.vocab_size != target.vocab_size)
+model::DraftConfig draft_config_for(const model::DecoderConfig& target, const fs::path& draft) {
+  model::DraftConfig found = model::load_draft_config(draft, target);
+  if (found.config.vocab_size != target.vocab_size)
     throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " +
                                        std::to_string(target.vocab_size) + ", found " +
-                                       std::to_string(config.vocab_size));
-  return config;
+                                       std::to_string(found.config.vocab_size));
+  return found;
 }
 
 // Notes the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
@@ -112,21 +112,22 @@ LoadedPair load_pair(const PairOptions& options) {
   pair.device = model::resolve_device(options.device.device);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
   pair.dtype = model::resolve_dtype(options.device.dtype, config);
-  std::optional<model::DecoderConfig> draft_config;
+  std::optional<model::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
   bool head = false;  // the draft is an EAGLE-3 head, which has no int8 form
   if (!pair.draft_dir.empty()) {
     draft_config = draft_config_for(config, pair.draft_dir);
-    head = model::holds_eagle_head(pair.draft_dir);
-    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), *draft_config, head);
+    head = draft_config->head.has_value();
+    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), draft_config->config, head);
   }
   const model::MemoryRequest request{.target = config,
                                      .target_dtype = pair.dtype,
-                                     .draft = draft_config ? &*draft_config : nullptr,
+                                     .draft = draft_config ? &draft_config->config : nullptr,
                                      .draft_dtype = draft_dtype,
                                      .sequences = options.sequences,
                                      .tokens_per_sequence = planned_tokens(options, config),
-                                     .device = pair.device};
+                                     .device = pair.device,
+                                     .head = head ? &*draft_config->head : nullptr};
   if (options.may_give_up) {
     const model::FittedMemory fit =
         model::fit_memory(request, options.cache_bytes, options.device.draft_dtype.empty() && !head);
@@ -161,18 +162,21 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
-  const model::DecoderConfig config = draft_config_for(pair.target->config, loaded.directory);
+  const model::DraftConfig config = draft_config_for(pair.target->config, loaded.directory);
   const at::ScalarType dtype =
-      model::resolve_draft_dtype(options.device.dtype_of_draft(), config, model::holds_eagle_head(loaded.directory));
-  model::MemoryPlan plan = model::plan_memory({.target = config,
-                                               .target_dtype = dtype,
-                                               .draft = nullptr,
-                                               .draft_dtype = dtype,
-                                               .sequences = options.sequences,
-                                               .tokens_per_sequence = planned_tokens(options, pair.target->config),
-                                               .device = pair.device});
-  std::swap(plan.target_bytes, plan.draft_bytes);
-  std::swap(plan.target_cache_bytes, plan.draft_cache_bytes);
+      model::resolve_draft_dtype(options.device.dtype_of_draft(), config.config, config.head.has_value());
+  model::MemoryRequest request{.target = pair.target->config,
+                               .target_dtype = pair.dtype,
+                               .draft = &config.config,
+                               .draft_dtype = dtype,
+                               .sequences = options.sequences,
+                               .tokens_per_sequence = planned_tokens(options, pair.target->config),
+                               .device = pair.device,
+                               .head = config.head ? &*config.head : nullptr};
+  model::MemoryPlan plan = model::plan_memory(request);
+  request.draft = nullptr;
+  plan.workspace_bytes -= model::plan_memory(request).workspace_bytes;
+  plan.target_bytes = plan.target_cache_bytes = 0;  // these are there already
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;

@@ -9,8 +9,10 @@ bool holds_eagle_head(const std::filesystem::path& directory) {
   return is_eagle_config(read_json(directory / "config.json", ErrorKind::kModel));
 }
 
-DecoderConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target) {
-  return holds_eagle_head(directory) ? load_eagle_config(directory, target).layer : load_decoder_config(directory);
+DraftConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target) {
+  if (!holds_eagle_head(directory)) return {load_decoder_config(directory), std::nullopt};
+  const EagleConfig head = load_eagle_config(directory, target);
+  return {head.layer, head};
 }
 
 at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head) {

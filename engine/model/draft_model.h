@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/model/eagle_head.h"
@@ -22,9 +23,12 @@ struct DraftModel {
 // Returns whether the directory holds an EAGLE-3 head. Throws Error(kModel) if config.json cannot be read.
 bool holds_eagle_head(const std::filesystem::path& directory);
 
-// Reads the configuration of a draft for this target. That of a head is its layer's, by which memory is planned: its
-// caches are those of the head, and its weights at least as large unless the vocabulary is tiny.
-DecoderConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target);
+// The configuration of a draft for one target. That of a head is its layer's, whose caches are those of the head.
+struct DraftConfig {
+  DecoderConfig config;
+  std::optional<EagleConfig> head;
+};
+DraftConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target);
 
 // Resolves --dtype for a draft. A head has no int8 form: it then gets side_dtype().
 at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head);

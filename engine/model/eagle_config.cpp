@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/model/rope.h"
 
 namespace specdec::model {
 
@@ -12,6 +13,11 @@ constexpr ErrorKind kEagleError = ErrorKind::kModel;
 constexpr int64_t kUsualTaps = 3, kMostTaps = 64;
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr const char* kArchitecture = "LlamaForCausalLMEagle3";
+// The hidden states that a head has read would be recomputed under another scaling as the text grows, and the head
+// would not know.
+constexpr const char* kVaryingRope =
+    "the target's rope scaling depends on the length of the text (dynamic or longrope): EAGLE-3 heads for such targets "
+    "are not supported; use a draft model";
 // The class names of heads with a plain Llama layer, all of which engines run with the same code.
 constexpr const char* kArchitectures[] = {kArchitecture, "Eagle3LlamaForCausalLM", "Eagle3Speculator",
                                           "Eagle3DraftModel"};
@@ -111,6 +117,7 @@ bool is_eagle_config(const Json& config) {
 
 EagleConfig eagle_config_for(const DecoderConfig& target) {
   const int64_t n = target.num_layers;
+  if (rope_varies(target.rope)) throw Error(ErrorKind::kUsage, std::string("--draft eagle3: ") + kVaryingRope);
   if (n < 4)
     throw Error(ErrorKind::kUsage, "--draft eagle3: the target has " + std::to_string(n) +
                                        " layers; an EAGLE-3 head reads the hidden states between layers at three "
@@ -151,6 +158,7 @@ EagleConfig parse_eagle_config(const Json& config, const DecoderConfig& target, 
   refuse_other_heads(config, layer, where);
   if (const std::string type = json_string(layer, "model_type", "llama", where, kEagleError); type != "llama")
     fail_eagle(where, "model_type '" + type + "': only EAGLE-3 heads with a Llama layer are supported");
+  if (rope_varies(target.rope)) fail_eagle(where, kVaryingRope);
   EagleConfig out;
   layer["architectures"] = {"LlamaForCausalLM"};
   layer["model_type"] = "llama";

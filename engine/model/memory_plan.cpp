@@ -9,6 +9,7 @@
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/model/block_pool.h"
+#include "engine/model/eagle_head.h"
 #include "engine/model/weights.h"
 
 namespace specdec::model {
@@ -62,6 +63,12 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
+// Returns the bytes of a head's weights. It shares the target's embedding, unless its width is another.
+int64_t head_bytes(const EagleConfig& head, at::ScalarType dtype) {
+  const int64_t own = head.layer.hidden_size == head.target_hidden_size ? 0 : head.layer.vocab_size;
+  return static_cast<int64_t>(c10::elementSize(dtype)) * (num_parameters(head) + own * head.layer.hidden_size);
+}
+
 }  // namespace
 
 std::string MemoryPlan::text() const {
@@ -106,6 +113,13 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
   };
   add(request.target, request.target_dtype, plan.target_bytes, plan.target_cache_bytes);
   if (request.draft) add(*request.draft, request.draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);
+  if (request.draft && request.head) {
+    const EagleConfig& head = *request.head;
+    plan.draft_bytes = head_bytes(head, request.draft_dtype);
+    // The target keeps its states of a prefill chunk for the head.
+    plan.workspace_bytes += request.sequences * kPromptRows * head.num_taps() * head.target_hidden_size *
+                            static_cast<int64_t>(c10::elementSize(request.draft_dtype));
+  }
   plan.target_int8 = request.target_dtype == at::kChar;
   plan.draft_int8 = request.draft && request.draft_dtype == at::kChar;
   plan.available_bytes = available_bytes(request.device);

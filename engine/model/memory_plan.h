@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/model/config.h"
+#include "engine/model/eagle_config.h"
 
 namespace specdec::model {
 
@@ -34,6 +35,7 @@ struct MemoryRequest {
   at::ScalarType draft_dtype;
   int64_t sequences, tokens_per_sequence;
   at::Device device;
+  const EagleConfig* head = nullptr;  // if the draft is an EAGLE-3 head; `draft` is then its layer
 };
 MemoryPlan plan_memory(const MemoryRequest& request);
 // fit_memory() fits a plan to the available memory. If the request does not fit, the caches are reduced, but not below

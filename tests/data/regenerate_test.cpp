@@ -141,6 +141,9 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
 }
 
 TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
+  // Rows of this data have fewer tokens, so no max_tokens allows as many.
+  const std::string kTooMany =
+      Json({{"choices", Json::array({{{"token_ids", std::vector<int32_t>(1000, 1)}}})}}).dump();
   const auto with = [&](const std::string& body) {
     endpoint_.intercept = [body](const Json&, int) -> ToyReply { return {200, body, ""}; };
     RegenerateOptions o = options();
@@ -148,8 +151,8 @@ TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
     return error_of(o, ErrorKind::kNetwork);
   };
   for (const char* body : {"", "[]", "{}", R"({"choices":[]})", R"({"choices":[{"token_ids":[-1]}]})",
-                           R"({"choices":[{"token_ids":[1000000]}]})", R"({"choices":[{"token_ids":["x"]}]})",
-                           R"({"choices":[{"text":7}]})"})
+                           R"({"choices":[{"token_ids":[1000000]}]})", kTooMany.c_str(),
+                           R"({"choices":[{"token_ids":["x"]}]})", R"({"choices":[{"text":7}]})"})
     EXPECT_NE(with(body).find("no conversation got an answer"), std::string::npos) << body;
   endpoint_.intercept = [](const Json&, int) -> ToyReply {
     return {200, R"({"choices":[{"text":"","token_ids":[],"finish_reason":"length"}]})", ""};

@@ -88,6 +88,39 @@ TEST(Comparison, RanksBySpeedAndNotByAcceptance) {
   EXPECT_EQ(r.exit_code, 0);
 }
 
+TEST(Comparison, TheCostsOfAnotherEngineDecide) {
+  ComparisonProject f;
+  f.options.max_steps = 9;
+  f.options.costs = (f.scratch / "costs.json").string();
+  f.progress = [](const Progress& p) { ADD_FAILURE() << p.stage; };
+  const auto refused = [&](const std::string& text, const std::vector<std::string>& parts) {
+    put(f.options.costs, text);
+    expect_error(ErrorKind::kData, parts, [&] { f.run(); });
+    EXPECT_FALSE(fs::exists(f.options.out));
+  };
+  const std::string head = R"({"schema":"specdec.costs/1","engine":"other","drafts":{)";
+  const std::string cheap = R"({"draft_cost":0.01,"verify_cost":{"1":1.0,"2":1.0}})",
+                    dear = R"({"draft_cost":0.9,"verify_cost":{"2":1.1}})";
+  refused("{}", {"schema"});
+  refused(head + R"("prune:1":)" + cheap + "}}", {"drafts: prune:3", "found none"});
+  refused(head + R"("prune:1":{"draft_cost":-1,"verify_cost":{"1":1}}}})", {"prune:1", "draft_cost"});
+  refused(head + R"("prune:1":{"draft_cost":1,"verify_cost":{}}}})", {"prune:1", "verify_cost"});
+  for (const char* k : {"0", "x", "65", "-1", "01"})
+    refused(head + R"("prune:1":{"draft_cost":1,"verify_cost":{")" + k + R"(":1}}}})", {"prune:1", "K from 1 to 64"});
+  refused(head + R"("prune:1":{"draft_cost":1,"verify_cost":{"1":0}}}})", {"prune:1", "above 0"});
+  f.progress = {};
+  put(f.options.costs, head + R"("prune:1":)" + dear + R"(,"prune:3":)" + cheap + R"(,"eagle3":)" + dear + "}}");
+  const Json j = f.run().json;
+  EXPECT_EQ(j["drafts"][0]["draft"], "prune:3") << "measured here it is the slowest";
+  EXPECT_EQ(j["drafts"][0]["draft_cost"], 0.01);
+  EXPECT_EQ(j["drafts"][1]["k"], 2) << "the only K whose cost is known";
+  EXPECT_EQ(j["engine"], "other");
+  EXPECT_EQ(j["reason"].get<std::string>().rfind("with the costs of other: fastest: prune:3", 0), 0u) << j["reason"];
+  put(f.options.costs, head + R"("prune:1":)" + dear + R"(,"prune:3":)" + dear + R"(,"eagle3":)" + dear + "}}");
+  f.options.resume = true;
+  expect_error(ErrorKind::kUsage, {"these differ", "costs"}, [&] { f.run(); });
+}
+
 TEST(Comparison, ResumesWithoutTrainingAgain) {
   ComparisonProject f;
   std::vector<std::string> stages;
@@ -108,6 +141,45 @@ TEST(Comparison, ResumesWithoutTrainingAgain) {
   f.measured.clear();
   EXPECT_EQ(f.run().json, r.json);
   EXPECT_TRUE(f.measured.empty()) << "a finished comparison is returned as it is";
+}
+
+TEST(Comparison, RefusesAKindThatCannotBeTrainedBeforeAnyIsTrained) {
+  ComparisonProject f;
+  f.progress = [](const Progress& p) { ADD_FAILURE() << p.stage; };
+  const auto refused = [&](const std::string& kind, const std::vector<std::string>& parts, ErrorKind error) {
+    f.options.compared = {"prune:1", kind};
+    expect_error(error, parts, [&] { f.run(); });
+    EXPECT_FALSE(fs::exists(f.options.out));
+  };
+  refused("prune:9", {"prune:9", "4 layers"}, ErrorKind::kUsage);
+  refused("config:" + (f.scratch / "none.json").string(), {"none.json"}, ErrorKind::kModel);
+  model::DecoderConfig wide = toy_config(2);
+  wide.vocab_size = 30;
+  put(f.scratch / "wide/config.json", model::to_json(wide).dump());
+  refused("model:" + (f.scratch / "wide").string(), {"wide", "found no model.safetensors"}, ErrorKind::kModel);
+  put(f.scratch / "wide/model.safetensors", "");
+  refused("model:" + (f.scratch / "wide").string(), {"vocab_size 30"}, ErrorKind::kModel);
+  f.options.on_policy = 4;
+  refused("eagle3", {"--on-policy"}, ErrorKind::kUsage);
+  f.options.on_policy = 0;
+  f.options.mlflow = "http://me:password@127.0.0.1:1";
+  refused("prune:2", {"--mlflow"}, ErrorKind::kUsage);
+}
+
+TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {
+  ComparisonProject f;
+  fs::copy(f.scratch / "target", f.scratch / "small");
+  f.options.compared = {"prune:1", "model:" + (f.scratch / "small").string()};
+  f.options.max_steps = 8;
+  f.run();
+  f.options.resume = true;
+  f.measured.clear();
+  model::save_decoder(toy_decoder(4, 2), f.scratch / "small");
+  expect_error(ErrorKind::kUsage, {"these differ", "inputs.drafts"}, [&] { f.run(); });
+  // The runs are gone, and the result of the other model is still there.
+  fs::remove_all(f.scratch / "run/comparison");
+  f.run();
+  EXPECT_EQ(f.measured.size(), 2u);
 }
 
 TEST(Comparison, SaysThatNoKindIsFaster) {

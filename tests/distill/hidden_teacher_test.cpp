@@ -134,6 +134,9 @@ TEST(HiddenTeacher, FilesBelongToTheRowsThatTheyBeginWith) {
   EXPECT_EQ(files.unused(), std::vector<std::string>{"other.safetensors"});
   EXPECT_EQ(files.find(t.rows[0]), files.find(t.rows[1]));
   EXPECT_EQ(files.find(t.rows[5]), nullptr);
+  // Copying programs write unfinished files under names that begin with a dot.
+  put(t.scratch / "hs/.5.safetensors", "half of a file");
+  EXPECT_EQ(HiddenFiles({t.scratch / "hs", 16, norm_factors(t.decoder), {}}, all).files().size(), 4u);
   t.rows.pop_back();
   EXPECT_LT(t.difference(), 1e-6);
 }

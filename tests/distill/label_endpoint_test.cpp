@@ -151,6 +151,28 @@ TEST_F(LabelEndpoint, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_TRUE(reader(r.index).index().complete());
 }
 
+TEST_F(LabelEndpoint, AnErrorOfTheWritingThreadEndsTheWorkers) {
+  // There are more rows than the workers may be ahead of what is written.
+  write_data(scratch / "long", scratch / "target", toy_rows(400, 5, 4, 6), {});
+  options.data = (scratch / "long").string();
+  const ProgressFn broken = [](const Progress&) { throw Error(ErrorKind::kIo, "standard error is closed"); };
+  expect_error(ErrorKind::kIo, {"standard error is closed", "of 400 rows are kept", "--resume"},
+               [&] { label_by_endpoint(options, broken, [](double) {}); });
+}
+
+TEST_F(LabelEndpoint, CompleteLabelsServeOnlyThoseWhoAskForThem) {
+  EXPECT_FALSE(has_labels(options));
+  run();
+  EXPECT_TRUE(has_labels(options));
+  options.top_k = 0;
+  EXPECT_TRUE(has_labels(options)) << "any K will do";
+  options.top_k = 7;
+  expect_error(ErrorKind::kUsage, {"labels of the 6 likeliest tokens", "--top-k is 7"}, [&] { has_labels(options); });
+  options.top_k = 6;
+  options.model = "other";
+  expect_error(ErrorKind::kUsage, {"'toy-model'", "--model is 'other'"}, [&] { has_labels(options); });
+}
+
 TEST_F(LabelEndpoint, ARefusedRowHasNoLabels) {
   endpoint.intercept = [](const Json& body, int) -> ToyReply {
     return body["prompt"].size() > 18 ? ToyReply{400, R"({"error":{"message":"too long"}})", ""} : ToyReply{0, "", ""};

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <thread>
 
 #include "base/sha256.h"
 #include "tests/base/scratch.h"
@@ -105,6 +108,59 @@ TEST(LabelFiles, AnInterruptedWriterGoesOn) {
   for (int32_t row = 0; row < 3; ++row) EXPECT_EQ(reader.read(row, 1).ids[0], 3 + row);
   put(scratch / "foreign/notes.txt", "mine");
   expect_error(ErrorKind::kUsage, {"foreign"}, [&] { LabelWriter(scratch / "foreign", small_index(), true); });
+}
+
+TEST(LabelFiles, EachShardAddsOneLineUntilAllAreThere) {
+  Scratch scratch;
+  const fs::path out = scratch / "labels";
+  {
+    LabelWriter writer(out, small_index(), false);
+    const std::string begun = get(out / "index.json");
+    for (int32_t row = 0; row < 2; ++row) writer.add(one_position(3 + row, 0.5f)), writer.flush();
+    EXPECT_EQ(get(out / "index.json"), begun) << "it would be written again for each of a million shards";
+    const std::string lines = get(out / "shards.jsonl");
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+    EXPECT_FALSE(complete_labels(out));
+  }
+  put(out / "shards.jsonl", get(out / "shards.jsonl") + R"({"file":"labels-0000)");  // killed in the middle of a line
+  {
+    LabelWriter writer(out, small_index(), true);
+    EXPECT_EQ(writer.next_row(), 2);
+    writer.add(one_position(5, 0.5f));
+    writer.flush();
+    const std::string last = get(out / "shards.jsonl");
+    writer.finish();
+    EXPECT_FALSE(fs::exists(out / "shards.jsonl"));
+    put(out / "shards.jsonl", last);  // killed before it was removed
+  }
+  EXPECT_EQ(complete_labels(out)->shards.size(), 3u);
+  const LabelReader reader(out, small_use());
+  for (int32_t row = 0; row < 3; ++row) EXPECT_EQ(reader.read(row, 1).ids[0], 3 + row);
+}
+
+TEST(LabelFiles, OfTwoFirstRunsOneWrites) {
+  Scratch scratch;
+  for (int i = 0; i < 100; ++i) {
+    const fs::path out = scratch / std::to_string(i);
+    std::atomic<int> wrote = 0;
+    std::atomic<bool> go = false;
+    const auto first_run = [&] {
+      while (!go) std::this_thread::yield();
+      try {
+        LabelWriter writer(out, small_index(), false);
+        for (int32_t row = 0; row < 3; ++row) writer.add(one_position(3, 0.5f));
+        writer.finish();
+        ++wrote;
+      } catch (const Error& e) {
+        EXPECT_TRUE(e.kind() == ErrorKind::kNetwork || e.kind() == ErrorKind::kUsage) << e.what();
+      }
+    };
+    std::vector<std::thread> runs;
+    for (int t = 0; t < 4; ++t) runs.emplace_back(first_run);
+    go = true;
+    for (std::thread& run : runs) run.join();
+    ASSERT_EQ(wrote, 1) << "a later one wrote over complete labels";
+  }
 }
 
 TEST(LabelFiles, OfAnotherTargetOrOtherDataAreRefused) {

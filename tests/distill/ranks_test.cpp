@@ -132,6 +132,40 @@ TEST(Ranks, APortThatIsTakenIsNamed) {
   ::close(file);
 }
 
+TEST(Ranks, ARankSaysWhatItWaitsFor) {
+  const SystemClock clock;
+  std::vector<std::string> said;
+  RankHooks hooks;
+  hooks.on_wait = [&](const std::string& what) { said.push_back(what); };
+  hooks.join_seconds = 1;
+  hooks.wait_seconds = 0.3;
+  EXPECT_THROW(const Ranks ranks(launch_of(1, 2, free_port()), hooks, clock), Error);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("rank 1 waits for rank 0: nothing answers at 127.0.0.1:"), std::string::npos) << said[0];
+  EXPECT_THROW(const Ranks ranks(launch_of(0, 2, free_port()), hooks, clock), Error);
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_NE(said[1].find("rank 0 waits for rank 1 of 2"), std::string::npos) << said[1];
+  // Something listens at the port and never answers.
+  const int port = free_port(), file = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(file, 16), 0);
+  // c10d itself waits for the answer without end, so the process is ended.
+  for (const bool tells : {true, false}) {
+    const int code = in_child(nullptr, "", [&] {
+      if (tells) hooks.on_wait = [](const std::string& what) { ::_exit(what.find("is silent") != what.npos ? 41 : 1); };
+      if (!tells) hooks.on_wait = {};
+      hooks.on_lost = [](const Error& e) { ::_exit(e.kind() == ErrorKind::kNetwork ? 42 : 1); };
+      const Ranks ranks(launch_of(1, 2, port), hooks, clock);
+    });
+    EXPECT_EQ(code, tells ? 41 : 42);
+  }
+  ::close(file);
+}
+
 TEST(Ranks, EveryRowOfAStepGoesToOneRank) {
   const auto rows = toy_rows(60, 3, 4, 40);
   for (const int ranks : {1, 2, 3, 7}) {

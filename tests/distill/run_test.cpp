@@ -10,6 +10,7 @@
 #include "distill/contexts.h"
 #include "distill/evaluate.h"
 #include "distill/output.h"
+#include "distill/run_directory.h"
 #include "tests/distill/toy.h"
 #include "tests/net/toy_server.h"
 
@@ -385,6 +386,14 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
 
 TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   Project f;
+  fs::create_directory(f.options.out);
+  {
+    const RunDirectory run(f.options.out);
+    for (const char* name : {"mlflow.json", "report.md", "report.html", "metrics.jsonl"})
+      put(fs::path(f.options.out) / name, "{}");
+  }
+  EXPECT_TRUE(fs::is_empty(f.options.out));
+  fs::remove(f.options.out);
   f.options.draft = "model:" + f.options.target;
   fs::copy(f.options.target, f.scratch / "broken", fs::copy_options::recursive);
   fs::resize_file(f.scratch / "broken/model.safetensors", 1000);

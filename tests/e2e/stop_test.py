@@ -227,7 +227,24 @@ try:
         clean=work / "anew",
     )
 
+    label = ["data", "label", data, "--target", target, "--threads", 1, "--resume", "--out"]
+    check("data label", [*label, work / "labels"], {75}, 1.5, times=4)
+    run(*label, work / "labels")
+    run(*label, work / "whole-labels")
+    expect(
+        (work / "labels/index.json").exists()
+        and [(s["num_rows"], s["file"]) for s in json.loads((work / "labels/index.json").read_text())["shards"]] != [],
+        "labels that were stopped are completed",
+    )
+
     silent = SilentServer()
+    check(
+        "data label at a silent server",
+        ["data", "label", data, "--target", silent.url, "--model", "m", "--out", work / "mute-labels"],
+        {75},
+        1,
+        clean=work / "mute-labels",
+    )
     check(
         "data regenerate at a silent server",
         ["data", "regenerate", data, "--target", silent.url, "--target-files", target, "--out", work / "mute"],

@@ -121,6 +121,18 @@ TEST(Eagle, TapsOfShallowTargetsAreNamed) {
             std::string::npos);
 }
 
+TEST(Eagle, TargetsWhoseRopeVariesWithTheTextAreRefused) {
+  for (const auto kind : {RopeConfig::Kind::kDynamic, RopeConfig::Kind::kLongRope}) {
+    DecoderConfig target = eagle_target_config();
+    const Json good = to_json(eagle_config_for(target));
+    target.rope.kind = kind;
+    EXPECT_NE(error_of([&] { eagle_config_for(target); }, ErrorKind::kUsage).find("dynamic or longrope"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { parse_eagle_config(good, target, "c"); }, ErrorKind::kModel).find("dynamic or longrope"),
+              std::string::npos);
+  }
+}
+
 // One key of a good config.json is changed at a time. The message names the key.
 TEST(Eagle, ConfigsAreChecked) {
   const DecoderConfig target = eagle_target_config();
