@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-batch-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+STEPS = 300  # so many that a job does not end before it is preempted
 LOOP = """
 [loop]
 target = "{target}"
@@ -60,7 +62,7 @@ exec bash "$@"
 KUBECTL = """#!/bin/bash
 case "$1 $2" in
 "create --filename") cat > {folder}/job.yaml
-  ( python3 {folder}/words.py | xargs -0 bash {folder}/job
+  ( {python} {folder}/words.py | xargs -0 bash {folder}/job
     tail -n 1 {folder}/code > {folder}/ended ) > /dev/null 2>&1 & ;;
 "get job") if [ -s {folder}/ended ]; then echo Complete; fi ;;
 "get pods") cat {folder}/ended; rm {folder}/ended ;;
@@ -85,7 +87,7 @@ def make_program(folder, name, text):
     file.chmod(0o755)
 
 
-def new_folder(name, part, submit, steps=60):
+def new_folder(name, part, submit, steps=STEPS):
     folder = work / name
     run("init", folder, "--only", part)
     run("init", folder, "--only", "loop")
@@ -106,7 +108,8 @@ def check_jobs(folder):
     expect("promoted" in out and "start 2 of at most" in err, f"the loop goes on: {err[-400:]}")
     state = json.loads(next(folder.glob("loop/runs/*/state.json")).read_text())
     result = state["stages"]["distill"]["result"]
-    expect(result["schema"].startswith("specdec.distill/") and result["training"]["steps"] == 60, "its result is known")
+    known = result["schema"].startswith("specdec.distill/") and result["training"]["steps"] == STEPS
+    expect(known, "its result is known")
 
 
 def check_stop(folder, done):
@@ -127,7 +130,7 @@ def check_stop(folder, done):
     expect(not done or done in (folder / "asked").read_text(), f"{folder.name}: it was asked to: {done}")
 
 
-def slurm(name, steps=60):
+def slurm(name, steps=STEPS):
     folder = new_folder(name, "slurm", "slurm/submit.sh", steps)
     make_program(folder, "sbatch", SBATCH)
     make_program(folder, "srun", "#!/bin/bash\n" + JOB.format(folder=folder))
@@ -136,11 +139,11 @@ def slurm(name, steps=60):
     return folder
 
 
-def kubernetes(name, steps=60):
+def kubernetes(name, steps=STEPS):
     folder = new_folder(name, "job", "kubernetes/submit.sh", steps)
     (folder / "job").write_text(JOB.format(folder=folder) + f"echo $? >> {folder}/code\n")
     (folder / "words.py").write_text(WORDS.format(folder=folder))
-    make_program(folder, "kubectl", KUBECTL.format(folder=folder))
+    make_program(folder, "kubectl", KUBECTL.format(folder=folder, python=sys.executable))
     return folder
 
 
