@@ -12,10 +12,7 @@ class IdKey {
  public:
   explicit IdKey(std::string secret) : secret_(std::move(secret)) {}
 
-  // Reads the secret from `file`. If the file does not exist, draws a random secret and stores it there (mode 0600, 64
-  // hexadecimal digits). If several processes do so at the same time, all get the same secret. Throws Error(kConfig) if
-  // the file holds something else, can be read by others, or is a link or not a regular file; Error(kIo) if it cannot
-  // be written.
+  // Returns the key of HeldSalt(file), and does not hold the file.
   static IdKey load_or_make(const std::filesystem::path& file);
 
   // Returns the first 16 hexadecimal digits of HMAC-SHA-256(secret, kind NUL name).
@@ -25,6 +22,35 @@ class IdKey {
 
  private:
   std::string secret_;
+};
+
+// The file of a secret, held while it is used: no other run removes it meanwhile.
+class HeldSalt {
+ public:
+  // Reads the secret from `file`. If the file does not exist, draws a random secret and stores it there (mode 0600, 64
+  // hexadecimal digits). If several processes do so at the same time, all get the same secret. Throws Error(kConfig) if
+  // the file holds something else, can be read by others, or is a link or not a regular file; Error(kIo) if it cannot
+  // be written.
+  explicit HeldSalt(std::filesystem::path file);
+  ~HeldSalt();
+  HeldSalt(const HeldSalt&) = delete;
+  HeldSalt& operator=(const HeldSalt&) = delete;
+
+  const IdKey& key() const { return key_; }
+  // For a run that wrote nothing with the secret: removes the file if it was made for this run, unless another run
+  // holds it, which may then remove it. To be called last: the file is no longer held.
+  void give_up();
+  // For a run that wrote something with the secret: nobody may remove the file any more.
+  void keep();
+
+ private:
+  bool hold();
+  bool is_given_up() const;
+
+  const std::filesystem::path file_;
+  IdKey key_{""};
+  int fd_ = -1;
+  bool made_ = false, locked_ = false;
 };
 
 // Returns where `data ingest` keeps the secret of the data directory `out` by default: beside it, never in it.

@@ -76,10 +76,8 @@ class TagTable {
 
 class Ingest {
  public:
-  Ingest(const IngestOptions& options, const ProgressFn& progress)
-      : options_(options),
-        progress_(progress),
-        key_(IdKey::load_or_make(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt))) {
+  Ingest(const IngestOptions& options, const IdKey& key, const ProgressFn& progress)
+      : options_(options), progress_(progress), key_(key) {
     if (!options.records) tokeniser_.emplace(options.target);
     if (!options.domain_rules.empty()) rules_.emplace(options.domain_rules);
     row_options_ = {.format = format_of(options),
@@ -400,7 +398,7 @@ class Ingest {
 
   const IngestOptions& options_;
   const ProgressFn& progress_;
-  const IdKey key_;
+  const IdKey& key_;
   std::optional<RowTokeniser> tokeniser_;
   std::optional<DomainRules> rules_;
   RowOptions row_options_;
@@ -429,13 +427,15 @@ class Ingest {
 IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
   validate(options);
   require_replaceable(options.out);
-  const bool makes_salt = options.salt.empty() && !fs::exists(salt_file(options.out));
+  HeldSalt salt(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt));
   try {
-    return Ingest(options, progress).run();
+    IngestResult result = Ingest(options, salt.key(), progress).run();
+    salt.keep();
+    return result;
   } catch (...) {
     // A salt that no data was made with is of no use.
     std::error_code none;
-    if (makes_salt && !fs::exists(options.out, none)) fs::remove(salt_file(options.out), none);
+    if (options.salt.empty() && !fs::exists(options.out, none)) salt.give_up();
     throw;
   }
 }

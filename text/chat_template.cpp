@@ -182,6 +182,12 @@ const std::string& ChatTemplate::tool_source() const {
   return impl_->for_tools ? impl_->for_tools->source : impl_->source;
 }
 
+bool ChatTemplate::sets(const std::string& variable) const {
+  for (const char* name : {"messages", "add_generation_prompt", "tools", "documents"})
+    if (variable == name) return true;
+  return impl_->tokens.names.contains(variable);
+}
+
 bool ChatTemplate::works() const { return !impl_->service || impl_->service->works(); }
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
@@ -204,7 +210,7 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
   context["documents"] = nullptr;
   for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
   for (const auto& [key, value] : extra.items()) {
-    if (context.contains(key))
+    if (sets(key))
       throw Error(ErrorKind::kData, "chat template: '" + key + "' is set by the program and cannot be given");
     context[key] = value;
   }

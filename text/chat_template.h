@@ -40,6 +40,9 @@ class ChatTemplate {
   // confined always works.
   bool works() const;
 
+  // Returns whether render() sets this variable itself, so that `extra` must not have it.
+  bool sets(const std::string& variable) const;
+
   // Returns the source of the template that renders conversations with tools.
   const std::string& tool_source() const;
 

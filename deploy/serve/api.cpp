@@ -107,7 +107,6 @@ Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const
       clock_(clock),
       gauges_(std::move(gauges)),
       salt_(std::to_string(random_seed())) {}
-
 Api::~Api() = default;
 
 void Api::set_ready(ServedModel model) {
@@ -120,7 +119,6 @@ void Api::set_ready(ServedModel model) {
 }
 
 void Api::set_draining() { state_.store(State::kDraining); }
-
 void Api::set_keys(std::shared_ptr<const ApiKeys> keys) {
   if (keys->tenants() != keys_.get()->tenants()) several_tenants_.store(true);
   keys_.set(std::move(keys));
@@ -340,6 +338,9 @@ std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add
     return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
   if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
     return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
+  for (const auto& [name, value] : chat.template_variables.items())
+    if (model_.chat_template->sets(name))
+      return invalid_parameter("chat_template_kwargs", "no '" + name + "', which the server sets");
   try {
     return model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
   } catch (const Error& e) {

@@ -60,6 +60,8 @@ std::vector<UnsupportedField> make_table() {
       {.name = "web_search_options", .only = kChat},
       {.name = "functions", .only = kChat, .defaults = {empty}, .in_prompt = true},
       {.name = "function_call", .only = kChat, .defaults = {"none", "auto"}},
+      {.name = "tools", .only = kCompletions, .defaults = {empty}},
+      {.name = "tool_choice", .only = kCompletions, .defaults = {"none", "auto"}},
       // where and when the request runs
       {.name = "lora"},
       {.name = "lora_request"},

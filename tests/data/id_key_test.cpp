@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <thread>
 
 #include "base/sha256.h"
@@ -104,6 +105,41 @@ TEST(IdKey, IngestKeepsItBesideTheOutput) {
   o.salt.clear();
   ingest(o, {});
   EXPECT_NE(slurp(s / "second" / "records.jsonl"), first);
+}
+
+// A run that fails takes the salt that it made away again, but not from under another run of the same directory.
+TEST(IdKey, AFailingIngestRemovesOnlyASaltThatNobodyUses) {
+  const Scratch s;
+  IngestOptions o;
+  o.sources = {s.write("log.jsonl", R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})"
+                                    "\n")};
+  o.out = (s / "out").string();
+  o.records = true;
+  std::optional<HeldSalt> other;
+  const auto fails = [&](bool another_run) {
+    const auto fail = [&](const Progress&) {
+      EXPECT_TRUE(fs::exists(s / "out.salt"));
+      if (another_run) other.emplace(s / "out.salt");
+      throw Error(ErrorKind::kIo, "stopped here");
+    };
+    EXPECT_THROW(ingest(o, fail), Error);
+  };
+  fails(false);
+  EXPECT_FALSE(fs::exists(s / "out.salt"));
+  fails(true);
+  ASSERT_TRUE(fs::exists(s / "out.salt")) << "the other run's pseudonyms could not be made again";
+  EXPECT_EQ(IdKey::load_or_make(s / "out.salt").tenant("acme"), other->key().tenant("acme"));
+  other->give_up();
+  EXPECT_FALSE(fs::exists(s / "out.salt")) << "the last run that fails removes it";
+  other.reset();
+  fails(true);
+  other.reset();
+  ingest(o, {});
+  EXPECT_EQ(mode_of(s / "out.salt"), 0600u) << "a run that used it keeps it";
+  fs::remove_all(s / "out");
+  fails(true);
+  other->give_up();
+  EXPECT_TRUE(fs::exists(s / "out.salt")) << "neither of these runs made it";
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ using testing::put;
 class Log {
  public:
   Log() {
+    set_log_sink({});  // takes what tests before this one logged without a sink
     set_log_sink([this](LogLevel level, const std::string& text) {
       const std::lock_guard lock(mutex_);
       text_ += (level == LogLevel::kError ? "error: " : level == LogLevel::kWarn ? "warning: " : "") + text + "\n";

@@ -50,6 +50,72 @@ TEST(Tools, AreRefusedWhereTheModelKnowsNone) {
   EXPECT_EQ(s.ask(chat("say:x", std::string(kTools) + R"(,"tool_choice":"none")")).status, 200);
 }
 
+TEST(Tools, VariablesThatTheServerSetsAreRefusedByTheirField) {
+  Running s;
+  s.start();
+  for (const char* name : {"bos_token", "eos_token", "documents", "messages"}) {
+    const Response refused = s.ask(chat("say:x", R"("chat_template_kwargs":{")" + std::string(name) + R"(":"y"})"));
+    EXPECT_EQ(refused.status, 400) << name;
+    const Json error = Json::parse(refused.body)["error"];
+    EXPECT_EQ(error["param"], "chat_template_kwargs");
+    EXPECT_NE(error["message"].get<std::string>().find(name), std::string::npos) << error;
+  }
+  EXPECT_EQ(s.ask(chat("say:x", R"("chat_template_kwargs":{"thinking":"y"})")).status, 200);
+}
+
+TEST(Tools, ForcedArgumentsAreAnObject) {
+  const auto read = [](const std::string& parameters, const std::string& choice) {
+    return parse_request(Endpoint::kChat,
+                         R"({"messages":[{"role":"user","content":"x"}],"tool_choice":)" + choice +
+                             R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" + parameters +
+                             R"(}},{"type":"function","function":{"name":"g"}}]})",
+                         {});
+  };
+  const std::string f = R"({"type":"function","function":{"name":"f"}})",
+                    g = R"({"type":"function","function":{"name":"g"}})";
+  for (const char* wrong : {R"({"type":"string"})", R"({"type":["object","null"]})", R"({"type":7})"}) {
+    for (const std::string& choice : {f, std::string("\"required\"")}) {
+      const auto refused = read(wrong, choice);
+      ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << wrong;
+      EXPECT_EQ(std::get<ApiError>(refused).param, "tools");
+    }
+    for (const std::string& choice : {g, std::string("\"auto\"")})
+      EXPECT_TRUE(std::holds_alternative<ApiRequest>(read(wrong, choice))) << "nothing is forced to follow it";
+  }
+  for (const char* right : {R"({})", R"({"type":null})", R"({"anyOf":[{"required":["a"]}]})", R"({"type":"object"})"}) {
+    const auto taken = read(right, f);
+    ASSERT_TRUE(std::holds_alternative<ApiRequest>(taken)) << right;
+    const OfferedTools& tools = std::get<ApiRequest>(taken).chat.tools;
+    EXPECT_EQ(tools.list[0].parameters["type"], "object");
+    EXPECT_NE(tools.text.find(right), std::string::npos) << "the template gets the schema as it was sent";
+  }
+}
+
+TEST(Tools, NulIsRefusedByName) {
+  Running s;
+  s.model.tool_format = ToolFormat::kHermes;
+  s.start();
+  const auto param = [&](const std::string& request) {
+    const Response refused = s.ask(request);
+    EXPECT_EQ(refused.status, 400) << request;
+    return Json::parse(refused.body)["error"]["param"];
+  };
+  const auto tool = [](const std::string& more) {
+    return chat("say:x", R"("tools":[{"type":"function","function":{"name":"f",)" + more + "}}]");
+  };
+  EXPECT_EQ(param(tool(R"("description":"a\u0000b")")), "tools[0].function.description");
+  EXPECT_EQ(param(tool(R"("parameters":{"type":"object","properties":{"a\u0000":{}}})")),
+            "tools[0].function.parameters");
+  EXPECT_EQ(param(tool(R"("parameters":{"type":"object","enum":[{"a":["\u0000"]}]})")), "tools[0].function.parameters");
+  EXPECT_EQ(param(chat("say:x", R"("chat_template_kwargs":{"x":["a\u0000"]})")), "chat_template_kwargs");
+  for (const char* arguments : {R"({\"a\":\"\\u0000\"})", R"(no \u0000 object)"})
+    EXPECT_EQ(param(post("/v1/chat/completions",
+                         R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":")" +
+                             std::string(arguments) + R"("}}]}]})")),
+              "messages[0].tool_calls[0].function.arguments");
+  EXPECT_EQ(s.ask(tool(R"("description":"\\u0000")")).status, 200) << "a backslash and letters are no NUL";
+}
+
 TEST(Tools, ThoughtsAreApartFromTheContent) {
   Running s;
   s.model.reasoning = {"<think>", "</think>"};

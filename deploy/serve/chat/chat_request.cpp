@@ -21,6 +21,20 @@ const Json* member(const Json& object, const char* key) {
   return object.is_object() ? find_field(object, key) : nullptr;
 }
 
+// Returns whether a string or a key of the value holds NUL, which no tokenizer and no template is given.
+template <class J>
+bool has_nul(const J& value) {
+  const auto nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
+  if (value.is_string()) return nul(value.template get_ref<const std::string&>());
+  if (!value.is_structured()) return false;
+  if (value.is_object())
+    for (const auto& member : value.items())
+      if (nul(member.key())) return true;
+  return std::any_of(value.begin(), value.end(), [](const J& item) { return has_nul(item); });
+}
+
+constexpr char kNoNul[] = "text without NUL characters";
+
 std::string message_content(const Json& message, const std::string& param) {
   const Json* content = find_field(message, "content");
   if (!content) reject(param + ".content", "a string or text parts");
@@ -56,8 +70,9 @@ std::string tool_calls(const Json& calls, const std::string& param, const ServeL
     OrderedJson call = OrderedJson::object();
     if (const Json* id = member(calls[i], "id")) call["id"] = read_text(*id, at + ".id");
     call["type"] = "function";
-    call["function"] = {{"name", name->get<std::string>()},
-                        {"arguments", tool_arguments(arguments ? arguments->get<std::string>() : "{}")}};
+    OrderedJson given = tool_arguments(arguments ? arguments->get<std::string>() : "{}");
+    if (has_nul(given)) reject(at + ".function.arguments", kNoNul);
+    call["function"] = {{"name", name->get<std::string>()}, {"arguments", std::move(given)}};
     list.push_back(std::move(call));
   }
   return list.empty() ? "" : list.dump();
@@ -104,6 +119,9 @@ void read_tools(std::string_view body, const ServeLimits& limits, OfferedTools& 
     const OrderedJson name = function->value("name", OrderedJson());
     if (!name.is_string() || !is_tool_name(name.get<std::string>())) reject(at + ".function.name", kNameRule);
     if (!names.insert(name.get<std::string>()).second) reject(at + ".function.name", "names that differ");
+    for (const char* key : {"description", "parameters"})
+      if (const auto text = function->find(key); text != function->end() && has_nul(*text))
+        reject(at + ".function." + key, kNoNul);
     OrderedJson parameters = function->value("parameters", OrderedJson());
     if (parameters.is_null())
       parameters = {{"type", "object"}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
@@ -137,6 +155,17 @@ void read_tool_choice(const Json& fields, OfferedTools& out) {
     reject("tool_choice.function.name", "the name of one of the tools");
 }
 
+// Clients read the arguments of a call as an object, so the schema that a forced call follows must be one of an object.
+void require_objects(OfferedTools& out) {
+  for (OfferedTool& tool : out.list) {
+    if (!out.named.empty() && tool.name != out.named) continue;
+    if (OrderedJson& type = tool.parameters["type"]; type.is_null())
+      type = "object";
+    else if (type != "object")
+      reject("tools", "parameters of type object, because a call is forced");
+  }
+}
+
 Json read_template_variables(const Json& fields, const ServeLimits& limits) {
   const Json* variables = find_field(fields, "chat_template_kwargs");
   if (!variables) return Json::object();
@@ -146,6 +175,7 @@ Json read_template_variables(const Json& fields, const ServeLimits& limits) {
   for (const char* name : {"messages", "tools", "documents", "add_generation_prompt"})
     if (variables->contains(name))
       reject("chat_template_kwargs", std::string("no '") + name + "', which the server sets");
+  if (has_nul(*variables)) reject("chat_template_kwargs", kNoNul);
   return *variables;
 }
 
@@ -160,6 +190,7 @@ ChatFields read_chat_fields(std::string_view body, const Json& fields, const Ser
     out.messages.push_back(read_message((*list)[i], "messages[" + std::to_string(i) + "]", limits));
   if (find_field(fields, "tools")) read_tools(body, limits, out.tools);
   read_tool_choice(fields, out.tools);
+  if (out.tools.forced()) require_objects(out.tools);
   out.tools.parallel = read_boolean(fields, "parallel_tool_calls", "parallel_tool_calls", true);
   out.template_variables = read_template_variables(fields, limits);
   return out;
