@@ -275,9 +275,10 @@ Json forecast_json(const ForecastPlan& plan, const std::vector<StudyPart>& sampl
 }  // namespace
 
 DistillResult forecast(const DistillOptions& options, const StudyTools& tools) {
+  validate(options);
   check_output(options);
-  check_request(options);
   const ForecastPlan plan = make_plan(options);
+  check_request(options);
   Json given = describe(plan.options);
   given["forecast_samples"] = plan.sizes;
   return run_study(
