@@ -85,6 +85,8 @@ class ToyServer {
     connection_->send(post("/v1/completions", body.dump()));
     return connection_->read();
   }
+  // Makes the next ask() connect anew: the server closes a connection that was idle for 75 s.
+  void hang_up() { connection_.reset(); }
   int port() const { return server_->port(); }
   std::string admin_socket() const { return directory_.root() / "admin.sock"; }
   DraftSwap& drafts() { return runner_.drafts(); }
