@@ -1,0 +1,15 @@
+// Stands in for CUDA's header of this name (cuda_runtime.h): bfloat16 with rounding to the nearest even number.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+inline float __bfloat162float(__nv_bfloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline __nv_bfloat16 __float2bfloat16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if (x != x) return {0x7FFF};
+  return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}

@@ -1,0 +1,28 @@
+// Stands in for CUDA's header of this name (cuda_runtime.h): fp16 with rounding to the nearest even number.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/small_float.h"
+
+struct __half {
+  uint16_t bits;
+};
+inline float __half2float(__half x) { return specdec::fp16_to_float(x.bits); }
+inline __half __float2half(float x) {
+  if (x != x) return {0x7FFF};
+  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const float size = std::fabs(x);
+  if (size == 0) return {sign};
+  if (size >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00)};  // rounds to infinity
+  // The spacing of fp16 numbers of this size is 2^(exponent - 10), and 2^-24 near zero.
+  int exponent = 0;
+  std::frexp(size, &exponent);
+  const int spacing = exponent - 1 < -14 ? -24 : exponent - 11;
+  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, -spacing)));
+  // `steps` counts from zero within the subnormal numbers, and from 1024 in each binade. A carry into the next binade
+  // has the right bits by itself.
+  if (spacing == -24) return {static_cast<uint16_t>(sign | steps)};
+  return {static_cast<uint16_t>(sign | (((static_cast<uint32_t>(spacing + 25) << 10) + (steps - 1024))))};
+}

@@ -1,0 +1,170 @@
+// Stands in for CUDA's header of this name when kernels are compiled as C++ and run on fibers (fibers.h). It has the
+// names that the kernels of engine/kernels/cuda use, and no more.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "tests/kernels/fibers/fibers.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+// Blocks run one after the other, so one copy serves them all. The section tells the scheduler where they are.
+#define __shared__ static __attribute__((section("specdec_shared")))
+
+using uint3 = specdec::fibers::Index3;
+using dim3 = specdec::fibers::Size3;
+
+namespace specdec::fibers {
+
+// A coordinate of the running thread or block. It is no plain number, because the next use may be another thread's.
+template <auto kIndex, auto kMember>
+struct Coordinate {
+  operator unsigned() const { return kIndex().*kMember; }
+};
+template <auto kIndex, class Index>
+struct Coordinates {
+  Coordinate<kIndex, &Index::x> x;
+  Coordinate<kIndex, &Index::y> y;
+  Coordinate<kIndex, &Index::z> z;
+};
+
+}  // namespace specdec::fibers
+
+inline constexpr specdec::fibers::Coordinates<&specdec::fibers::thread_index, uint3> threadIdx = {};
+inline constexpr specdec::fibers::Coordinates<&specdec::fibers::block_index, uint3> blockIdx = {};
+inline constexpr specdec::fibers::Coordinates<&specdec::fibers::block_size, dim3> blockDim = {};
+inline constexpr specdec::fibers::Coordinates<&specdec::fibers::grid_size, dim3> gridDim = {};
+
+inline void __syncthreads(std::source_location where = std::source_location::current()) {
+  specdec::fibers::block_barrier(where);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, std::source_location where = std::source_location::current()) {
+  specdec::fibers::exchange(mask, 0, where);
+}
+inline void __threadfence() {}
+
+namespace specdec::fibers {
+
+// Exchanges values of a type that fits in a register pair. Returns the value of lane `from`.
+template <class T>
+T shuffle(unsigned mask, T value, unsigned from, std::source_location where) {
+  static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  const LaneValues& all = exchange(mask, bits, where);
+  if ((mask >> from & 1) == 0) fault("a shuffle reads lane " + std::to_string(from) + ", which is not in its mask");
+  std::memcpy(&value, &all[from], sizeof(T));
+  return value;
+}
+
+// Returns the lane's number within its group of `width` lanes, and the first lane of the group.
+inline std::pair<unsigned, unsigned> lane_group(int width) {
+  const unsigned l = lane(), w = static_cast<unsigned>(width);
+  return {l % w, l - l % w};
+}
+
+}  // namespace specdec::fibers
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32,
+              std::source_location where = std::source_location::current()) {
+  const auto [place, first] = specdec::fibers::lane_group(width);
+  return specdec::fibers::shuffle(mask, value, first + static_cast<unsigned>(from) % static_cast<unsigned>(width),
+                                  where);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                  std::source_location where = std::source_location::current()) {
+  const auto [place, first] = specdec::fibers::lane_group(width);
+  const unsigned other = place ^ static_cast<unsigned>(bits);
+  return specdec::fibers::shuffle(mask, value, first + (other < static_cast<unsigned>(width) ? other : place), where);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
+                   std::source_location where = std::source_location::current()) {
+  const auto [place, first] = specdec::fibers::lane_group(width);
+  return specdec::fibers::shuffle(mask, value, first + (place + by < static_cast<unsigned>(width) ? place + by : place),
+                                  where);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32,
+                 std::source_location where = std::source_location::current()) {
+  const auto [place, first] = specdec::fibers::lane_group(width);
+  return specdec::fibers::shuffle(mask, value, first + (place >= by ? place - by : place), where);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              std::source_location where = std::source_location::current()) {
+  const auto& all = specdec::fibers::exchange(mask, predicate != 0 ? 1 : 0, where);
+  unsigned votes = 0;
+  for (unsigned l = 0; l < 32; ++l)
+    if ((mask >> l & 1) != 0 && all[l] != 0) votes |= 1u << l;
+  return votes;
+}
+inline int __any_sync(unsigned mask, int predicate, std::source_location where = std::source_location::current()) {
+  return __ballot_sync(mask, predicate, where) != 0 ? 1 : 0;
+}
+inline int __all_sync(unsigned mask, int predicate, std::source_location where = std::source_location::current()) {
+  return __ballot_sync(mask, predicate, where) == mask ? 1 : 0;
+}
+
+namespace specdec::fibers {
+
+// Replaces *at by f(*at) in one piece and returns the old value. Other threads may run before it.
+template <class T, class F>
+T replace(T* at, const F& f) {
+  may_yield();
+  const T old = *at;
+  *at = f(old);
+  return old;
+}
+
+}  // namespace specdec::fibers
+
+template <class T>
+T atomicAdd(T* at, std::type_identity_t<T> x) {
+  return specdec::fibers::replace(at, [&](T old) { return static_cast<T>(old + x); });
+}
+template <class T>
+T atomicMax(T* at, std::type_identity_t<T> x) {
+  return specdec::fibers::replace(at, [&](T old) { return old < x ? x : old; });
+}
+template <class T>
+T atomicMin(T* at, std::type_identity_t<T> x) {
+  return specdec::fibers::replace(at, [&](T old) { return x < old ? x : old; });
+}
+template <class T>
+T atomicExch(T* at, std::type_identity_t<T> x) {
+  return specdec::fibers::replace(at, [&](T) { return x; });
+}
+template <class T>
+T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> x) {
+  return specdec::fibers::replace(at, [&](T old) { return old == expected ? x : old; });
+}
+
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
+using cudaStream_t = struct CUstream_st*;
+struct cudaLaunchConfig_t {
+  dim3 gridDim = {}, blockDim = {};
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const auto start = [&](Parameters... converted) {
+    specdec::fibers::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
+                            [&] { kernel(converted...); });
+  };
+  start(std::forward<Arguments>(arguments)...);
+  return cudaSuccess;
+}

@@ -1,0 +1,340 @@
+#include "tests/kernels/fibers/fibers.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "base/philox.h"
+#include "tests/kernels/fibers/context.h"
+#include "tests/kernels/fibers/device_memory.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// The linker sets these to the bounds of the section that holds all __shared__ variables (cuda/cuda_runtime.h). Both
+// are null in a program without any.
+extern "C" {
+__attribute__((weak, visibility("hidden"))) extern volatile unsigned char __start_specdec_shared[];
+__attribute__((weak, visibility("hidden"))) extern volatile unsigned char __stop_specdec_shared[];
+}
+
+namespace specdec::fibers {
+
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+constexpr uint64_t kMaxThreads = 1024;
+constexpr size_t kMaxSharedBytes = 227 << 10;  // of sm_90
+
+std::string text_of(const Site& site) {
+  return std::string(site.file.substr(site.file.rfind('/') + 1)) + ":" + std::to_string(site.line);
+}
+
+enum class State { kReady, kAtBarrier, kAtExchange, kReturned };
+
+struct Fiber {
+  Context context;
+  void* stack = nullptr;
+  void* fake_stack = nullptr;  // of the address sanitizer
+  State state = State::kReady;
+  Site waits_at;
+  Index3 thread;
+  unsigned number = 0;
+  LaneValues gathered{};
+};
+
+// Lanes of one warp that exchange values.
+struct Meeting {
+  unsigned warp = 0, mask = 0, arrived = 0;
+  Site site;
+  LaneValues values{};
+};
+
+// Memory for stacks is kept from launch to launch. The system gives pages to a stack only when they are used.
+class Stacks {
+ public:
+  // Returns a stack without traces of the fiber that had it before, of which a fault may have left any frames.
+  void* at(size_t i, [[maybe_unused]] bool after_fault) {
+    void* stack = memory(i);
+#if defined(__SANITIZE_ADDRESS__)
+    const size_t used = after_fault ? kStackBytes : kFirstFrames;
+    __asan_unpoison_memory_region(static_cast<std::byte*>(stack) + kStackBytes - used, used);
+#endif
+    return stack;
+  }
+
+ private:
+  static constexpr size_t kFirstFrames = 4096;  // frames of functions that never return
+
+  void* memory(size_t i) {
+    while (stacks_.size() <= i) {
+      void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) throw std::bad_alloc();
+      stacks_.push_back(memory);
+    }
+    return stacks_[i];
+  }
+
+  std::vector<void*> stacks_;
+};
+
+// Gives all __shared__ variables the content that no kernel may rely on, as DeviceMemory does. Between the variables
+// are the address sanitizer's borders, which it must not check here.
+__attribute__((no_sanitize("address"))) void spoil_shared_variables() {
+  for (volatile unsigned char* at = __start_specdec_shared; at < __stop_specdec_shared; ++at) *at = 0xFF;
+}
+
+// Runs the blocks of one launch, one after the other.
+class Grid {
+ public:
+  Grid(const LaunchShape& shape, const std::function<void()>& body)
+      : shape_(shape), body_(body), order_(settings().seed, static_cast<uint64_t>(settings().launches)) {
+    if (shape.grid.volume() == 0 || shape.block.volume() == 0) throw KernelFault("a launch without blocks or threads");
+    if (shape.block.volume() > kMaxThreads)
+      throw KernelFault("a block of " + std::to_string(shape.block.volume()) + " threads, at most 1024 are possible");
+    if (shape.shared_bytes > kMaxSharedBytes)
+      throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 232448 are possible");
+    fibers_.resize(shape.block.volume());
+  }
+
+  void run() {
+    std::vector<uint64_t> blocks(shape_.grid.volume());
+    for (uint64_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
+    for (uint64_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[order_.below(i)]);
+    for (const uint64_t block : blocks) run_block(block);
+  }
+
+  static Grid*& current() {
+    static Grid* grid = nullptr;
+    return grid;
+  }
+
+  Fiber& fiber() { return *running_; }
+  const Index3& block() const { return block_; }
+  const LaunchShape& shape() const { return shape_; }
+  void* shared() { return shared_ ? shared_->data() : nullptr; }
+
+  void barrier(const Site& site) {
+    std::vector<Site>& met = settings().barriers;
+    if (std::find(met.begin(), met.end(), site) == met.end()) met.push_back(site);
+    if (site == settings().without) return;
+    if (at_barrier_ > 0 && barrier_ != site)
+      throw KernelFault("threads of one block wait at different barriers, " + text_of(site) + " and " +
+                        text_of(barrier_));
+    barrier_ = site;
+    running_->state = State::kAtBarrier;
+    running_->waits_at = site;
+    if (++at_barrier_ == fibers_.size()) {
+      at_barrier_ = 0;
+      for (Fiber& other : fibers_) make_ready(other);
+    }
+    leave();
+  }
+
+  const LaneValues& exchange(unsigned mask, uint64_t value, const Site& site) {
+    const unsigned warp = running_->number / 32, lane = running_->number % 32;
+    if ((mask >> lane & 1) == 0)
+      throw KernelFault("a lane that is not in its own mask of a warp operation at " + text_of(site));
+    if (warp * 32 + 31 - static_cast<unsigned>(__builtin_clz(mask)) >= fibers_.size())
+      throw KernelFault("the mask of a warp operation at " + text_of(site) + " names lanes that the block has not");
+    Meeting& meeting = join(warp, mask, site);
+    meeting.values[lane] = value;
+    meeting.arrived |= 1u << lane;
+    running_->state = State::kAtExchange;
+    running_->waits_at = site;
+    if (meeting.arrived == mask) {
+      for (unsigned other = 0; other < 32; ++other) {
+        if ((mask >> other & 1) == 0) continue;
+        fibers_[warp * 32 + other].gathered = meeting.values;
+        make_ready(fibers_[warp * 32 + other]);
+      }
+      std::erase_if(meetings_, [&](const Meeting& m) { return m.warp == warp && m.mask == mask && m.site == site; });
+    }
+    leave();
+    return running_->gathered;
+  }
+
+  void may_yield() {
+    if (order_.below(2) == 0) return;
+    make_ready(*running_);
+    leave();
+  }
+
+ private:
+  // Returns the meeting of these lanes, a new one for the first that comes. Lanes that wait in a meeting that cannot
+  // come about are reported when nothing else can run.
+  Meeting& join(unsigned warp, unsigned mask, const Site& site) {
+    for (Meeting& m : meetings_)
+      if (m.warp == warp && m.mask == mask && m.site == site) return m;
+    return meetings_.emplace_back(Meeting{.warp = warp, .mask = mask, .site = site});
+  }
+
+  void make_ready(Fiber& fiber) {
+    fiber.state = State::kReady;
+    ready_.push_back(fiber.number);
+  }
+
+  // Switches from the running fiber to the scheduler, and returns when the fiber's turn comes again.
+  void leave() {
+    Fiber& me = *running_;
+#if defined(__SANITIZE_ADDRESS__)
+    const bool ends = me.state == State::kReturned;
+    __sanitizer_start_switch_fiber(ends ? nullptr : &me.fake_stack, main_stack_, main_bytes_);
+#endif
+    switch_stacks(me.context, main_);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(me.fake_stack, &main_stack_, &main_bytes_);
+#endif
+  }
+
+  // Switches from the scheduler to a fiber, and returns when the fiber waits or has returned.
+  void enter(Fiber& fiber) {
+    running_ = &fiber;
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, fiber.stack, kStackBytes);
+#endif
+    switch_stacks(main_, fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+
+  static void thread_main() {
+    Grid& grid = *current();
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &grid.main_stack_, &grid.main_bytes_);
+#endif
+    try {
+      grid.body_();
+    } catch (...) {
+      if (!grid.failure_) grid.failure_ = std::current_exception();
+    }
+    grid.running_->state = State::kReturned;
+    grid.leave();
+  }
+
+  void start_fibers() {
+    static Stacks stacks;
+    const bool after_fault = std::exchange(faulted(), false);
+    ready_.clear();
+    meetings_.clear();
+    at_barrier_ = 0;
+    for (unsigned i = 0; i < fibers_.size(); ++i) {
+      Fiber& f = fibers_[i];
+      f.stack = stacks.at(i, after_fault);
+      f.number = i;
+      const Size3& size = shape_.block;
+      f.thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+      prepare(f.context, f.stack, kStackBytes, &thread_main);
+      make_ready(f);
+    }
+  }
+
+  static bool& faulted() {
+    static bool last = false;
+    return last;
+  }
+
+  void run_block(uint64_t number) {
+    const Size3& size = shape_.grid;
+    block_ = {static_cast<unsigned>(number % size.x), static_cast<unsigned>(number / size.x % size.y),
+              static_cast<unsigned>(number / size.x / size.y)};
+    shared_ = shape_.shared_bytes == 0 ? nullptr : std::make_unique<DeviceMemory<std::byte>>(shape_.shared_bytes);
+    spoil_shared_variables();
+    start_fibers();
+    faulted() = true;  // until all threads have returned
+    while (!ready_.empty() && !failure_) {
+      std::swap(ready_[order_.below(ready_.size())], ready_.back());
+      Fiber& next = fibers_[ready_.back()];
+      ready_.pop_back();
+      enter(next);
+    }
+    if (failure_) std::rethrow_exception(failure_);
+    report_waiting();
+    faulted() = false;
+    if (shared_) shared_->check_borders();
+  }
+
+  // Throws if threads still wait although none can run.
+  void report_waiting() const {
+    size_t waiting = 0, returned = 0;
+    const Fiber* first = nullptr;
+    for (const Fiber& f : fibers_) {
+      if (f.state == State::kReturned) {
+        ++returned;
+        continue;
+      }
+      ++waiting;
+      if (!first) first = &f;
+    }
+    if (waiting == 0) return;
+    throw KernelFault(std::to_string(waiting) + " of " + std::to_string(fibers_.size()) +
+                      " threads wait for ever, the first at the " +
+                      (first->state == State::kAtBarrier ? "barrier " : "warp operation ") + text_of(first->waits_at) +
+                      "; " + std::to_string(returned) + " threads have returned");
+  }
+
+  const LaunchShape& shape_;
+  const std::function<void()>& body_;
+  PhiloxStream order_;
+  std::vector<Fiber> fibers_;
+  std::vector<unsigned> ready_;
+  std::vector<Meeting> meetings_;
+  std::unique_ptr<DeviceMemory<std::byte>> shared_;
+  size_t at_barrier_ = 0;
+  Site barrier_;  // where the threads at a barrier wait
+  Index3 block_;
+  Fiber* running_ = nullptr;
+  Context main_;
+  const void* main_stack_ = nullptr;  // what the address sanitizer must know of the scheduler's stack
+  size_t main_bytes_ = 0;
+  std::exception_ptr failure_;
+};
+
+Site site_of(const std::source_location& where) { return {where.file_name(), where.line()}; }
+
+Grid& grid() {
+  if (!Grid::current()) throw KernelFault("a kernel's function was called outside of a launch");
+  return *Grid::current();
+}
+
+}  // namespace
+
+Settings& settings() {
+  static Settings all;
+  return all;
+}
+
+void launch(const LaunchShape& shape, const std::function<void()>& body) {
+  ++settings().launches;
+  Grid grid(shape, body);
+  Grid* const outer = std::exchange(Grid::current(), &grid);
+  try {
+    grid.run();
+  } catch (...) {
+    Grid::current() = outer;
+    throw;
+  }
+  Grid::current() = outer;
+}
+
+const Index3& thread_index() { return grid().fiber().thread; }
+const Index3& block_index() { return grid().block(); }
+const Size3& block_size() { return grid().shape().block; }
+const Size3& grid_size() { return grid().shape().grid; }
+void* dynamic_shared() { return grid().shared(); }
+void block_barrier(std::source_location where) { grid().barrier(site_of(where)); }
+void may_yield() { grid().may_yield(); }
+const LaneValues& exchange(unsigned mask, uint64_t value, std::source_location where) {
+  return grid().exchange(mask, value, site_of(where));
+}
+unsigned lane() { return grid().fiber().number % 32; }
+void fault(const std::string& message) { throw KernelFault(message); }
+
+}  // namespace specdec::fibers

@@ -1,0 +1,66 @@
+// The operations of engine/kernels/cuda/kernels.cu written as plainly as possible, in double precision and with
+// rounding at the steps of the reference (engine/kernels/ops_ref.cpp). Kernels on fibers are compared with these, and
+// these with the reference.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "engine/kernels/cuda.h"
+
+namespace specdec::kernels::twins {
+
+using Values = std::vector<double>;
+
+// Returns the distance between neighbouring numbers of this type around x.
+inline double spacing(CudaDtype dtype, double x) {
+  const int digits = dtype == CudaDtype::kFloat      ? 24
+                     : dtype == CudaDtype::kBFloat16 ? 8
+                                                     : 11,
+            least = dtype == CudaDtype::kHalf ? -13 : -125;  // exponent of the smallest normal number, as of frexp()
+  int exponent = least;
+  if (x != 0) std::frexp(x, &exponent);
+  return std::ldexp(1.0, std::max(exponent, least) - digits);
+}
+// Returns the nearest number of this type, the even one of two.
+inline double rounded(CudaDtype dtype, double x) {
+  const double step = spacing(dtype, x);
+  return std::nearbyint(x / step) * step;
+}
+
+inline Values rms_norm(CudaDtype dtype, const Values& x, const Values& weight, double eps) {
+  const size_t n = weight.size();
+  Values out(x.size());
+  for (size_t r = 0; r < x.size() / n; ++r) {
+    double squares = 0;
+    for (size_t i = 0; i < n; ++i) squares += x[r * n + i] * x[r * n + i];
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(n) + eps);
+    for (size_t i = 0; i < n; ++i) out[r * n + i] = rounded(dtype, rounded(dtype, x[r * n + i] * scale) * weight[i]);
+  }
+  return out;
+}
+
+inline Values silu_mul(CudaDtype dtype, const Values& gate, const Values& up) {
+  Values out(gate.size());
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = rounded(dtype, rounded(dtype, gate[i] / (1 + std::exp(-gate[i]))) * up[i]);
+  return out;
+}
+
+// x [rows, heads, d]; cos, sin [rows, d / 2]
+inline Values rope(CudaDtype dtype, const Values& x, const Values& cos, const Values& sin, size_t d) {
+  const size_t half = d / 2, rows = cos.size() / half, heads = x.size() / (rows * d);
+  const auto times = [&](double a, double b) { return rounded(dtype, a * rounded(dtype, b)); };
+  Values out(x.size());
+  for (size_t head = 0; head < rows * heads; ++head)
+    for (size_t i = 0; i < half; ++i) {
+      const size_t low = head * d + i, high = low + half, angle = head / heads * half + i;
+      out[low] = rounded(dtype, times(x[low], cos[angle]) - times(x[high], sin[angle]));
+      out[high] = rounded(dtype, times(x[high], cos[angle]) + times(x[low], sin[angle]));
+    }
+  return out;
+}
+
+}  // namespace specdec::kernels::twins
