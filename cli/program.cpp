@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 
+#include "base/device_lost.h"
 #include "base/error.h"
 #include "base/reload_request.h"
 #include "base/shell.h"
@@ -176,6 +177,8 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
                   conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
   } catch (const Error& e) {
     return report_error(e, global, command);
+  } catch (const DeviceLost& lost) {
+    return failed(ErrorKind::kDevice, "the GPU can no longer be used by this process: " + lost.what());
   } catch (const std::bad_alloc&) {
     return failed(ErrorKind::kDevice, "out of memory");
   } catch (const std::filesystem::filesystem_error& e) {

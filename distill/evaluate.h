@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,7 +87,8 @@ HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, si
 struct Measured {
   int64_t step = 0;
   double score = 0;
-  double loss = 0;  // training loss, recorded for the report only
+  double loss = 0;             // training loss, recorded for the report only
+  std::optional<Interval> ci;  // of the acceptance, over conversations; none for a cross entropy
 };
 // Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);

@@ -12,6 +12,7 @@
 #include "distill/batcher.h"
 #include "distill/label_files.h"
 #include "distill/teacher.h"
+#include "engine/model/device_errors.h"
 #include "engine/model/forward.h"
 
 namespace specdec::distill {
@@ -93,9 +94,7 @@ class TargetLabels {
   double temperature_;
 };
 
-}  // namespace
-
-LabelResult label_by_target(const LabelOptions& o, const ProgressFn& progress) {
+LabelResult label(const LabelOptions& o, const ProgressFn& progress) {
   validate(o);
   const data::ShardReader reader(o.data);
   LabelIndex index = new_label_index(o, reader);
@@ -135,6 +134,12 @@ LabelResult label_by_target(const LabelOptions& o, const ProgressFn& progress) {
   writer.finish();
   result.index = writer.index();
   return result;
+}
+
+}  // namespace
+
+LabelResult label_by_target(const LabelOptions& o, const ProgressFn& progress) {
+  return model::with_device_errors([&] { return label(o, progress); });
 }
 
 }  // namespace specdec::distill

@@ -269,8 +269,10 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
   if (o.by_acceptance && o.parts.is_object()) out["acceptance"].update(o.parts);
   out["cost"] = cost_json(o);
   Json measured = Json::array();
-  for (const Measured& m : o.training.measured)
+  for (const Measured& m : o.training.measured) {
     measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+    if (m.ci) measured.back()["ci"] = {number(m.ci->low), number(m.ci->high)};
+  }
   out["training"] = {{"steps", o.training.steps},
                      {"tokens", o.training.tokens},
                      {"seconds", o.training.seconds},

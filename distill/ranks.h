@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/device_lost.h"
 #include "base/error.h"
 #include "distill/launch.h"
 
@@ -75,6 +76,9 @@ class Ranks {
       throw;
     } catch (const std::bad_alloc&) {
       fail(Error(ErrorKind::kDevice, "out of memory"));
+      throw;
+    } catch (const DeviceLost& lost) {
+      fail(Error(ErrorKind::kDevice, lost.what()));
       throw;
     } catch (const std::exception& e) {
       fail(Error(ErrorKind::kInternal, e.what()));

@@ -19,6 +19,7 @@
 #include "distill/setup.h"
 #include "distill/timed_teacher.h"
 #include "distill/trainer.h"
+#include "engine/model/device_errors.h"
 
 namespace specdec::distill {
 
@@ -366,7 +367,10 @@ void check_request(const DistillOptions& options) {
     throw Error(ErrorKind::kData, "--rejects " + options.rejects + ": expected a directory, found none");
 }
 
-DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {
+namespace {
+
+DistillResult run_on_device(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
+                            const Ranks& ranks) {
   const std::string started = format_utc(clock.unix_seconds());
   Setup s = begin_setup(options);
   s.ranks = &ranks;
@@ -410,6 +414,12 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   DistillResult result = s.train.rows.empty() ? no_data(s, started) : train_and_judge(s, shown, clock, started);
   if (directory) directory->keep();
   return result;
+}
+
+}  // namespace
+
+DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {
+  return model::with_device_errors([&] { return run_on_device(options, progress, clock, ranks); });
 }
 
 }  // namespace specdec::distill

@@ -81,7 +81,10 @@ Trainer::Decision Trainer::decide() const {
 
 Json Trainer::state() const {
   Json measured = Json::array();
-  for (const Measured& m : measured_) measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+  for (const Measured& m : measured_) {
+    measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+    if (m.ci) measured.back()["ci"] = {m.ci->low, m.ci->high};
+  }
   return {{"step", step_},
           {"tokens", tokens_},
           {"elapsed_seconds", elapsed()},
@@ -110,8 +113,11 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     acceptance_ = s.value("acceptance", 0.0);
     deeper_ = s.value("deeper_acceptance", std::vector<double>());
     measured_.clear();
-    for (const Json& m : s.at("measured"))
-      measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
+    for (const Json& m : s.at("measured")) {
+      measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>(), {}});
+      if (m.contains("ci"))  // earlier versions have none
+        measured_.back().ci = {m.at("ci").at(0).get<double>(), m.at("ci").at(1).get<double>()};
+    }
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
   }
@@ -246,7 +252,7 @@ void Trainer::roll_back() {
 
 bool Trainer::measure() {
   // Without held-out rows the score is the step, so the latest checkpoint ranks highest.
-  Measured m{step_, static_cast<double>(step_), last_loss_};
+  Measured m{step_, static_cast<double>(step_), last_loss_, {}};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
     const auto stopped = [](double) {
@@ -258,10 +264,10 @@ bool Trainer::measure() {
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
     if (data_.judge) {
-      const Interval ci = acceptance_estimate(rows, e).ci;
+      m.ci = acceptance_estimate(rows, e).ci;
       values.insert(values.end(), {{"acceptance", e.acceptance},
-                                   {"acceptance_low", ci.low},
-                                   {"acceptance_high", ci.high},
+                                   {"acceptance_low", m.ci->low},
+                                   {"acceptance_high", m.ci->high},
                                    {"greedy_agreement", e.greedy_agreement}});
     }
     if (metrics_) metrics_->write("held_out", step_, values);

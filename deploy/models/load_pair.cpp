@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
+#include "engine/model/device_errors.h"
 
 namespace specdec::deploy {
 
@@ -92,9 +93,7 @@ int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& t
                                          : target.max_position;
 }
 
-}  // namespace
-
-LoadedPair load_pair(const PairOptions& options) {
+LoadedPair load(const PairOptions& options) {
   validate(options.device);
   LoadedPair pair;
   const ResolvedModel target = resolve_model(options.target);
@@ -151,6 +150,12 @@ LoadedPair load_pair(const PairOptions& options) {
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
   return pair;
+}
+
+}  // namespace
+
+LoadedPair load_pair(const PairOptions& options) {
+  return model::with_device_errors([&] { return load(options); });
 }
 
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {

@@ -67,10 +67,16 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts,
 Scheduler::~Scheduler() = default;
 
 void Scheduler::run() {
-  while (!aborted_.load()) {
-    if (turn()) continue;
-    if (queue_.closed() && queue_.size() == 0) return;
-    queue_.wait();
+  try {
+    while (!aborted_.load()) {
+      if (turn()) continue;
+      if (queue_.closed() && queue_.size() == 0) return;
+      queue_.wait();
+    }
+  } catch (const DeviceLost& lost) {
+    log(LogLevel::kError, "the device is lost: " + lost.what());
+    lost_ = lost;
+    queue_.close();
   }
   drain();
 }

@@ -10,10 +10,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/device_lost.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/queue.h"
 #include "deploy/serve/step_runner.h"
@@ -51,8 +53,12 @@ class Scheduler {
             std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
-  // Runs the engine thread's loop until the queue is closed and everything in it is answered, or until stop_now().
+  // Runs the engine thread's loop until the queue is closed and everything in it is answered, until stop_now(), or
+  // until the device is lost; every answer that runs or waits then ends with kDrained, so that clients try again
+  // elsewhere.
   void run();
+  // Returns why the device cannot be used any more. Call it after run().
+  const std::optional<DeviceLost>& lost() const { return lost_; }
   // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
   bool turn();
   // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
@@ -96,6 +102,7 @@ class Scheduler {
   std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;
   std::atomic<bool> aborted_{false};
+  std::optional<DeviceLost> lost_;
   std::atomic<size_t> running_{0};
   std::atomic<int64_t> failures_{0};
 };

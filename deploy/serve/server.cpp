@@ -216,7 +216,9 @@ void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks
     engine_done.store(true);
   });
   if (hooks.on_ready) hooks.on_ready();
-  const auto failing = [&] { return scheduler.failures_in_a_row() >= kBrokenAfter; };
+  const auto failing = [&] {
+    return scheduler.failures_in_a_row() >= kBrokenAfter || (engine_done.load() && scheduler.lost());
+  };
   while (!hooks.stop_asked() && !s.drain_asked.load() && !failing()) {
     if (hooks.reload_asked && hooks.reload_asked()) s.reload();
     std::this_thread::sleep_for(kPoll);
@@ -236,6 +238,7 @@ void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks
   s.drafts.store(nullptr);
   s.scheduler.store(nullptr);
   recorder.stop();
+  if (scheduler.lost()) throw DeviceLost(*scheduler.lost());
   if (s.broken.load())
     throw Error(ErrorKind::kDevice,
                 std::to_string(kBrokenAfter) +

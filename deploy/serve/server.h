@@ -35,7 +35,7 @@ class Server {
   // connections or requests, continues the accepted ones for up to drain_seconds, and publishes the records. When a
   // reload is asked for, a file that cannot be used is logged, and what was read before stays in force. `drafts`
   // carries out the orders of /admin/draft; if it is null, that route returns 503. Throws Error(kDevice) if the runner
-  // failed so many times in a row that the requests cannot be the cause.
+  // failed so many times in a row that the requests cannot be the cause, and DeviceLost as the runner does.
   void run(ServedModel model, StepRunner& runner, const ServerHooks& hooks, DraftControl* drafts = nullptr);
 
  private:

@@ -14,6 +14,7 @@
 #include "engine/decode/model_runner.h"
 #include "engine/decode/runner_parts.h"
 #include "engine/decode/tap_source.h"
+#include "engine/model/device_errors.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/eagle_forward.h"
 #include "engine/model/kv_cache.h"
@@ -109,6 +110,42 @@ class EagleRunner final : public CausalModel {
   }
 
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
+    model::with_device_errors([&] { pass(extensions, out); });
+  }
+
+  int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
+    if (!pool_->bounded() || tokens.empty()) return 0;
+    for (auto& [id, s] : sequences_)
+      if (s.cached_nodes == 0) s.cache.publish();
+    HeadSequence& s = find(sequence);
+    const int64_t found = s.cache.adopt(tokens.subspan(1), text_key(tokens, tenant));
+    if (found > 0) s.tokens = found + 1;
+    asked_tokens_ += static_cast<int64_t>(tokens.size());
+    found_tokens_ += s.tokens;
+    return s.tokens;
+  }
+  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
+    if (tokens.empty()) return 0;
+    const int64_t found = pool_->find(text_key(tokens, tenant), 0, tokens.subspan(1));
+    return found > 0 ? found + 1 : 0;
+  }
+
+  int64_t capacity_tokens() const override {
+    return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
+  }
+  CacheCounts cache_counts() const override {
+    const int64_t block = pool_->block_bytes();
+    return {.budget_bytes = pool_->bounded() ? pool_->num_blocks() * block : 0,
+            .held_bytes = pool_->held() * block,
+            .kept_bytes = pool_->kept() * block,
+            .asked_tokens = asked_tokens_,
+            .found_tokens = found_tokens_};
+  }
+
+ private:
+  const model::DecoderConfig& config() const { return head_->config.layer; }
+
+  void pass(std::span<const Extension> extensions, LogitRows& out) {
     c10::InferenceMode guard;
     std::vector<at::Tensor> hidden;
     std::vector<int64_t> wanted;  // rows that need logits
@@ -147,38 +184,6 @@ class EagleRunner final : public CausalModel {
     }
     write_logits(logits, static_cast<int64_t>(wanted.size()), out);
   }
-
-  int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
-    if (!pool_->bounded() || tokens.empty()) return 0;
-    for (auto& [id, s] : sequences_)
-      if (s.cached_nodes == 0) s.cache.publish();
-    HeadSequence& s = find(sequence);
-    const int64_t found = s.cache.adopt(tokens.subspan(1), text_key(tokens, tenant));
-    if (found > 0) s.tokens = found + 1;
-    asked_tokens_ += static_cast<int64_t>(tokens.size());
-    found_tokens_ += s.tokens;
-    return s.tokens;
-  }
-  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
-    if (tokens.empty()) return 0;
-    const int64_t found = pool_->find(text_key(tokens, tenant), 0, tokens.subspan(1));
-    return found > 0 ? found + 1 : 0;
-  }
-
-  int64_t capacity_tokens() const override {
-    return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
-  }
-  CacheCounts cache_counts() const override {
-    const int64_t block = pool_->block_bytes();
-    return {.budget_bytes = pool_->bounded() ? pool_->num_blocks() * block : 0,
-            .held_bytes = pool_->held() * block,
-            .kept_bytes = pool_->kept() * block,
-            .asked_tokens = asked_tokens_,
-            .found_tokens = found_tokens_};
-  }
-
- private:
-  const model::DecoderConfig& config() const { return head_->config.layer; }
 
   // The first token of a text takes no slot, so blocks are looked up by it and the tenant together.
   static uint64_t text_key(std::span<const int32_t> tokens, uint64_t tenant) {
@@ -256,6 +261,8 @@ class EagleRunner final : public CausalModel {
     if (rows > 0)
       at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat)
           .copy_(model::spread_logits(logits.to(at::kFloat), config().draft_vocab, out.vocab));
+    else
+      model::wait_for_device(head_->weights.fc.device());  // so that whoever times the pass times its work
   }
 
   const HeadSequence& find(SequenceId sequence) const {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/decode/runner_parts.h"
 #include "engine/decode/tap_source.h"
+#include "engine/model/device_errors.h"
 #include "engine/model/forward.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/rope.h"
@@ -54,31 +55,14 @@ class ModelRunner final : public CausalModel, public TapSource {
 
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override {
     c10::InferenceMode guard;
-    find(sequence).keep(length, places);
-    taps_.keep(sequence, length, places);
+    model::with_device_errors([&] {
+      find(sequence).keep(length, places);
+      taps_.keep(sequence, length, places);
+    });
   }
 
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
-    c10::InferenceMode guard;
-    parts_.clear();
-    lengths_.clear();
-    int64_t rows = 0;
-    for (const Extension& e : extensions) {
-      model::SequencePart& part = parts_.emplace_back();
-      part.cache = &find(e.sequence);
-      lengths_.push_back(part.cache->length());
-      part.tokens = e.tokens;
-      part.num_logits = e.num_logits;
-      if (!e.parents.empty()) set_tree(e.parents, part);
-      rows += e.num_logits;
-    }
-    check_capacity(parts_, *pool_, model::rope_varies(decoder_->config.rope));
-    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions));
-    taps_.keep_pass(extensions, lengths_);
-    out.vocab = vocab_size();
-    const size_t need = static_cast<size_t>(rows * out.vocab);
-    if (out.data.size() < need) out.data.resize(need);
-    if (rows > 0) at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat).copy_(logits);
+    model::with_device_errors([&] { pass(extensions, out); });
   }
 
   int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
@@ -116,6 +100,32 @@ class ModelRunner final : public CausalModel, public TapSource {
   void forget(int64_t reader, SequenceId sequence, int64_t before) override { taps_.forget(reader, sequence, before); }
 
  private:
+  void pass(std::span<const Extension> extensions, LogitRows& out) {
+    c10::InferenceMode guard;
+    parts_.clear();
+    lengths_.clear();
+    int64_t rows = 0;
+    for (const Extension& e : extensions) {
+      model::SequencePart& part = parts_.emplace_back();
+      part.cache = &find(e.sequence);
+      lengths_.push_back(part.cache->length());
+      part.tokens = e.tokens;
+      part.num_logits = e.num_logits;
+      if (!e.parents.empty()) set_tree(e.parents, part);
+      rows += e.num_logits;
+    }
+    check_capacity(parts_, *pool_, model::rope_varies(decoder_->config.rope));
+    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions));
+    taps_.keep_pass(extensions, lengths_);
+    out.vocab = vocab_size();
+    const size_t need = static_cast<size_t>(rows * out.vocab);
+    if (out.data.size() < need) out.data.resize(need);
+    if (rows > 0)
+      at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat).copy_(logits);
+    else
+      model::wait_for_device(decoder_->weights.embed.device());  // so that whoever times the pass times its work
+  }
+
   int64_t rope_rescale_of(std::span<const int32_t> tokens) const {
     const model::RopeConfig& rope = decoder_->config.rope;
     return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;

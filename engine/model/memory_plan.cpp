@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
+#include "engine/kernels/cuda_errors.h"
 #include "engine/model/block_pool.h"
 #include "engine/model/eagle_head.h"
 #include "engine/model/weights.h"
@@ -51,8 +52,8 @@ int64_t available_bytes(at::Device device) {
   int64_t free = 0, total = 0;
   const auto& cuda = kernels::cuda_library();
   const int32_t code = cuda.memory(device.index(), &free, &total);
-  if (code != 0) throw Error(ErrorKind::kDevice, device.str() + ": memory cannot be read: " + cuda.error_text(code));
-  return free;
+  if (code != 0) kernels::throw_cuda_error(code, device.str() + ": memory cannot be read", cuda.error_text(code));
+  return plannable_bytes(free, total);
 }
 
 // Returns the bytes of one pass over `rows` tokens: activations and fp32 logits.
@@ -100,6 +101,10 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence) {
   const int64_t blocks = (tokens_per_sequence + BlockPool::kTokens - 1) / BlockPool::kTokens;
   return sequences * blocks * BlockPool::block_bytes(config, side_dtype(dtype, config));
+}
+
+int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
+  return std::max<int64_t>(0, free_bytes - std::max(int64_t{1} << 30, total_bytes / 50));
 }
 
 MemoryPlan plan_memory(const MemoryRequest& request) {

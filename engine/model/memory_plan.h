@@ -37,6 +37,9 @@ struct MemoryRequest {
   at::Device device;
   const EagleConfig* head = nullptr;  // if the draft is an EAGLE-3 head; `draft` is then its layer
 };
+// Returns how much of a GPU's free memory a plan may use. It leaves 1 GiB or 2 % of the GPU's memory, whichever is
+// more, to what no plan counts: the modules and workspaces of CUDA's libraries, and fragmentation.
+int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes);
 MemoryPlan plan_memory(const MemoryRequest& request);
 // fit_memory() fits a plan to the available memory. If the request does not fit, the caches are reduced, but not below
 // a quarter of the request or below one sequence of full length; sequences are then preempted when the caches are full.

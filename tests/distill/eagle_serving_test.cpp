@@ -2,6 +2,8 @@
 // a text, computed by the runners of target and head with their caches.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "distill/eagle_gradient.h"
 #include "distill/trained_draft.h"
 #include "engine/decode/model_runner.h"
@@ -62,6 +64,71 @@ TEST(EagleServing, DraftsWhatWasTrained) {
       EXPECT_NEAR(trained.steps[i].acceptance, sums[i] / static_cast<double>(counts[i]), 1e-5) << i;
     }
   }
+}
+
+// Returns the target's own greedy answer to two tokens, with them, as a row that is learnt whole.
+TokenRow greedy_row(decode::CausalModel& target, int64_t length) {
+  TokenRow row = toy_rows(1, 12, 6, 6)[0];
+  row.tokens.resize(2);
+  decode::LogitRows p;
+  const decode::SequenceId all = target.open();
+  std::span<const int32_t> next = row.tokens;
+  row.tokens.reserve(static_cast<size_t>(length));
+  while (static_cast<int64_t>(row.tokens.size()) < length) {
+    target.extend(std::vector<decode::Extension>{{all, next, 1}}, p);
+    row.tokens.push_back(static_cast<int32_t>(std::max_element(p.row(0).begin(), p.row(0).end()) - p.row(0).begin()));
+    next = std::span<const int32_t>(row.tokens).last(1);
+  }
+  target.close(all);
+  row.loss_mask.assign(row.tokens.size(), 1);
+  row.loss_mask[0] = row.loss_mask[1] = 0;
+  return row;
+}
+
+// Returns the mean number of tokens of a greedy step with K = 4 (those accepted, and the target's own), over all places
+// of a greedy text from which four tokens follow.
+double tokens_of_step(const EagleDraft& draft, const std::vector<int32_t>& text) {
+  constexpr size_t kDrafted = 4;
+  const auto runner = decode::make_model_runner(draft.target);
+  const auto head = decode::make_eagle_runner(std::make_shared<const model::EagleHead>(draft.head), *runner);
+  decode::LogitRows q, none;
+  double tokens = 0;
+  size_t steps = 0;
+  for (size_t n = 2; n + kDrafted <= text.size(); ++n) {
+    const decode::SequenceId a = runner->open(), b = head->open();
+    head->follow(b, a);
+    runner->extend(std::vector<decode::Extension>{{a, std::span(text).first(n - 1), 0}}, none);
+    head->follow(b, a);
+    std::span<const int32_t> next = std::span(text).first(n);
+    size_t accepted = 0;
+    for (; accepted < kDrafted; ++accepted) {
+      head->extend(std::vector<decode::Extension>{{b, next, 1}}, q);
+      const auto drafted = std::max_element(q.row(0).begin(), q.row(0).end()) - q.row(0).begin();
+      if (drafted != text[n + accepted]) break;
+      next = std::span(text).subspan(n + accepted, 1);
+    }
+    tokens += static_cast<double>(accepted) + 1;
+    ++steps;
+    head->close(b);
+    runner->close(a);
+  }
+  return tokens / static_cast<double>(steps);
+}
+
+TEST(EagleServing, AnOverfittedSampleIsDraftedWhole) {
+  const auto target = std::make_shared<const model::Decoder>(toy_decoder(8, 1, 6));
+  EagleDraft draft{model::new_eagle_head(*target, {}, 3, at::kFloat), target, 4, 0.8};
+  const auto runner = decode::make_model_runner(target);
+  const std::vector<TokenRow> rows = {greedy_row(*runner, 40)};
+  AdamW optimizer(TrainedDraft(draft).trainable(), {});
+  const double before = tokens_of_step(draft, rows[0].tokens);
+  for (int step = 0; step < 300; ++step) {
+    for (const NamedTensor& p : TrainedDraft(draft).trainable()) p.tensor.mutable_grad() = at::Tensor();
+    ASSERT_TRUE(add_eagle_gradients(draft, {parse_loss("ce"), 3, 1}, {make_batch(rows, {0})}).finite);
+    optimizer.step(5e-3, optimizer.grad_norm());
+  }
+  EXPECT_LT(before, 2.5);
+  EXPECT_GT(tokens_of_step(draft, rows[0].tokens), 4.9) << "K + 1 = 5";
 }
 
 }  // namespace

@@ -109,6 +109,12 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_GT(cost["teacher_share"].get<double>(), 0);
   EXPECT_LT(cost["teacher_share"].get<double>(), 1);
   EXPECT_EQ(r.json["training"]["selection"]["conversations"], 20);
+  const Json& measured = r.json["training"]["selection"]["measured"];
+  EXPECT_GE(measured.size(), 2u);
+  for (const Json& m : measured) {
+    EXPECT_LT(m["ci"][0], m["score"]) << m;
+    EXPECT_GT(m["ci"][1], m["score"]) << m;
+  }
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
   EXPECT_EQ(Json::parse(get(f.scratch / "run/result.json")), r.json);

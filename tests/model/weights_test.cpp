@@ -208,6 +208,13 @@ TEST(MemoryPlan, CountsAndRefuses) {
   }
 }
 
+TEST(MemoryPlan, LeavesPartOfAGpuToWhatNoPlanCounts) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(plannable_bytes(20 * kGiB, 24 * kGiB), 19 * kGiB);
+  EXPECT_EQ(plannable_bytes(140 * kGiB, 150 * kGiB), 137 * kGiB);
+  EXPECT_EQ(plannable_bytes(kGiB / 2, 24 * kGiB), 0) << "others use it";
+}
+
 // A head is no decoder with an embedding of its own: it has `fc`, wider inputs and its own few rows of lm_head.
 TEST(MemoryPlan, CountsAHeadAsOne) {
   DecoderConfig target = tiny();

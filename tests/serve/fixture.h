@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/device_lost.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/philox.h"
@@ -96,6 +97,7 @@ class FakeRunner final : public StepRunner {
     largest_batch_ = std::max(largest_batch_, batch.size());
     ++steps_;
     most_read_ = std::max(most_read_, std::exchange(read_, 0));
+    if (lose_device_) throw DeviceLost("an illegal memory access was encountered");
     if (throw_in_step_) throw Error(ErrorKind::kInternal, "the whole step failed at 0xdeadbeef");
     const bool room = held_ + 4 * static_cast<int64_t>(batch.size()) <= room_;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -118,6 +120,10 @@ class FakeRunner final : public StepRunner {
   void close_gate() { set_gate(false); }
   void open_gate() { set_gate(true); }
   bool at_gate() const { return locked(at_gate_); }
+  void lose_device() {
+    const std::lock_guard lock(mutex_);
+    lose_device_ = true;
+  }
   void throw_in_step(bool on) {
     const std::lock_guard lock(mutex_);
     throw_in_step_ = on;
@@ -209,7 +215,7 @@ class FakeRunner final : public StepRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable opened_;
-  bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false;
+  bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false, lose_device_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
   size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, preempted_ = 0, started_ = 0, overtaken_ = 0;

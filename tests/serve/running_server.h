@@ -45,6 +45,8 @@ struct Running {
         server->run(model, runner,
                     {[this] { return stop.load(); }, [&ready] { ready.store(true); },
                      [this] { return reload.exchange(false); }});
+      } catch (const DeviceLost& e) {
+        lost.emplace(e);
       } catch (const Error& e) {
         failure.emplace(e);
       }
@@ -81,6 +83,7 @@ struct Running {
   std::atomic<bool> stop{false}, reload{false};
   std::thread main;
   std::optional<Error> failure;
+  std::optional<DeviceLost> lost;
 };
 
 inline void wait_until(const std::function<bool()>& condition) {

@@ -421,20 +421,6 @@ TEST(Server, TheDrainHasAnEnd) {
   EXPECT_FALSE(s.failure);
 }
 
-TEST(Server, ABrokenDeviceEndsTheServer) {
-  Running s;
-  s.start();
-  s.runner.throw_in_step(true);
-  for (int i = 0; i < 40; ++i) {
-    Client c(s.port);
-    if (!c.connected() || !c.send(post("/v1/completions", R"({"prompt":"x"})"))) break;
-    c.read();
-  }
-  s.main.join();
-  ASSERT_TRUE(s.failure);
-  EXPECT_EQ(s.failure->kind(), ErrorKind::kDevice);
-}
-
 TEST(Server, MetricsAndDashboard) {
   Running s;
   s.start();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/device_lost.h"
 #include "base/log.h"
 #include "base/statistics.h"
 #include "deploy/serve/step_runner.h"
@@ -194,6 +195,8 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
       served_ = 0;
     } catch (const Error& e) {
       failed = e;
+    } catch (const DeviceLost& lost) {  // the engine's next pass meets the same failure, and ends the server
+      failed.emplace(ErrorKind::kDevice, lost.what());
     } catch (const std::exception& e) {
       failed.emplace(ErrorKind::kInternal, e.what());
     }

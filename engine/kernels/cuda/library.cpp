@@ -2,7 +2,10 @@
 // across the library boundary.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
+
+#include <string>
 
 #include "engine/kernels/cuda/launch.h"
 
@@ -17,14 +20,28 @@ int32_t device_count() {
   return code == cudaSuccess ? count : 0;
 }
 
-// Runs f(stream) with `device` as the current device and returns its code, or cudaErrorInvalidDevice if ATen throws.
+// The message of the last exception in this thread.
+std::string& exception_text() {
+  thread_local std::string text;
+  return text;
+}
+
+// Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns CUDA's own code
+// where the exception has one, else kCudaException.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     return f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
-  } catch (const std::exception&) {
-    return static_cast<int32_t>(cudaErrorInvalidDevice);
+  } catch (const c10::AcceleratorError& e) {
+    return e.get_error_code();
+  } catch (const c10::OutOfMemoryError&) {
+    return static_cast<int32_t>(cudaErrorMemoryAllocation);
+  } catch (const std::exception& e) {
+    exception_text() = e.what();
+    exception_text().resize(exception_text().find('\n') == std::string::npos ? exception_text().size()
+                                                                             : exception_text().find('\n'));
+    return kCudaException;
   }
 }
 
@@ -38,7 +55,13 @@ int32_t memory(int32_t device, int64_t* free_bytes, int64_t* total_bytes) {
   });
 }
 
-const char* error_text(int32_t code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
+const char* error_text(int32_t code) {
+  return code == kCudaException ? exception_text().c_str() : cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+int32_t synchronize(int32_t device) {
+  return on_device(device, [](cudaStream_t stream) { return static_cast<int32_t>(cudaStreamSynchronize(stream)); });
+}
 
 int32_t rms_norm(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
                  void* out) {
@@ -62,7 +85,7 @@ int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, c
 
 extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
   using namespace specdec::kernels;
-  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory, error_text, rms_norm, silu_mul, rope,
-                                      cuda::nccl_group};
+  static const CudaLibrary library = {
+      kCudaLibraryVersion, device_count, memory, error_text, synchronize, rms_norm, silu_mul, rope, cuda::nccl_group};
   return &library;
 }

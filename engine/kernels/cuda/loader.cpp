@@ -1,4 +1,5 @@
 // Finds and loads libspecdec_cuda.so, and implements the CUDA variants on tensors.
+#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <link.h>
 
@@ -7,6 +8,7 @@
 #include "base/error.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels {
@@ -47,6 +49,9 @@ const CudaLibrary* load() {
     const fs::path file = folder / "libspecdec_cuda.so";
     if (!fs::exists(file, ignored)) continue;
     open_library(torch, RTLD_GLOBAL);  // registers ATen's CUDA back end
+    // ATen prefers cuDNN's attention on sm_90, which makes a plan for every new key length (about 22 ms each) and gave
+    // NaN gradients under masks (PyTorch #196678) and wrong results on sm_100 (#193893).
+    at::globalContext().setSDPUseCuDNN(false);
     auto* symbol = dlsym(open_library(file, RTLD_LOCAL), kCudaLibrarySymbol);
     if (!symbol) fail(file.string() + " does not export " + kCudaLibrarySymbol);
     const CudaLibrary* library = reinterpret_cast<CudaLibraryFunction>(symbol)();
@@ -69,8 +74,7 @@ CudaDtype dtype_of(const at::Tensor& x) {
 }
 
 void check(int32_t code, const char* what) {
-  if (code != 0)
-    throw Error(ErrorKind::kDevice, std::string(what) + " could not be launched: " + cuda_library().error_text(code));
+  if (code != 0) throw_cuda_error(code, std::string(what) + " could not be launched", cuda_library().error_text(code));
 }
 
 // Runs launch(memory), where memory is `out` itself if it is contiguous, else a buffer that is then copied to `out`.

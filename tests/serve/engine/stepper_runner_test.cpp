@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/device_lost.h"
 #include "base/error.h"
 #include "tests/lossless/toy.h"
 
@@ -220,6 +221,20 @@ TEST(StepperRunner, ADraftThatFailsCostsOnlyTheSpeculation) {
   EXPECT_EQ(b.answers[1].size(), 30u);
   EXPECT_EQ(b.runner.stage_seconds().draft_failures, 1);
   EXPECT_GT(b.accepted, 0) << "the other one still speculates";
+}
+
+// Whichever model meets it first, in whichever pass: nothing goes on with a device that is lost.
+TEST(StepperRunner, ALostDeviceIsNoFailureOfASequence) {
+  for (const bool draft : {false, true})
+    for (const bool alone : {false, true}) {
+      Bench b;
+      if (!alone) b.start({1, 3}, 3);
+      b.start({1, 2}, 1);
+      (draft ? b.draft : b.target).before_pass = [](auto) { throw DeviceLost("gone"); };
+      EXPECT_THROW(b.run(), DeviceLost) << draft << alone;
+      EXPECT_TRUE(b.failed.empty());
+      EXPECT_EQ(b.runner.stage_seconds().draft_failures, 0);
+    }
 }
 
 TEST(StepperRunner, AFailedStartLeavesNothingBehind) {
