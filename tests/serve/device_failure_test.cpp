@@ -30,7 +30,8 @@ TEST(Server, ALostDeviceEndsTheServerAtOnce) {
   wait_until([&] { return s.runner.open() == 1; });
   s.runner.lose_device();
   EXPECT_EQ(running.read().status, 503) << "the client may try another server";
-  s.main.join();
+  wait_until([&] { return !Client(s.port).connected(); });  // without a signal
+  s.finish();
   ASSERT_TRUE(s.lost) << "not only a step has failed";
   EXPECT_EQ(s.lost->what(), "an illegal memory access was encountered");
   EXPECT_EQ(s.runner.open(), 0u);
