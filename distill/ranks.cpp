@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -317,6 +318,7 @@ const Ranks& Ranks::alone() {
 Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
     : rank_(launch.rank), count_(launch.ranks) {
   if (count_ == 1) return;
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes without MSG_NOSIGNAL, and a rank that has left reads no more
   silence_c10d();
   group_ = std::make_unique<Group>(launch, clock);
   Group& g = *group_;

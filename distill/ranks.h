@@ -39,7 +39,8 @@ struct RankHooks {
 class Ranks {
  public:
   Ranks();  // this process alone
-  // Joins the other ranks. Throws Error(kNetwork) if they do not come, Error(kConfig) if two claim to be the same.
+  // Joins the other ranks, and makes the process ignore SIGPIPE. Throws Error(kNetwork) if they do not come,
+  // Error(kConfig) if two claim to be the same.
   Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock);
   ~Ranks();
   Ranks(const Ranks&) = delete;

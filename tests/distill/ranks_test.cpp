@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <mutex>
 
 #include "distill/batcher.h"
@@ -26,6 +27,16 @@ TEST(Ranks, AloneDoesNothing) {
   EXPECT_FALSE(ranks.any(false));
   EXPECT_EQ(ranks.device("auto"), "auto");
   EXPECT_EQ(ranks.together([] { return 3; }), 3);
+}
+
+TEST(Ranks, WritingToARankThatHasLeftEndsNoProcess) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGPIPE, SIG_DFL);
+        const auto errors = as_ranks(2, [](const Ranks&) { std::raise(SIGPIPE); });
+        std::_Exit(errors == kNoErrors ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Ranks, SumsAndBroadcasts) {
