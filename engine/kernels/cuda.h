@@ -10,6 +10,46 @@ namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 
+// Rows of the largest product that rows_linear() computes.
+inline constexpr int64_t kMaxLinearRows = 64;
+
+// One row of a pass over cached sequences. The keys of a sequence lie in slots 0, 1, … of its blocks; a block of
+// kPagedSlots slots is [layers, 2 (keys, values), kv_heads, kPagedSlots, d]. The row's own key and value go to `slot`.
+// It sees the keys of the slots up to its own, but of the last 64 of these only those that `tail` names: bit i stands
+// for slot - i.
+struct PagedRow {
+  uint64_t tail;
+  int32_t table;  // where the addresses of its sequence's blocks begin in PagedPass::blocks
+  int32_t slot;
+};
+inline constexpr int kPagedSlots = 64;
+// Up to kPagedQueries neighbouring queries of rows of one sequence, which read its keys together. Query i belongs to
+// row `row` + i / t and to the head i % t of the kv head, where t = heads / kv_heads.
+struct PagedTile {
+  int32_t row, first, queries;  // queries `first` up to first + queries of the rows from `row` on
+  int32_t slots;                // all keys that its queries see are below this slot
+  int32_t split;                // keys that one block reads: a multiple of kPagedSlots
+};
+inline constexpr int kPagedQueries = 16;
+// What all layers of a pass share. All pointers are to device memory.
+struct PagedPass {
+  const PagedRow* rows;
+  const PagedTile* tiles;
+  const uint64_t* blocks;  // addresses
+  float* parts;            // room for num_tiles · kv_heads · num_splits · kPagedQueries · (d + 2) numbers
+  int32_t num_rows, num_tiles, num_splits;
+  int32_t heads, kv_heads, d;
+};
+inline constexpr int64_t kMaxPagedHead = 256;  // d is at most this, and a multiple of 8
+// What differs between the layers. q, out [num_rows, heads, d]; k, v [num_rows, kv_heads, d].
+struct PagedLayer {
+  int32_t layer;
+  float scale, soft_cap;  // soft_cap 0: none
+  int32_t window;         // a query sees only the last `window` of its keys; 0: all
+  const void *q, *k, *v;
+  void* out;
+};
+
 // The functions of the shared library, with plain C types. Data pointers point to device memory. Launches go to the
 // current stream of `device` and return a CUDA error code; 0 means launched, and kCudaException that a library threw.
 struct CudaLibrary {
@@ -26,11 +66,18 @@ struct CudaLibrary {
   // x, out [rows, heads, d]; cos, sin [rows, d / 2] fp32.
   int32_t (*rope)(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
                   int64_t heads, int64_t d, void* out);
+  // Computes out = x weightᵀ + bias with sums in fp32, for at most kMaxLinearRows rows of 16-bit numbers: x [rows, k],
+  // weight [n, k], bias [n] or null, out [rows, n]. A row's bits do not depend on the other rows.
+  int32_t (*rows_linear)(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
+                         int64_t rows, int64_t n, int64_t k, void* out);
+  // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
+  // numbers. A row's bits depend only on its own query, keys and place.
+  int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);
   // Makes the NCCL group of `ranks` processes, which find each other in `store`, a c10d::Store*. Returns a
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 4;
+inline constexpr int32_t kCudaLibraryVersion = 5;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

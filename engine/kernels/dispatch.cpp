@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/variants.h"
 
@@ -73,12 +74,14 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     return out.defined() ? out.copy_(result) : result;
   }
   if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);
-  const bool few = x.numel() <= cpu::kMaxRows * x.size(-1);
-  if (!few || choose({&x, &weight, &bias}) != Variant::kCpu) return ref::linear(x, weight, bias, out);
+  const Variant variant = choose({&x, &weight, &bias});
+  const int64_t most = variant == Variant::kCuda ? kMaxLinearRows : cpu::kMaxRows;
+  const bool uncovered = variant == Variant::kCuda && x.scalar_type() == at::kFloat;
+  if (variant == Variant::kRef || uncovered || x.numel() > most * x.size(-1)) return ref::linear(x, weight, bias, out);
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
   at::Tensor result = out.defined() ? out : at::empty(shape, x.options());
-  cpu::linear(x, weight, bias, result);
+  variant == Variant::kCpu ? cpu::linear(x, weight, bias, result) : cuda::linear(x, weight, bias, result);
   return result;
 }
 

@@ -43,7 +43,7 @@ void BlockPool::grow(int64_t count) {
   // Descending, so that take() returns lower block numbers first.
   for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {
     at(block).slab = static_cast<int32_t>(slabs_.size());
-    if (host) at(block).address = static_cast<std::byte*>(memory.mutable_data_ptr()) + (block - first) * block_bytes_;
+    at(block).address = static_cast<std::byte*>(memory.mutable_data_ptr()) + (block - first) * block_bytes_;
     free_.push_back(block);
   }
   slabs_.push_back({first, memory});
@@ -140,12 +140,12 @@ void BlockPool::write(int32_t block, int64_t slot, int64_t layer, int64_t side, 
 }
 
 void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count) {
-  const auto* source = static_cast<const std::byte*>(address(from));
-  auto* target = static_cast<std::byte*>(address(to));
-  if (!source) {
+  if (!device_.is_cpu()) {
     slots(to, to_slot, count).copy_(slots(from, from_slot, count));
     return;
   }
+  const auto* source = static_cast<const std::byte*>(address(from));
+  auto* target = static_cast<std::byte*>(address(to));
   const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
                 row = stride / kTokens;  // bytes of one head of one layer and side, and of one slot
   for (int64_t at = 0; at < block_bytes_; at += stride)

@@ -57,7 +57,7 @@ class BlockPool {
   void unpublish(int32_t block);                                         // call before writing to the block
   uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: not published
 
-  // Returns the address of the block's [layers, 2 (keys, values), G, kTokens, D]; null if it is not in host memory.
+  // Returns the address, on the pool's device, of the block's [layers, 2 (keys, values), G, kTokens, D].
   void* address(int32_t block) const { return at(block).address; }
   // Writes rows [T, G, D] of one layer's keys (side 0) or values (side 1) from `slot` on, where T <= kTokens - slot.
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);

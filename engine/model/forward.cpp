@@ -3,12 +3,14 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cpu.h"
+#include "engine/model/paged_attention.h"
 #include "engine/model/rescaled_pass.h"
 #include "engine/model/rope.h"
 
@@ -201,25 +203,49 @@ PassRotations cached_rotations(const DecoderConfig& config, std::span<const Sequ
   return {angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
 }
 
+// Attention of a pass for any device and dtype: sequence by sequence, over keys gathered from the cache.
+class GatheredAttention {
+ public:
+  GatheredAttention(const DecoderConfig& config, std::span<const SequencePart> parts, at::Device device)
+      : config_(config), parts_(parts), device_(device), allowed_(parts.size()) {}
+
+  // Appends the keys and values of the rows of one part, and returns their attention, [T, H, D].
+  at::Tensor attend(size_t part, int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    if (!allowed_[part].defined()) allowed_[part] = allowed_keys(parts_[part], device_);
+    const auto [keys, values] = parts_[part].cache->append(layer, k, v);
+    const auto batched = [&](const at::Tensor& x) { return x.to(q.scalar_type()).unsqueeze(0); };
+    return ops::attention(q.unsqueeze(0), batched(keys), batched(values), allowed_[part],
+                          attention_options(config_, layer))
+        .squeeze(0);
+  }
+
+ private:
+  const DecoderConfig& config_;
+  std::span<const SequencePart> parts_;
+  at::Device device_;
+  std::vector<at::Tensor> allowed_;
+};
+
 at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
   const DecoderConfig& config = decoder.config;
   const at::Device device = decoder.weights.embed.device();
+  const at::ScalarType dtype = decoder.weights.embed.scalar_type();
   const FlatBatch flat = flatten(parts, device);
-  std::vector<at::Tensor> allowed;
-  for (const SequencePart& part : parts) allowed.push_back(allowed_keys(part, device));
+  GatheredAttention gathered(config, parts, device);
+  std::optional<PagedAttention> paged;
+  if (device.is_cuda() && !ops::reference_forced() && PagedAttention::covers(config, dtype))
+    paged.emplace(kernels::cuda_library(), config, parts, dtype, device);
   const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    std::vector<at::Tensor> out;
+    const at::Tensor out = at::empty(q.sizes(), q.options());
+    if (paged) paged->attend(layer, attention_options(config, layer), q, k, v, out);
     int64_t row = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto count = static_cast<int64_t>(parts[i].tokens.size());
-      const auto [keys, values] = parts[i].cache->append(layer, k.narrow(0, row, count), v.narrow(0, row, count));
-      const auto batched = [&](const at::Tensor& x) { return x.to(q.scalar_type()).unsqueeze(0); };
-      out.push_back(ops::attention(q.narrow(0, row, count).unsqueeze(0), batched(keys), batched(values), allowed[i],
-                                   attention_options(config, layer))
-                        .squeeze(0));
+      const auto own = [&](const at::Tensor& x) { return x.narrow(0, row, count); };
+      if (!paged || !paged->takes(i)) own(out).copy_(gathered.attend(i, layer, own(q), own(k), own(v)));
       row += count;
     }
-    return out.size() == 1 ? out.front() : at::cat(out, 0);
+    return out;
   };
   const at::Tensor x =
       run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);

@@ -30,8 +30,8 @@ class KvCache {
   // Returns [G, length, D], a copy or a view.
   at::Tensor keys(int64_t layer) const { return pool_->gather(table_, layer, 0, length_); }
   at::Tensor values(int64_t layer) const { return pool_->gather(table_, layer, 1, length_); }
-  // Returns the addresses of the table's blocks in host memory, as attention reads them; each block is [layers, 2, G,
-  // kTokens, D].
+  // Returns the addresses of the table's blocks on the cache's device, as attention reads them; each block is [layers,
+  // 2, G, kTokens, D].
   std::span<void* const> blocks() const { return addresses_; }
 
   // Drops all tokens from `length` on and releases their blocks. Throws Error(kInternal) if length > length().

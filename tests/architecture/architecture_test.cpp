@@ -159,6 +159,13 @@ TEST_F(Rules, TorchStaysWhereItBelongs) {
   expect("engine/model/b.cu", 0, "live in engine/kernels/cuda", "int x;\n");
 }
 
+TEST_F(Rules, SharedVariablesOfTemplatesAreFound) {
+  put("engine/kernels/cuda/good.cu", "template <int k>\nvoid f() {\n}\nvoid g() {\n  __shared__ int n;\n}\n");
+  EXPECT_TRUE(check_tree(root_).empty());
+  expect("engine/kernels/cuda/b.cu", 3, "__shared__ in a template",
+         "template <int k>\nvoid f() {\n  __shared__ int n;\n}\n");
+}
+
 TEST_F(Rules, LibrariesDoNotPrintAbortOrExit) {
   for (const char* call : {"std::cout << 1;", "std::cerr << 1;", "printf(\"x\");", "std::fprintf(stderr, \"x\");",
                            "std::puts(\"x\");", "perror(\"x\");"})

@@ -272,6 +272,20 @@ class Checker {
     }
     if (file.ends_with(".cu") && !starts_with(file, "engine/kernels/cuda/") && !starts_with(file, "tests/"))
       add(file, 0, ".cu files live in engine/kernels/cuda");
+    if (file.ends_with(".cu")) check_shared_variables(file, source);
+  }
+
+  // Reports __shared__ variables of templates. g++ does not put them into the section that tests without a GPU spoil,
+  // so that a missing barrier would not be noticed.
+  void check_shared_variables(const std::string& file, const Source& source) {
+    bool in_template = false;
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string& line = source.lines[i];
+      if (starts_with(line, "template")) in_template = true;
+      if (starts_with(line, "}")) in_template = false;
+      if (in_template && line.find("__shared__") != std::string::npos)
+        add(file, static_cast<int>(i) + 1, "__shared__ in a template: take shared_memory() (ptx.h)");
+    }
   }
 
   // Reports `extern` declarations: a constant or function of another file must come from that file's header, so that

@@ -48,6 +48,10 @@ TEST(Cuda, KernelsMatchTheReference) {
       compare(rms_norm(x.cuda(), w.cuda(), 1e-5), ref::rms_norm(x, w, 1e-5, {}));
       compare(silu_mul(x.cuda(), y.cuda()), ref::silu_mul(x, y, {}));
     }
+    for (const int64_t rows : {1, 5, 64, 65}) {
+      const at::Tensor x = random({rows, 72}), w = random({40, 72}), b = random({40});
+      compare(linear(x.cuda(), w.cuda(), b.cuda()), ref::linear(x, w, b, {}));
+    }
     const at::Tensor x = random({2, 7, 3, 12}), angles = at::randn({7, 6});
     compare(rope(x.cuda(), angles.cos().cuda(), angles.sin().cuda()), ref::rope(x, angles.cos(), angles.sin(), {}));
     const at::Tensor q = random({1, 4, 4, 8}), k = random({1, 2, 9, 8}), v = random({1, 2, 9, 8});

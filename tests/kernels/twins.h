@@ -63,4 +63,34 @@ inline Values rope(CudaDtype dtype, const Values& x, const Values& cos, const Va
   return out;
 }
 
+// x [rows, k], weight [n, k], bias [n] or empty
+inline Values linear(CudaDtype dtype, const Values& x, const Values& weight, const Values& bias, size_t k) {
+  const size_t rows = x.size() / k, n = weight.size() / k;
+  Values out(rows * n);
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t o = 0; o < n; ++o) {
+      double sum = bias.empty() ? 0 : bias[o];
+      for (size_t i = 0; i < k; ++i) sum += x[r * k + i] * weight[o * k + i];
+      out[r * n + o] = rounded(dtype, sum);
+    }
+  return out;
+}
+
+// Returns the attention of one query [d] over the keys and values that it sees, [seen, d] each. soft_cap 0: none.
+inline Values attention(const Values& q, const Values& keys, const Values& values, double scale, double soft_cap) {
+  const size_t d = q.size(), seen = keys.size() / d;
+  Values scores(seen), out(d, 0.0);
+  for (size_t k = 0; k < seen; ++k) {
+    for (size_t i = 0; i < d; ++i) scores[k] += q[i] * keys[k * d + i];
+    scores[k] *= scale;
+    if (soft_cap != 0) scores[k] = soft_cap * std::tanh(scores[k] / soft_cap);
+  }
+  const double most = *std::max_element(scores.begin(), scores.end());
+  double total = 0;
+  for (double& s : scores) total += s = std::exp(s - most);
+  for (size_t k = 0; k < seen; ++k)
+    for (size_t i = 0; i < d; ++i) out[i] += scores[k] / total * values[k * d + i];
+  return out;
+}
+
 }  // namespace specdec::kernels::twins

@@ -1,9 +1,6 @@
 // CUDA kernels for rms_norm, silu_mul and rope. Memory holds fp32, bf16 or fp16, and arithmetic is fp32. Results are
 // rounded at the same steps as in the reference (ops_ref.cpp).
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
+#include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
 
 namespace specdec::kernels::cuda {
@@ -11,24 +8,6 @@ namespace specdec::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ float widen(float x) { return x; }
-__device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ float widen(__half x) { return __half2float(x); }
-template <class T>
-__device__ T narrow(float x);
-template <>
-__device__ float narrow(float x) {
-  return x;
-}
-template <>
-__device__ __nv_bfloat16 narrow(float x) {
-  return __float2bfloat16(x);
-}
-template <>
-__device__ __half narrow(float x) {
-  return __float2half(x);
-}
 
 // Returns the sum of x over a block of kThreads threads, to every thread. The order of additions does not depend on the
 // grid.
@@ -79,32 +58,6 @@ __global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64
 
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
-// Launches a kernel with `blocks` blocks of kThreads threads and returns the error code. It calls the runtime's
-// function instead of using CUDA's own syntax for launches, so that a C++ compiler reads this file too, for tests
-// without a GPU.
-template <class... Parameters, class... Arguments>
-int launch(Stream stream, unsigned blocks, void (*kernel)(Parameters...), Arguments... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  return static_cast<int>(cudaLaunchKernelEx(&config, kernel, arguments...));
-}
-
-// Returns f(T{}) for the element type T of `dtype`.
-template <class F>
-int with_type(CudaDtype dtype, const F& f) {
-  switch (dtype) {
-    case CudaDtype::kFloat:
-      return f(float{});
-    case CudaDtype::kBFloat16:
-      return f(__nv_bfloat16{});
-    case CudaDtype::kHalf:
-      return f(__half{});
-  }
-  return static_cast<int>(cudaErrorInvalidValue);
-}
-
 }  // namespace
 
 int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out,
@@ -112,7 +65,7 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
   if (rows == 0) return 0;
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return launch(stream, static_cast<unsigned>(rows), rms_norm_rows<T>, static_cast<const T*>(x),
+    return launch(stream, dim3(static_cast<unsigned>(rows)), kThreads, 0, rms_norm_rows<T>, static_cast<const T*>(x),
                   static_cast<const T*>(weight), eps, n, static_cast<T*>(out));
   });
 }
@@ -121,8 +74,8 @@ int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n
   if (n == 0) return 0;
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return launch(stream, blocks(n), silu_mul_elements<T>, static_cast<const T*>(gate), static_cast<const T*>(up), n,
-                  static_cast<T*>(out));
+    return launch(stream, dim3(blocks(n)), kThreads, 0, silu_mul_elements<T>, static_cast<const T*>(gate),
+                  static_cast<const T*>(up), n, static_cast<T*>(out));
   });
 }
 
@@ -132,8 +85,8 @@ int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* s
   if (pairs == 0) return 0;
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return launch(stream, blocks(pairs), rope_pairs<T>, static_cast<const T*>(x), cos, sin, pairs, heads, d / 2,
-                  static_cast<T*>(out));
+    return launch(stream, dim3(blocks(pairs)), kThreads, 0, rope_pairs<T>, static_cast<const T*>(x), cos, sin, pairs,
+                  heads, d / 2, static_cast<T*>(out));
   });
 }
 

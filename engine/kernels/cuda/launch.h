@@ -19,6 +19,10 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
+// At most kMaxLinearRows rows, in 16 bits.
+int launch_rows_linear(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows, int64_t n,
+                       int64_t k, void* out, Stream stream);
+int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 void* nccl_group(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 }  // namespace cuda
 

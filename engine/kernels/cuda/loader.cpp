@@ -141,6 +141,17 @@ void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& ou
   });
 }
 
+void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
+  const at::Tensor in = x.contiguous(), matrix = weight.contiguous(),
+                   offset = bias.defined() ? bias.contiguous() : bias;
+  const int64_t k = x.size(-1), n = weight.size(0);
+  into(out, [&](void* to) {
+    check(cuda_library().rows_linear(dtype_of(x), x.get_device(), in.const_data_ptr(), matrix.const_data_ptr(),
+                                     offset.defined() ? offset.const_data_ptr() : nullptr, x.numel() / k, n, k, to),
+          "linear");
+  });
+}
+
 }  // namespace cuda
 
 }  // namespace specdec::kernels

@@ -15,9 +15,13 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __restrict__
 // Blocks run one after the other, so one copy serves them all. The section tells the scheduler where they are.
 #define __shared__ static __attribute__((section("specdec_shared")))
 
+struct __attribute__((may_alias, aligned(16))) uint4 {
+  unsigned x, y, z, w;
+};
 using uint3 = specdec::fibers::Index3;
 using dim3 = specdec::fibers::Size3;
 
@@ -149,6 +153,8 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> x) 
   return specdec::fibers::replace(at, [&](T old) { return old == expected ? x : old; });
 }
 
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a < b ? b : a; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };

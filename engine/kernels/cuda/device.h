@@ -1,0 +1,85 @@
+// What the kernels of this folder share: conversion of numbers, loads of eight 16-bit numbers at once, and launches.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "engine/kernels/cuda.h"
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::kernels::cuda {
+
+inline __device__ float widen(float x) { return x; }
+inline __device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+inline __device__ float widen(__half x) { return __half2float(x); }
+template <class T>
+inline __device__ T narrow(float x);
+template <>
+inline __device__ float narrow(float x) {
+  return x;
+}
+template <>
+inline __device__ __nv_bfloat16 narrow(float x) {
+  return __float2bfloat16(x);
+}
+template <>
+inline __device__ __half narrow(float x) {
+  return __float2half(x);
+}
+
+inline __device__ uint32_t bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+inline __device__ uint32_t bits(__half x) { return __half_as_ushort(x); }
+
+// Eight neighbouring numbers of 16 bits, two in each register.
+struct Eight {
+  uint32_t pairs[4] = {};
+  __device__ uint32_t operator[](int i) const { return pairs[i / 2] >> (i % 2 * 16) & 0xffffu; }
+};
+
+// Loads the numbers [at, at + 8) of a row of n; those beyond n are zero. With kVectors, n is a multiple of 8 and the
+// row is aligned to 16 bytes.
+template <bool kVectors>
+__device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
+  Eight out;
+  if constexpr (kVectors) {
+    if (at >= n) return out;
+    const uint4 all = *reinterpret_cast<const uint4*>(row + at);
+    out.pairs[0] = all.x, out.pairs[1] = all.y, out.pairs[2] = all.z, out.pairs[3] = all.w;
+  } else {
+    for (int i = 0; i < 8; ++i)
+      if (at + i < n) out.pairs[i / 2] |= static_cast<uint32_t>(row[at + i]) << (i % 2 * 16);
+  }
+  return out;
+}
+
+// Launches a kernel with `shared` bytes of shared_memory() and returns the error code. It calls the runtime's function
+// instead of using CUDA's own syntax for launches, so that a C++ compiler reads the kernels too, for tests without a
+// GPU.
+template <class... Parameters, class... Arguments>
+int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*kernel)(Parameters...),
+           Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  return static_cast<int>(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Returns f(T{}) for the element type T of `dtype`, if it has 16 bits.
+template <class F>
+int with_16_bits(CudaDtype dtype, const F& f) {
+  if (dtype == CudaDtype::kBFloat16) return f(__nv_bfloat16{});
+  if (dtype == CudaDtype::kHalf) return f(__half{});
+  return static_cast<int>(cudaErrorInvalidValue);
+}
+// Returns f(T{}) for the element type T of `dtype`.
+template <class F>
+int with_type(CudaDtype dtype, const F& f) {
+  return dtype == CudaDtype::kFloat ? f(float{}) : with_16_bits(dtype, f);
+}
+
+}  // namespace specdec::kernels::cuda

@@ -1,0 +1,316 @@
+// Attention of a pass's rows over keys that lie in blocks. Each block of threads takes up to 16 queries of one sequence
+// and kv head and one stretch ("split") of the sequence's keys; a second kernel puts the splits together. Products are
+// the tensor cores', and everything else is in fp32.
+//
+// Where a split begins, and which warp reads which keys, depends on the keys' slots alone, and keys that a query does
+// not see change nothing. So a row's bits do not depend on the other rows of the pass.
+#include <ptx.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "engine/kernels/cuda/device.h"
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::kernels::cuda {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kKeys = 16;  // that a warp reads at a time
+constexpr unsigned kAll = 0xffffffffu;
+constexpr int kThreads = 256;  // of the kernel that writes keys and values
+
+// Returns where the rows [kPagedSlots, d] of a layer's keys (side 0) or values (side 1) of a kv head begin.
+__device__ uint16_t* side_of(const PagedPass& pass, int64_t layer, int64_t side, int64_t kv_head, int64_t table,
+                             int64_t block) {
+  return reinterpret_cast<uint16_t*>(pass.blocks[table + block]) +
+         ((layer * 2 + side) * pass.kv_heads + kv_head) * kPagedSlots * pass.d;
+}
+
+// Copies the rows' keys and values to their slots, a number per thread.
+__global__ void __launch_bounds__(kThreads)
+    write_slots(PagedPass pass, int64_t layer, const uint16_t* __restrict__ k, const uint16_t* __restrict__ v) {
+  const int64_t width = static_cast<int64_t>(pass.kv_heads) * pass.d, count = pass.num_rows * width;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= 2 * count) return;
+  const int64_t side = i / count, row = i % count / width, kv_head = i % width / pass.d, at = i % pass.d;
+  const PagedRow& place = pass.rows[row];
+  side_of(pass, layer, side, kv_head, place.table,
+          place.slot / kPagedSlots)[static_cast<int64_t>(place.slot % kPagedSlots) * pass.d + at] =
+      (side == 0 ? k : v)[i % count];
+}
+
+// The keys that one query sees: those below `older` from slot `first` on, and of the 64 from `older` on those whose
+// bits are set.
+struct Seen {
+  uint64_t tail = 0;
+  int last = -1;  // the query's own slot
+  int first = 0;
+  __device__ bool has(int slot) const {
+    const int back = last - slot;
+    return back >= 64 ? slot >= first : back >= 0 && (tail >> back & 1) != 0;
+  }
+};
+__device__ Seen seen_by(const PagedRow& row, int window) {
+  Seen seen;
+  seen.tail = row.tail, seen.last = row.slot;
+  if (window <= 0) return seen;
+  int count = 0;  // of the visible keys in the tail, from the last one back
+  for (int back = 0; back < 64; ++back)
+    if ((seen.tail >> back & 1) != 0 && ++count > window) seen.tail &= ~(uint64_t{1} << back);
+  seen.first = max(0, row.slot - 63 - max(0, window - count));
+  return seen;
+}
+
+// Returns where a split's results begin: kPagedQueries rows of d sums, and then the largest score and the sum of the
+// weights of each.
+__device__ float* part_of(const PagedPass& pass, int64_t tile, int64_t kv_head, int64_t split) {
+  return pass.parts + ((tile * pass.kv_heads + kv_head) * pass.num_splits + split) * kPagedQueries * (pass.d + 2);
+}
+
+__device__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAll, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAll, x, 2));
+}
+__device__ float quad_sum(float x) {
+  x += __shfl_xor_sync(kAll, x, 1);
+  return x + __shfl_xor_sync(kAll, x, 2);
+}
+// Returns exp(x - most), and 0 for a key that is not seen.
+__device__ float weight_of(float x, float most) { return x == -INFINITY ? 0.0f : expf(x - most); }
+
+template <class T>
+__device__ uint32_t pair_of(float low, float high) {
+  return bits(narrow<T>(low)) | bits(narrow<T>(high)) << 16;
+}
+
+// What a warp knows of its 16 queries; a lane holds two of them, lane / 4 and lane / 4 + 8. With chunks of 64 numbers
+// of a head, tile i of chunk c has the numbers 64c + 8n + i for n = 0 … 7 (as the loads of eight neighbours give them).
+template <int kChunks>
+struct Sums {
+  float values[kChunks][8][4] = {};
+  float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+};
+
+// A lane's share of its two queries. Those of wide heads do not fit into registers and are read again for every key.
+template <int kChunks>
+struct Queries {
+  static constexpr bool kKept = kChunks <= 2;
+  const uint16_t* rows[2];
+  int d[2] = {0, 0};  // 0: the query is absent
+  Eight kept[2][kKept ? 2 * kChunks : 1];
+  __device__ void keep() {
+    if constexpr (kKept) {
+#pragma unroll
+      for (int c = 0; c < 2 * kChunks; ++c)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) kept[h][c] = read(h, c);
+    }
+  }
+  __device__ Eight at(int h, int c) const {
+    if constexpr (kKept) return kept[h][c];
+    return read(h, c);
+  }
+
+ private:
+  __device__ Eight read(int h, int c) const {
+    return load<true>(rows[h], 32 * c + 8 * (static_cast<int>(threadIdx.x) % 4), d[h]);
+  }
+};
+
+// Adds the 16 keys from `slot` on. `keys` and `values` are the rows of their block.
+template <class T, int kChunks>
+__device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, const Seen (&seen)[2],
+                         const PagedLayer& layer, const uint16_t* keys, const uint16_t* values, int slot, int slots,
+                         int d) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
+  const int row = slot % kPagedSlots;
+  float scores[2][4] = {};
+  [[maybe_unused]] constexpr int kUnrolled = Queries<kChunks>::kKept ? 2 * kChunks : 1;  // 1 saves registers
+#pragma unroll kUnrolled
+  for (int c = 0; c < 2 * kChunks; ++c) {
+    const Eight q = queries.at(0, c), r = queries.at(1, c);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int key = 8 * j + group;
+      const Eight k =
+          load<true>(keys + static_cast<int64_t>(row + key) * d, 32 * c + 8 * member, slot + key < slots ? d : 0);
+      mma_m16n8k16<T>(scores[j], {q.pairs[0], r.pairs[0], q.pairs[1], r.pairs[1]}, {k.pairs[0], k.pairs[1]});
+      mma_m16n8k16<T>(scores[j], {q.pairs[2], r.pairs[2], q.pairs[3], r.pairs[3]}, {k.pairs[2], k.pairs[3]});
+    }
+  }
+  float factors[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& score = scores[j][2 * h + e];
+        score *= layer.scale;
+        if (layer.soft_cap != 0) score = layer.soft_cap * tanhf(score / layer.soft_cap);
+        if (!seen[h].has(slot + 8 * j + 2 * member + e)) score = -INFINITY;
+        most = fmaxf(most, score);
+      }
+    most = fmaxf(sums.most[h], quad_max(most));
+    factors[h] = weight_of(sums.most[h], most);
+    sums.most[h] = most;
+    sums.total[h] *= factors[h];
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& score = scores[j][2 * h + e];
+        score = weight_of(score, most);
+        sums.total[h] += score;
+      }
+  }
+  const uint32_t weights[4] = {pair_of<T>(scores[0][0], scores[0][1]), pair_of<T>(scores[0][2], scores[0][3]),
+                               pair_of<T>(scores[1][0], scores[1][1]), pair_of<T>(scores[1][2], scores[1][3])};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    Eight v[4];  // of the keys that this lane's part of the operand is about
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = 2 * member + i % 2 + i / 2 * 8;
+      v[i] = load<true>(values + static_cast<int64_t>(row + key) * d, 64 * c + 8 * group, slot + key < slots ? d : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float (&value)[4] = sums.values[c][i];
+      value[0] *= factors[0], value[1] *= factors[0], value[2] *= factors[1], value[3] *= factors[1];
+      mma_m16n8k16<T>(value, weights, {v[0][i] | v[1][i] << 16, v[2][i] | v[3][i] << 16});
+    }
+  }
+}
+
+// What the warps of a block tell each other: the largest score and the sum of weights of each query, and the sums of
+// values.
+template <int kChunks>
+struct SplitMemory {
+  float most[kWarps][kPagedQueries], totals[kWarps][kPagedQueries];
+  float merged[kPagedQueries][kChunks * 64];
+};
+
+// One block per split, kv head and tile.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, PagedLayer layer) {
+  auto& [most, totals, merged] = *static_cast<SplitMemory<kChunks>*>(shared_memory());
+  const PagedTile tile = pass.tiles[blockIdx.z];
+  const int kv_head = static_cast<int>(blockIdx.y), begin = static_cast<int>(blockIdx.x) * tile.split;
+  const int end = min(begin + tile.split, tile.slots);
+  if (begin >= end) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4,
+            member = lane % 4, times = pass.heads / pass.kv_heads;
+  Seen seen[2];
+  Queries<kChunks> queries;
+  for (int h = 0; h < 2; ++h) {
+    const int query = tile.first + group + 8 * h;
+    const int64_t row = tile.row + query / times, head = kv_head * times + query % times;
+    const bool there = group + 8 * h < tile.queries;
+    if (there) seen[h] = seen_by(pass.rows[row], layer.window);
+    queries.rows[h] = static_cast<const uint16_t*>(layer.q) + (row * pass.heads + head) * pass.d;
+    queries.d[h] = there ? pass.d : 0;
+  }
+  queries.keep();
+  // Keys before the first row's window need not be read.
+  const PagedRow& first = pass.rows[tile.row + tile.first / times];
+  int from = begin;
+  if (layer.window > 0) from = max(begin, (first.slot - 63 - layer.window) / kKeys * kKeys);
+  Sums<kChunks> sums;
+  for (int slot = begin + warp * kKeys; slot < end; slot += kWarps * kKeys) {
+    if (slot + kKeys <= from) continue;
+    const int block = slot / kPagedSlots;
+    add_keys<T>(sums, queries, seen, layer, side_of(pass, layer.layer, 0, kv_head, first.table, block),
+                side_of(pass, layer.layer, 1, kv_head, first.table, block), slot, tile.slots, pass.d);
+  }
+  for (int h = 0; h < 2; ++h) {
+    const float total = quad_sum(sums.total[h]);
+    if (member == 0) most[warp][group + 8 * h] = sums.most[h], totals[warp][group + 8 * h] = total;
+  }
+  __syncthreads();
+  // The warps add their sums one after the other, so that the result does not depend on which is done first.
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == warp) {
+      for (int h = 0; h < 2; ++h) {
+        const int query = group + 8 * h;
+        float largest = most[0][query];
+        for (int other = 1; other < kWarps; ++other) largest = fmaxf(largest, most[other][query]);
+        const float factor = weight_of(sums.most[h], largest);
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              float& sum = merged[query][64 * c + 8 * (2 * member + e) + i];
+              sum = (w == 0 ? 0.0f : sum) + sums.values[c][i][2 * h + e] * factor;
+            }
+      }
+    }
+    __syncthreads();
+  }
+  float* part = part_of(pass, blockIdx.z, kv_head, blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < tile.queries * pass.d; i += kWarps * 32)
+    part[i] = merged[i / pass.d][i % pass.d];
+  for (int query = static_cast<int>(threadIdx.x); query < tile.queries; query += kWarps * 32) {
+    float largest = most[0][query], total = 0;
+    for (int w = 1; w < kWarps; ++w) largest = fmaxf(largest, most[w][query]);
+    for (int w = 0; w < kWarps; ++w) total += totals[w][query] * weight_of(most[w][query], largest);
+    part[kPagedQueries * pass.d + 2 * query] = largest;
+    part[kPagedQueries * pass.d + 2 * query + 1] = total;
+  }
+}
+
+// One block per query, kv head and tile.
+template <class T>
+__global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* __restrict__ out) {
+  const PagedTile tile = pass.tiles[blockIdx.z];
+  const int query = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
+  if (query >= tile.queries) return;
+  const int splits = (tile.slots + tile.split - 1) / tile.split, times = pass.heads / pass.kv_heads;
+  const int64_t row = tile.row + (tile.first + query) / times, head = kv_head * times + (tile.first + query) % times;
+  const auto state = [&](int split, int i) {
+    return part_of(pass, blockIdx.z, kv_head, split)[kPagedQueries * pass.d + 2 * query + i];
+  };
+  float largest = -INFINITY, total = 0;
+  for (int split = 0; split < splits; ++split) largest = fmaxf(largest, state(split, 0));
+  for (int split = 0; split < splits; ++split) total += state(split, 1) * weight_of(state(split, 0), largest);
+  for (int at = static_cast<int>(threadIdx.x); at < pass.d; at += kWarps * 32) {
+    float sum = 0;
+    for (int split = 0; split < splits; ++split)
+      sum += part_of(pass, blockIdx.z, kv_head, split)[query * pass.d + at] * weight_of(state(split, 0), largest);
+    out[(row * pass.heads + head) * pass.d + at] = narrow<T>(sum / total);
+  }
+}
+
+}  // namespace
+
+int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream) {
+  if (pass.num_rows == 0) return 0;
+  if (pass.d % 8 != 0 || pass.d > kMaxPagedHead || pass.heads % pass.kv_heads != 0)
+    return static_cast<int>(cudaErrorInvalidValue);
+  return with_16_bits(dtype, [&](auto type) {
+    using T = decltype(type);
+    const int64_t numbers = int64_t{2} * pass.num_rows * pass.kv_heads * pass.d;
+    if (const int code = launch(stream, dim3(static_cast<unsigned>((numbers + kThreads - 1) / kThreads)), kThreads, 0,
+                                write_slots, pass, static_cast<int64_t>(layer.layer),
+                                static_cast<const uint16_t*>(layer.k), static_cast<const uint16_t*>(layer.v)))
+      return code;
+    const auto size = [](int32_t n) { return static_cast<unsigned>(n); };
+    const dim3 blocks(size(pass.num_splits), size(pass.kv_heads), size(pass.num_tiles));
+    const auto attend = [&](auto chunks) {
+      return launch(stream, blocks, kWarps * 32, sizeof(SplitMemory<chunks>), attend_split<T, chunks>, pass, layer);
+    };
+    const int code = pass.d <= 64    ? attend(std::integral_constant<int, 1>{})
+                     : pass.d <= 128 ? attend(std::integral_constant<int, 2>{})
+                                     : attend(std::integral_constant<int, 4>{});
+    if (code != 0) return code;
+    return launch(stream, dim3(kPagedQueries, size(pass.kv_heads), size(pass.num_tiles)), kWarps * 32, 0,
+                  merge_splits<T>, pass, static_cast<T*>(layer.out));
+  });
+}
+
+}  // namespace specdec::kernels::cuda

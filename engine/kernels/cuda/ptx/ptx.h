@@ -1,0 +1,50 @@
+// What kernels use of the machine that no function of CUDA's headers gives. Tests without a GPU take the header of this
+// name in tests/kernels/fibers/cuda instead, so every function here has the same meaning there. The places of a
+// matrix's elements in the lanes of a warp are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16".
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace specdec::kernels::cuda {
+
+// Returns the memory that the threads of a block share, of the size given at the launch, aligned to 16 bytes. Kernels
+// that are templates take all their shared memory from here: the compiler of the tests without a GPU does not put the
+// __shared__ variables of templates where the tests could spoil them.
+inline __device__ void* shared_memory() {
+  extern __shared__ uint4 specdec_shared_memory[];
+  return specdec_shared_memory;
+}
+
+// Adds the product of two matrices to a third, as one warp: sum [16, 8] += a [16, 16] · b [16, 8], where a and b hold
+// 16-bit numbers of type T and `sum` fp32. With group = lane / 4 and member = lane % 4, a lane holds
+//   a[0] and a[2]: columns 2·member, 2·member + 1 of row `group`, and the same columns plus 8;
+//   a[1] and a[3]: the same of row group + 8;
+//   b[0] and b[1]: rows 2·member, 2·member + 1 of column `group`, and the same rows plus 8;
+//   sum[0], sum[1]: columns 2·member, 2·member + 1 of row `group`; sum[2], sum[3]: the same of row group + 8.
+// All 32 lanes call it together.
+template <class T>
+__device__ void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+template <>
+inline __device__ void mma_m16n8k16<__nv_bfloat16>(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <>
+inline __device__ void mma_m16n8k16<__half>(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+}  // namespace specdec::kernels::cuda

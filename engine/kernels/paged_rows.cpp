@@ -1,0 +1,59 @@
+#include "engine/kernels/paged_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/error.h"
+
+namespace specdec::kernels {
+
+int32_t paged_split(int64_t visible) {
+  constexpr uint64_t kSplits = 32, kLeast = 128;
+  return static_cast<int32_t>(std::max(kLeast, std::bit_ceil(static_cast<uint64_t>(visible)) / kSplits));
+}
+
+void PagedRows::clear() {
+  rows_.clear();
+  tiles_.clear();
+  blocks_.clear();
+  num_splits_ = 0;
+}
+
+void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed) {
+  const auto table = static_cast<int32_t>(blocks_.size());
+  const auto first = static_cast<int64_t>(rows_.size());
+  if (count > kMaxRows || length + count > static_cast<int64_t>(blocks.size()) * kPagedSlots ||
+      (!allowed.empty() && allowed.size() != static_cast<size_t>(count * count)))
+    throw Error(ErrorKind::kInternal, "a paged pass of " + std::to_string(count) + " rows after " +
+                                          std::to_string(length) + " tokens in " + std::to_string(blocks.size()) +
+                                          " blocks, with a mask of " + std::to_string(allowed.size()));
+  for (void* const block : blocks) blocks_.push_back(reinterpret_cast<uint64_t>(block));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = length + i;
+    uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b: slot - b, which exists
+    for (int64_t j = 0; j < count && !allowed.empty(); ++j) {
+      const bool sees = allowed[static_cast<size_t>(i * count + j)];
+      if (sees && j > i) throw Error(ErrorKind::kInternal, "a row of a paged pass sees a later row");
+      if (!sees && j <= i) tail &= ~(uint64_t{1} << (i - j));
+    }
+    rows_.push_back({tail, table, static_cast<int32_t>(slot)});
+  }
+  // Tiles of neighbouring queries. A tile ends where the keys of the next row are divided in another way.
+  for (int64_t row = 0; row < count;) {
+    const int32_t split = paged_split(length + row + 1);
+    int64_t end = row + 1;
+    while (end < count && paged_split(length + end + 1) == split) ++end;
+    const int64_t queries = (end - row) * times_;
+    for (int64_t query = 0; query < queries; query += kPagedQueries) {
+      const int64_t here = std::min<int64_t>(kPagedQueries, queries - query),
+                    slots = length + row + (query + here - 1) / times_ + 1;
+      tiles_.push_back({static_cast<int32_t>(first + row), static_cast<int32_t>(query), static_cast<int32_t>(here),
+                        static_cast<int32_t>(slots), split});
+      num_splits_ = std::max(num_splits_, static_cast<int32_t>((slots + split - 1) / split));
+    }
+    row = end;
+  }
+}
+
+}  // namespace specdec::kernels

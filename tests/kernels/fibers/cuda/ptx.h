@@ -1,0 +1,42 @@
+// Stands in for the header of this name in engine/kernels/cuda/ptx. Instructions of a warp are done by 32 fibers.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/kernels/fibers/cuda/cuda_bf16.h"
+#include "tests/kernels/fibers/cuda/cuda_fp16.h"
+#include "tests/kernels/fibers/fibers.h"
+
+namespace specdec::kernels::cuda {
+
+inline void* shared_memory() { return fibers::dynamic_shared(); }
+
+template <class T>
+void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                  std::source_location where = std::source_location::current()) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const auto both = [](uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; };
+  const fibers::LaneValues near = fibers::exchange(kAll, both(a[0], a[1]), where),
+                           far = fibers::exchange(kAll, both(a[2], a[3]), where),
+                           right = fibers::exchange(kAll, both(b[0], b[1]), where);
+  // Returns number i of a register pair: two in each register.
+  const auto part = [](uint64_t pair, unsigned i) {
+    const auto half = static_cast<uint16_t>(pair >> (16 * i));
+    if constexpr (std::is_same_v<T, __half>) return static_cast<double>(__half2float({half}));
+    return static_cast<double>(__bfloat162float({half}));
+  };
+  const unsigned group = fibers::lane() / 4, member = fibers::lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = group + i / 2 * 8, column = 2 * member + i % 2;
+    double total = 0;
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned place = row % 8 * 4 + k % 8 / 2;  // the lane that holds a[row, k]
+      const double x = part((k < 8 ? near : far)[place], row / 8 * 2 + k % 2),
+                   y = part(right[column * 4 + k % 8 / 2], k / 8 * 2 + k % 2);
+      total += x * y;
+    }
+    sum[i] = static_cast<float>(static_cast<double>(sum[i]) + total);
+  }
+}
+
+}  // namespace specdec::kernels::cuda

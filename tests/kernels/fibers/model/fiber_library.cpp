@@ -1,0 +1,49 @@
+#include "tests/kernels/fibers/model/fiber_library.h"
+
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::fibers {
+
+namespace {
+
+using namespace kernels;
+
+const char* error_text(int32_t) { return "refused"; }
+int32_t no_work(int32_t) { return 0; }
+int32_t rms_norm(CudaDtype dtype, int32_t, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
+                 void* out) {
+  return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, nullptr);
+}
+int32_t silu_mul(CudaDtype dtype, int32_t, const void* gate, const void* up, int64_t n, void* out) {
+  return cuda::launch_silu_mul(dtype, gate, up, n, out, nullptr);
+}
+int32_t rope(CudaDtype dtype, int32_t, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
+             int64_t d, void* out) {
+  return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, nullptr);
+}
+int32_t rows_linear(CudaDtype dtype, int32_t, const void* x, const void* weight, const void* bias, int64_t rows,
+                    int64_t n, int64_t k, void* out) {
+  return cuda::launch_rows_linear(dtype, x, weight, bias, rows, n, k, out, nullptr);
+}
+int32_t paged_attention(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedLayer* layer) {
+  return cuda::launch_paged_attention(dtype, *pass, *layer, nullptr);
+}
+
+}  // namespace
+
+const CudaLibrary& fiber_library() {
+  static const CudaLibrary library = {.version = kCudaLibraryVersion,
+                                      .device_count = [] { return 1; },
+                                      .memory = nullptr,
+                                      .error_text = error_text,
+                                      .synchronize = no_work,
+                                      .rms_norm = rms_norm,
+                                      .silu_mul = silu_mul,
+                                      .rope = rope,
+                                      .rows_linear = rows_linear,
+                                      .paged_attention = paged_attention,
+                                      .nccl_group = nullptr};
+  return library;
+}
+
+}  // namespace specdec::fibers
