@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""resources_test.py LIBRARY: reads from libspecdec_cuda.so what each kernel needs of a GPU. No kernel may move registers
-to memory (spill), use more shared memory than every GPU gives without being asked (48 KiB), or lack for one of the
-architectures. Needs cuobjdump, which comes with the CUDA toolkit and with triton."""
+"""resources_test.py LIBRARY: reads from libspecdec_cuda.so what each kernel needs of a GPU. No kernel may move
+registers to memory (spill), use more shared memory than every GPU gives without being asked (48 KiB), or lack for one
+of the architectures. Needs cuobjdump, which comes with the CUDA toolkit and with triton."""
 
 import importlib.util
 import os
