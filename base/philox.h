@@ -5,23 +5,34 @@
 #include <array>
 #include <cstdint>
 
+#include "base/device_code.h"
+
 namespace specdec {
 
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+// Replaces the counter by its random numbers under `key`.
+inline SPECDEC_ANY_CODE void philox_rounds(uint32_t (&counter)[4], const uint32_t (&key)[2]) {
+  uint32_t low = key[0], high = key[1];
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+    const uint32_t first = static_cast<uint32_t>(b >> 32) ^ counter[1] ^ low,
+                   third = static_cast<uint32_t>(a >> 32) ^ counter[3] ^ high;
+    counter[0] = first, counter[1] = static_cast<uint32_t>(b);
+    counter[2] = third, counter[3] = static_cast<uint32_t>(a);
+    low += 0x9E3779B9u, high += 0xBB67AE85u;
   }
-  return counter;
+}
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  uint32_t block[4] = {counter[0], counter[1], counter[2], counter[3]};
+  philox_rounds(block, {key[0], key[1]});
+  return {block[0], block[1], block[2], block[3]};
 }
 
 // Returns element `index` of stream `stream` under `seed`, uniform in the open interval (0, 1) with 53 bits.
-inline double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
-  const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                             static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
-                            {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+inline SPECDEC_ANY_CODE double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+  uint32_t r[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
+                   static_cast<uint32_t>(stream >> 32)};
+  philox_rounds(r, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t bits = ((static_cast<uint64_t>(r[0]) << 32) | r[1]) >> 11;
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }

@@ -6,10 +6,11 @@
 #include <span>
 
 #include "base/philox.h"
+#include "engine/rules/team.h"
 
 namespace specdec::decode {
 
-enum class Purpose { kDraft, kAccept, kResidual, kTarget };
+using rules::Purpose;
 
 class Randomness {
  public:

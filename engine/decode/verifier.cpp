@@ -1,60 +1,136 @@
 #include "engine/decode/verifier.h"
 
-#include <algorithm>
-
 #include "base/error.h"
-#include "engine/decode/residual.h"
+#include "engine/rules/chain_rules.h"
+#include "engine/rules/tree_rules.h"
 
 namespace specdec::decode {
 
 namespace {
 
-double residual_mass(double r, std::span<const float> p, std::span<const float> q) {
-  double total = 0;
-  for (size_t i = 0; i < p.size(); ++i) total += std::max(r * p[i] - q[i], 0.0);
-  return total;
-}
+// One thread that takes its choices from `randomness`.
+class HostTeam {
+ public:
+  explicit HostTeam(Randomness& randomness) : randomness_(randomness) {}
+  template <class F>
+  double sum(int n, const F& f) const {
+    double total = 0;
+    for (int i = 0; i < n; ++i) total += f(i);
+    return total;
+  }
+  template <class F>
+  void for_each(int n, const F& f) const {
+    for (int i = 0; i < n; ++i) f(i);
+  }
+  template <class F>
+  void once(const F& f) const {
+    f();
+  }
+  bool accept(Purpose purpose, double probability) const { return randomness_.accept(purpose, probability); }
+  int32_t draw(Purpose purpose, int n, const float* weights) const {
+    return randomness_.draw(purpose, {weights, static_cast<size_t>(n)});
+  }
+  int32_t draw_at(int64_t position, int n, const float* weights) const {
+    return randomness_.draw_at(position, {weights, static_cast<size_t>(n)});
+  }
+  [[noreturn]] void no_mass(int node, int32_t token) const {
+    throw Error(ErrorKind::kInternal, "drafted token " + std::to_string(token) + " of node " + std::to_string(node) +
+                                          " has no mass in q (siblings must differ)");
+  }
 
-// Draws y ~ norm([r·p − q]_+). If rounding makes this residual zero, p and q are equal, and y is drawn from p.
-int32_t draw_residual(double r, std::span<const float> p, std::span<const float> q, Randomness& randomness,
-                      std::vector<float>& scratch) {
-  const double mass = residual(r, p, q, scratch);
-  return randomness.draw(Purpose::kResidual, mass > 0 ? std::span<const float>(scratch) : p);
-}
+ private:
+  Randomness& randomness_;
+};
 
-double ratio_at(const VerifyInput& input, size_t i) { return ratio(input.p[i], input.q[i], input.drafted[i], i); }
+// The rows of a VerifyInput. Those that a rule changes are copied first.
+class HostRows {
+ public:
+  HostRows(const VerifyInput& input, std::vector<float>& scratch) : input_(input), scratch_(scratch) {}
+  int count() const { return static_cast<int>(input_.drafted.size()); }
+  int vocab() const { return static_cast<int>(input_.p[0].size()); }
+  int32_t token(int i) const { return input_.drafted[static_cast<size_t>(i)]; }
+  int parent(int i) const { return input_.parents.empty() ? i - 1 : input_.parents[static_cast<size_t>(i)]; }
+  const float* p(int i) const { return row(input_.p, own_p_, i); }
+  const float* q(int i) const { return row(input_.q, own_q_, i); }
+  float* own_p(int i) { return own(input_.p, own_p_, i); }
+  float* own_q(int i) { return own(input_.q, own_q_, i); }
+  float* left() {
+    scratch_.resize(static_cast<size_t>(vocab()));
+    return scratch_.data();
+  }
+  double& number(int i) { return room(numbers_)[static_cast<size_t>(i)]; }
+  int& flags(int i) { return room(flags_)[static_cast<size_t>(i)]; }
+
+ private:
+  using Rows = std::vector<std::span<const float>>;
+  using Own = std::vector<std::vector<float>>;
+  static const float* row(const Rows& rows, const Own& own, int i) {
+    const auto at = static_cast<size_t>(i);
+    return at < own.size() && !own[at].empty() ? own[at].data() : rows[at].data();
+  }
+  static float* own(const Rows& rows, Own& own, int i) {
+    const auto at = static_cast<size_t>(i);
+    own.resize(rows.size());
+    if (own[at].empty()) own[at].assign(rows[at].begin(), rows[at].end());
+    return own[at].data();
+  }
+  template <class T>
+  std::vector<T>& room(std::vector<T>& values) {
+    if (values.empty()) values.resize(2 * input_.drafted.size() + 2);
+    return values;
+  }
+  const VerifyInput& input_;
+  std::vector<float>& scratch_;
+  Own own_p_, own_q_;
+  std::vector<double> numbers_;
+  std::vector<int> flags_;
+};
 
 }  // namespace
 
 VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {
-  const size_t k = input.drafted.size();
-  for (size_t i = 0; i < k; ++i) {
-    if (randomness.accept(Purpose::kAccept, std::min(1.0, ratio_at(input, i)))) continue;
-    return {static_cast<int64_t>(i), draw_residual(1.0, input.p[i], input.q[i], randomness, scratch)};
-  }
-  return {static_cast<int64_t>(k), randomness.draw(Purpose::kTarget, input.p[k])};
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_token(team, rows);
 }
 
 VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {
-  const size_t k = input.drafted.size();
-  constexpr size_t kMax = 256;
-  if (k > kMax)
-    throw Error(ErrorKind::kInternal, "block verification of " + std::to_string(k) + " tokens, at most 256");
-  double r[kMax + 1] = {1.0}, h[kMax + 1] = {1.0};
-  for (size_t i = 1; i <= k; ++i) {
-    r[i] = std::min(1.0, r[i - 1] * ratio_at(input, i - 1));
-    if (i == k) {
-      h[i] = r[i];
-    } else {
-      const double s = residual_mass(r[i], input.p[i], input.q[i]), denominator = s + 1.0 - r[i];
-      h[i] = denominator > 0 ? s / denominator : 1.0;
-    }
-  }
-  // tau = max{i : u_i <= h_i} with independent u_i, so the search starts at the end.
-  size_t tau = k;
-  while (tau > 0 && !randomness.accept(Purpose::kAccept, h[tau])) --tau;
-  if (tau == k) return {static_cast<int64_t>(k), randomness.draw(Purpose::kTarget, input.p[k])};
-  return {static_cast<int64_t>(tau), draw_residual(r[tau], input.p[tau], input.q[tau], randomness, scratch)};
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_block(team, rows);
+}
+
+VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) {
+  std::vector<float> scratch;
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_recursive(team, rows);
+}
+
+VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness) {
+  std::vector<float> scratch;
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_traversal(team, rows);
+}
+
+VerifyResult verify_target(const VerifyInput& input, Randomness& randomness) {
+  std::vector<float> scratch;
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_target(team, rows);
+}
+
+VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness) {
+  std::vector<float> scratch;
+  HostTeam team(randomness);
+  HostRows rows(input, scratch);
+  return rules::verify_coupled(team, rows, input.position);
+}
+
+int32_t next_child(const VerifyInput& input, int32_t node, int32_t from) {
+  std::vector<float> scratch;
+  return rules::next_child(HostRows(input, scratch), node, from);
 }
 
 VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {

@@ -1,7 +1,8 @@
 // Verification rules: given drafted tokens and the distributions p and q, they decide how many tokens are kept and
-// which token follows. They are pure functions over host rows; all randomness goes through Randomness. Each rule leaves
-// exactly the target's distribution: tests/lossless enumerates every outcome of the rules in its lists, to which a new
-// rule must be added. At temperature 0 no rule runs (see Stepper::verify_greedy()).
+// which token follows. They are pure functions over host rows; all randomness goes through Randomness. Their source is
+// in engine/rules, which kernels include, too. Each rule leaves exactly the target's distribution: tests/lossless
+// enumerates every outcome of the rules in its lists, to which a new rule must be added. At temperature 0 no rule runs
+// (see Stepper::verify_greedy()).
 //
 // * token: chains as in Leviathan et al. 2023, arXiv 2211.17192; trees by recursive rejection as in Miao et al. 2024
 //   (SpecInfer), arXiv 2305.09781.
@@ -21,6 +22,7 @@
 
 #include "base/run_options.h"
 #include "engine/decode/randomness.h"
+#include "engine/rules/team.h"
 
 namespace specdec::decode {
 
@@ -37,16 +39,12 @@ struct VerifyInput {
   int64_t position = 0;
   std::span<const int32_t> parents = {};
 };
-struct VerifyResult {
-  int64_t accepted = 0;  // tokens kept
-  int32_t next = -1;     // the correction, or the bonus token if no drafted token follows
-  int32_t node = -1;     // the last kept node of a tree, or −1 if none was kept
-};
+using VerifyResult = rules::Verdict;
 
 // For chains.
 VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
-// For chains and trees (tree_verifier.cpp).
+// For chains and trees.
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_target(const VerifyInput& input, Randomness& randomness);

@@ -50,6 +50,38 @@ struct PagedLayer {
   void* out;
 };
 
+// Verification on the device (rules in engine/rules). All pointers are to device memory.
+enum class DeviceRule : int32_t { kTokenChain, kBlockChain, kTokenTree, kBlockTree, kTarget, kCoupled };
+inline constexpr int32_t kMaxVerifyNodes = 64;
+inline constexpr unsigned kMaxVerifyThreads = 512;  // of a block
+struct VerifyNode {
+  int32_t token;
+  int32_t parent;  // the node that it follows, or -1 for the text; in a chain the one before it
+  int32_t q_row;   // the row of VerifyPass::q that it was drawn from
+};
+// One sequence: its nodes are [first, first + count) of VerifyPass::nodes, at most kMaxVerifyNodes, and its rows of
+// VerifyPass::p begin at p_row, count + 1 of them.
+struct VerifyTask {
+  DeviceRule rule;
+  int32_t first, count, p_row;
+  int64_t position;     // of the next token in the text
+  uint64_t seed;        // of the request
+  uint64_t cursors[4];  // numbers drawn so far for each purpose
+};
+struct VerifyOutcome {
+  int32_t accepted, next, node;
+  int32_t failed;  // 1 if a drafted token had no mass in q, or there was nothing to draw from
+  uint64_t cursors[4];
+};
+struct VerifyPass {
+  const VerifyTask* tasks;
+  const VerifyNode* nodes;
+  float *p, *q;  // rows [vocab]; the rules change them
+  float* left;   // [num_tasks, vocab], room for residuals
+  VerifyOutcome* outcomes;
+  int32_t num_tasks, vocab;
+};
+
 // The functions of the shared library, with plain C types. Data pointers point to device memory. Launches go to the
 // current stream of `device` and return a CUDA error code; 0 means launched, and kCudaException that a library threw.
 struct CudaLibrary {

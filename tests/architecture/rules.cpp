@@ -37,7 +37,9 @@ const std::vector<Room> kRooms = {
     // engine: the dispatch in kernels/ may include the CPU kernels; the CUDA kernels are a library that is loaded at
     // run time when it is needed.
     {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
-    {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "base/"}},
+    // The verification rules are templates, for the host's steps and for kernels.
+    {{"engine/rules/"}, {"engine/rules/", "base/"}},
+    {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
     {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
@@ -49,7 +51,7 @@ const std::vector<Room> kRooms = {
     {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
     {{"engine/decode/controller."},
      {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
-    {{"engine/decode/"}, {"engine/decode/", "base/"}},
+    {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
 
     // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
     // base/schema/ may include a schema.

@@ -72,8 +72,8 @@ TokenRow greedy_row(decode::CausalModel& target, int64_t length) {
   row.tokens.resize(2);
   decode::LogitRows p;
   const decode::SequenceId all = target.open();
-  std::span<const int32_t> next = row.tokens;
   row.tokens.reserve(static_cast<size_t>(length));
+  std::span<const int32_t> next = row.tokens;
   while (static_cast<int64_t>(row.tokens.size()) < length) {
     target.extend(std::vector<decode::Extension>{{all, next, 1}}, p);
     row.tokens.push_back(static_cast<int32_t>(std::max_element(p.row(0).begin(), p.row(0).end()) - p.row(0).begin()));

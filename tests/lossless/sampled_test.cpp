@@ -67,10 +67,35 @@ TEST(Sampled, StreamsOfOneSeedDiffer) {
   EXPECT_NE(draft, c.draw(Purpose::kDraft, flat));
 }
 
-// Uses 16 tokens and a draft whose logits are the target's negated ones, where reused noise would show most.
-TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
-  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens per rule
-  // The logits depend only on the last token, so that every conditional distribution gets many samples.
+uint64_t current_run = 0;
+
+// Block verification whose acceptances take the number of their position in the text, whatever round they belong to. A
+// position that is drafted again after a rejection then meets the number that it was rejected with.
+VerifyResult block_by_position(VerifyRule, const VerifyInput& input, Randomness& randomness,
+                               std::vector<float>& scratch) {
+  class ByPosition final : public Randomness {
+   public:
+    ByPosition(Randomness& fresh, int64_t last) : fresh_(fresh), position_(last) {}
+    int32_t draw(Purpose purpose, std::span<const float> weights) override { return fresh_.draw(purpose, weights); }
+    bool accept(Purpose, double probability) override {  // the rule asks from the last token backwards
+      return philox_uniform(current_run, 77, static_cast<uint64_t>(position_--)) < probability;
+    }
+    int32_t draw_at(int64_t position, std::span<const float> weights) override {
+      return fresh_.draw_at(position, weights);
+    }
+
+   private:
+    Randomness& fresh_;
+    int64_t position_;
+  } keyed(randomness, input.position + static_cast<int64_t>(input.drafted.size()) - 1);
+  return verify_block(input, keyed, scratch);
+}
+
+// Returns the smallest p-value of the transitions between the tokens of many short answers, with K drafted tokens. Uses
+// 16 tokens and a draft whose logits are the target's negated ones, where reused noise would show most. The logits
+// depend only on the last token, so that every conditional distribution gets many samples.
+double least_p_value(VerifyRule rule, int k, Stepper::VerifyFn verify_fn = &verify) {
+  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens
   std::vector<std::vector<float>> table(kVocab, std::vector<float>(kVocab));
   for (int32_t t = 0; t < kVocab; ++t) toy::random_logits(9, 1.5)(toy::Tokens{t}, table[t]);
   const toy::Model::Logits logits = [&](std::span<const int32_t> x, std::span<float> l) {
@@ -79,37 +104,45 @@ TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
   const toy::Model::Logits opposite = [&](std::span<const int32_t> x, std::span<float> l) {
     for (size_t i = 0; i < l.size(); ++i) l[i] = -table[x.back()][i];
   };
-  std::vector<std::vector<float>> p(kVocab, std::vector<float>(kVocab));
-  std::vector<int32_t> scratch;
-  for (int32_t t = 0; t < kVocab; ++t) distribution(table[t], {}, p[t], scratch);
-
-  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
-    toy::Model target(kVocab, logits), draft(kVocab, opposite);
-    Stepper stepper(target, &draft);
-    ControllerOptions options;
-    options.fixed_k = 2;
-    // transitions[i][a·V + b] counts how often token i was b after a.
-    std::vector<std::vector<int64_t>> transitions(kTokens, std::vector<int64_t>(kVocab * kVocab));
-    for (int run = 0; run < kRuns; ++run) {
-      const Request request{{0}, static_cast<uint64_t>(run), {.max_tokens = kTokens}};
-      Sequence s(stepper, request, {.verify = rule, .model = options});
-      Sequence* const batch[] = {&s};
-      stepper.start(s);
-      while (s.remaining() > 0) stepper.step(batch);
-      stepper.close(s);
-      for (int i = 0; i < kTokens; ++i) ++transitions[i][s.tokens()[i] * kVocab + s.tokens()[i + 1]];
-    }
-    for (int i = 0; i < kTokens; ++i)
-      for (int a = 0; a < kVocab; ++a) {
-        const std::vector<int64_t> counts(transitions[i].begin() + a * kVocab,
-                                          transitions[i].begin() + (a + 1) * kVocab);
-        int64_t n = 0;
-        for (const int64_t c : counts) n += c;
-        if (n < 200) continue;
-        EXPECT_GE(p_value(counts, std::vector<double>(p[a].begin(), p[a].end()), n), kSuspicious)
-            << to_string(rule) << ": token " << i << " after " << a << " (" << n << " runs)";
-      }
+  toy::Model target(kVocab, logits), draft(kVocab, opposite);
+  Stepper stepper(target, &draft, nullptr, nullptr, verify_fn);
+  ControllerOptions options;
+  options.fixed_k = k;
+  // transitions[i][a·V + b] counts how often token i was b after a.
+  std::vector<std::vector<int64_t>> transitions(kTokens, std::vector<int64_t>(kVocab * kVocab));
+  for (int run = 0; run < kRuns; ++run) {
+    current_run = static_cast<uint64_t>(run);
+    const Request request{{0}, current_run, {.max_tokens = kTokens}};
+    Sequence s(stepper, request, {.verify = rule, .model = options});
+    Sequence* const batch[] = {&s};
+    stepper.start(s);
+    while (s.remaining() > 0) stepper.step(batch);
+    stepper.close(s);
+    for (int i = 0; i < kTokens; ++i) ++transitions[i][s.tokens()[i] * kVocab + s.tokens()[i + 1]];
   }
+  double least = 1;
+  std::vector<float> p(kVocab);
+  std::vector<int32_t> scratch;
+  for (int i = 0; i < kTokens; ++i)
+    for (int a = 0; a < kVocab; ++a) {
+      const std::vector<int64_t> counts(transitions[i].begin() + a * kVocab, transitions[i].begin() + (a + 1) * kVocab);
+      int64_t n = 0;
+      for (const int64_t c : counts) n += c;
+      if (n < 200) continue;
+      distribution(table[a], {}, p, scratch);
+      least = std::min(least, p_value(counts, std::vector<double>(p.begin(), p.end()), n));
+    }
+  return least;
+}
+
+TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
+  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock})
+    EXPECT_GE(least_p_value(rule, 2), kSuspicious) << to_string(rule);
+}
+
+TEST(Sampled, NumbersThatBelongToPositionsBiasBlockVerification) {
+  EXPECT_GE(least_p_value(VerifyRule::kBlock, 3), kSuspicious);
+  EXPECT_LT(least_p_value(VerifyRule::kBlock, 3, &block_by_position), 1e-20);
 }
 
 }  // namespace

@@ -153,6 +153,7 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> x) 
   return specdec::fibers::replace(at, [&](T old) { return old == expected ? x : old; });
 }
 
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a < b ? b : a; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

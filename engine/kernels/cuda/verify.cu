@@ -1,0 +1,73 @@
+// Verifies the drafted tokens of several sequences on the device, a block for each, with the random numbers that the
+// host's steps would use.
+#include <ptx.h>
+
+#include <cmath>
+
+#include "base/philox.h"
+#include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/verify_task.h"
+
+namespace specdec::kernels::cuda {
+
+namespace {
+
+// Draws from Philox as decode/randomness.h does: a stream and a cursor for each purpose, and one stream for each
+// position. Every thread computes the same numbers.
+class SeededChoices {
+ public:
+  __device__ SeededChoices(const VerifyTask& task)
+      : seed_(task.seed), accept_(task.cursors[1]), residual_(task.cursors[2]), target_(task.cursors[3]) {}
+
+  template <class Team>
+  __device__ bool accept(Team&, rules::Purpose purpose, double probability) {
+    return uniform(purpose) < probability;
+  }
+  template <class Team>
+  __device__ int32_t draw(Team& team, rules::Purpose purpose, int n, const float* weights) {
+    return team.find(n, weights, uniform(purpose));
+  }
+  // Returns the arg min of E / w with exponential noise E of (position, id).
+  template <class Team>
+  __device__ int32_t draw_at(Team& team, int64_t position, int n, const float* weights) {
+    const uint64_t stream = kFirstPosition + static_cast<uint64_t>(position);
+    return team.least(n, [&](int x) {
+      const double w = static_cast<double>(weights[x]);
+      return w > 0 ? -log(philox_uniform(seed_, stream, static_cast<uint64_t>(x))) / w : -1.0;
+    });
+  }
+  __device__ void store(VerifyOutcome& out) const {
+    out.cursors[1] = accept_, out.cursors[2] = residual_, out.cursors[3] = target_;
+  }
+
+ private:
+  static constexpr uint64_t kFirstPosition = 4;  // after the streams of the purposes
+  __device__ double uniform(rules::Purpose purpose) {
+    const bool accepts = purpose == rules::Purpose::kAccept, draws = purpose == rules::Purpose::kResidual;
+    const uint64_t index = accepts ? accept_ : draws ? residual_ : target_;
+    (accepts ? accept_ : draws ? residual_ : target_) += 1;
+    return philox_uniform(seed_, static_cast<uint64_t>(purpose), index);
+  }
+  uint64_t seed_, accept_, residual_, target_;
+};
+
+__global__ void __launch_bounds__(kMaxVerifyThreads, 1) verify_tasks(VerifyPass pass) {
+  __shared__ TaskMemory memory;
+  const int number = static_cast<int>(blockIdx.x);
+  SeededChoices choices(pass.tasks[number]);
+  run_task(pass, number, memory, choices);
+  if (threadIdx.x == 0) {
+    pass.outcomes[number].cursors[0] = pass.tasks[number].cursors[0];
+    choices.store(pass.outcomes[number]);
+  }
+}
+
+}  // namespace
+
+int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream) {
+  if (pass.num_tasks == 0) return 0;
+  if (threads == 0 || threads % 32 != 0 || threads > kMaxVerifyThreads) return static_cast<int>(cudaErrorInvalidValue);
+  return launch(stream, dim3(static_cast<unsigned>(pass.num_tasks)), threads, 0, verify_tasks, pass);
+}
+
+}  // namespace specdec::kernels::cuda
