@@ -77,7 +77,7 @@ class EagleRunner final : public CausalModel {
     if (it == sequences_.end()) return;
     drop_nodes(it->second, 0);
     it->second.cache.publish();
-    if (it->second.target != kNobody) target_.drop_states(reader_, it->second.target);
+    if (it->second.target != kNobody) reader_->kept.erase(it->second.target);
     sequences_.erase(it);
   }
   int64_t length(SequenceId sequence) const override {
@@ -99,11 +99,11 @@ class EagleRunner final : public CausalModel {
   int64_t follow(SequenceId sequence, SequenceId target) override {
     HeadSequence& s = find(sequence);
     if (s.target != target) {
-      if (s.target != kNobody) target_.drop_states(reader_, s.target);
+      if (s.target != kNobody) reader_->kept.erase(s.target);
       s.target = target;
-      target_.keep_states(reader_, target);
+      target_.keep_states(*reader_, target);
     }
-    const KeptStates kept = target_.kept(reader_, target);
+    const KeptStates kept = kept_states(*reader_, target);
     // The next token needs the state of the position before it; the first one needs none, but the second does.
     if (kept.end == 0 || kept.first > s.text_rows()) return s.tokens;
     return std::max(s.tokens, kept.end + 1);
@@ -200,7 +200,7 @@ class EagleRunner final : public CausalModel {
   // Returns the states [rows, H] that the rows of an extension read, and sets the part's mask and positions.
   at::Tensor states_of(HeadSequence& s, const Extension& e, model::SequencePart& part) const {
     if (e.parents.empty() && s.cached_nodes == 0 && can_read(s, static_cast<int64_t>(e.tokens.size()))) {
-      const KeptStates kept = target_.kept(reader_, s.target);
+      const KeptStates kept = kept_states(*reader_, s.target);
       const auto count = static_cast<int64_t>(part.tokens.size());
       if (count == 0) return at::empty({0, config().hidden_size}, head_->weights.fc.options());
       return model::fuse_taps(*head_, kept.rows.narrow(0, s.text_rows() - kept.first, count));
@@ -221,7 +221,7 @@ class EagleRunner final : public CausalModel {
   // Returns whether the target's states of `count` more tokens of the text are kept.
   bool can_read(const HeadSequence& s, int64_t count) const {
     if (s.target == kNobody) return false;
-    const KeptStates kept = target_.kept(reader_, s.target);
+    const KeptStates kept = kept_states(*reader_, s.target);
     return s.tokens + count == 1 || (kept.first <= s.text_rows() && s.tokens + count <= kept.end + 1);
   }
   // Returns the state of a drafted token. In a tree it must be the one that an earlier pass had at this place.
@@ -241,7 +241,7 @@ class EagleRunner final : public CausalModel {
       s.fed_back = fed_back.defined() ? fed_back[-1].clone() : at::Tensor();
       s.nodes.clear();
       // The last token may be read again, when a step is undone.
-      target_.forget(reader_, s.target, s.tokens - 2);
+      forget_states(*reader_, s.target, s.tokens - 2);
       return;
     }
     const auto first = static_cast<size_t>(s.cached_nodes);
@@ -275,7 +275,7 @@ class EagleRunner final : public CausalModel {
 
   std::shared_ptr<const model::EagleHead> head_;
   TapSource& target_;
-  int64_t reader_;
+  std::shared_ptr<TapReader> reader_;
   std::shared_ptr<model::BlockPool> pool_;
   std::map<SequenceId, HeadSequence> sequences_;
   std::vector<model::SequencePart> parts_;

@@ -93,11 +93,13 @@ class ModelRunner final : public CausalModel, public TapSource {
             .found_tokens = found_tokens_};
   }
 
-  int64_t add_reader(std::vector<int64_t> layers) override { return taps_.add_reader(std::move(layers)); }
-  void keep_states(int64_t reader, SequenceId sequence) override { taps_.start(reader, sequence, length(sequence)); }
-  void drop_states(int64_t reader, SequenceId sequence) override { taps_.drop(reader, sequence); }
-  KeptStates kept(int64_t reader, SequenceId sequence) const override { return taps_.kept(reader, sequence); }
-  void forget(int64_t reader, SequenceId sequence, int64_t before) override { taps_.forget(reader, sequence, before); }
+  std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) override {
+    return taps_.add_reader(std::move(layers));
+  }
+  void keep_states(TapReader& reader, SequenceId sequence) override {
+    const int64_t from = length(sequence);
+    reader.kept.try_emplace(sequence, KeptStates{from, from, {}});
+  }
 
  private:
   void pass(std::span<const Extension> extensions, LogitRows& out) {

@@ -67,41 +67,54 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   s.prompt_logprobs_.clear();
   if (same_prompt && same_prompt->target_id_ >= 0 && !s.scores_prompt_) copy_prompt(s, *same_prompt);
   if (s.target_id_ >= 0) return;
-  const size_t count = open_follower(s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
+  const size_t count = open_followers(s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
   open_cache(target_, s.target_id_, s, count);
   if (s.draft_id_ >= 0) draft_of(s)->follow(s.draft_id_, s.target_id_);
+  if (s.shadow_id_ >= 0) s.drafting_.shadow->follow(s.shadow_id_, s.target_id_);
 }
 
-// Opens the cache of a draft that reads hidden states of the target. Returns how many of the first `count` tokens the
-// target may take from its cached blocks: it must pass all tokens whose states the draft's own blocks lack.
-size_t Stepper::open_follower(Sequence& s, size_t count) {
-  CausalModel* const draft = follower_of(s);
-  if (!draft) return count;
-  try {
-    const int64_t found = s.draft_id_ < 0 ? open_cache(*draft, s.draft_id_, s, s.tokens_.size() - 1) : 0;
-    return std::min(count, static_cast<size_t>(std::max<int64_t>(found - 1, 0)));
-  } catch (const std::exception& e) {
-    drop_draft(s, e);
-    return count;
-  }
+// Opens the caches of the drafts that read hidden states of the target. Returns how many of the first `count` tokens
+// the target may take from its cached blocks: it must pass all tokens whose states the drafts' own blocks lack.
+size_t Stepper::open_followers(Sequence& s, size_t count) {
+  const auto open_one = [&](CausalModel& draft, SequenceId& id) {
+    const int64_t found = id < 0 ? open_cache(draft, id, s, s.tokens_.size() - 1) : 0;
+    count = std::min(count, static_cast<size_t>(std::max<int64_t>(found - 1, 0)));
+  };
+  if (CausalModel* const draft = follower_of(s)) try {
+      open_one(*draft, s.draft_id_);
+    } catch (const std::exception& e) {
+      drop_draft(s, e);
+    }
+  if (CausalModel* const shadow = s.drafting_.shadow; shadow && shadow->reads_states()) try {
+      open_one(*shadow, s.shadow_id_);
+    } catch (const std::exception& e) {
+      drop_shadow(s, e);
+    }
+  return count;
 }
 
-// Lets a draft that follows the target read the text up to where the target is, if it is at least `least` tokens
-// behind. The target keeps the states of the tokens between.
-void Stepper::read_along(Sequence& s, int64_t least) {
-  CausalModel* const draft = follower_of(s);
-  if (!draft || s.draft_id_ < 0) return;
-  try {
-    const int64_t at = draft->length(s.draft_id_), can = std::min<int64_t>(draft->follow(s.draft_id_, s.target_id_),
-                                                                           static_cast<int64_t>(s.tokens_.size()) - 1);
+// Lets the drafts that follow the target read the text up to where the target is, if they are at least `least` tokens
+// behind. The target keeps the states of the tokens between. Without `with_draft`, only the draft on trial reads.
+void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
+  const auto read = [&](CausalModel& draft, SequenceId id) {
+    const int64_t at = draft.length(id),
+                  can = std::min(draft.follow(id, s.target_id_), static_cast<int64_t>(s.tokens_.size()) - 1);
     if (can - at < least) return;
     buffers_->extensions.assign(
-        1, {s.draft_id_,
-            std::span<const int32_t>(s.tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(can - at)), 0});
-    draft->extend(buffers_->extensions, buffers_->draft_rows);
-  } catch (const std::exception& e) {
-    drop_draft(s, e);
-  }
+        1,
+        {id, std::span<const int32_t>(s.tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(can - at)), 0});
+    draft.extend(buffers_->extensions, buffers_->draft_rows);
+  };
+  if (CausalModel* const draft = follower_of(s); with_draft && draft && s.draft_id_ >= 0) try {
+      read(*draft, s.draft_id_);
+    } catch (const std::exception& e) {
+      drop_draft(s, e);
+    }
+  if (CausalModel* const shadow = s.drafting_.shadow; shadow && shadow->reads_states() && s.shadow_id_ >= 0) try {
+      read(*shadow, s.shadow_id_);
+    } catch (const std::exception& e) {
+      drop_shadow(s, e);
+    }
 }
 
 // Opens a cache and fills it from the tenant's cached blocks, so that those of the first `count` tokens that are cached

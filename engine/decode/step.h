@@ -102,12 +102,15 @@ class Stepper {
   void score_positions(SequenceStep& step);
   // step_shadow.cpp
   void score_shadow(SequenceStep& step);
-  void ask_shadow(SequenceStep& step);
+  void score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q);
+  bool ask_shadow(SequenceStep& step, int64_t reached);
+  bool ask_following_shadow(SequenceStep& step, int64_t reached);
+  void drop_shadow(Sequence& sequence, const std::exception& reason);
   // step.cpp
   void copy_prompt(Sequence& sequence, const Sequence& from);
   static int64_t open_cache(CausalModel& model, SequenceId& id, const Sequence& sequence, size_t count);
-  size_t open_follower(Sequence& sequence, size_t count);
-  void read_along(Sequence& sequence, int64_t least);
+  size_t open_followers(Sequence& sequence, size_t count);
+  void read_along(Sequence& sequence, int64_t least, bool with_draft = true);
   void commit(SequenceStep& step);
   void roll_back(SequenceStep& step);
 

@@ -331,10 +331,8 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
 void Stepper::draft_tokens() {
   Buffers& b = *buffers_;
   for (SequenceStep& step : b.used()) {
-    if (step.drafting)
-      catch_up(step);
-    else
-      read_along(*step.sequence, kFarBehind);
+    read_along(*step.sequence, kFarBehind, /*with_draft=*/!step.drafting);
+    if (step.drafting) catch_up(step);
   }
   for (SequenceStep& step : b.used())
     if (step.drafting) draft_with(*draft_of(*step.sequence));

@@ -14,50 +14,89 @@ void Stepper::end_shadow(Sequence& s) {
   s.drafting_.shadow = nullptr;
 }
 
+void Stepper::drop_shadow(Sequence& s, const std::exception& reason) {
+  log(LogLevel::kWarn, std::string("the draft on trial failed and scores its sequence no longer: ") + reason.what());
+  s.outcome_.shadow_overlaps.clear();
+  end_shadow(s);
+}
+
 // Runs before the commit. At this point tokens_ does not hold this step's tokens, the target's rows hold p (logits if
 // greedy), and the logits processors can still be rewound.
 void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
-  // By now the target has read what was drafted, so a draft that reads its states would see more than when it drafts.
-  if (!s.drafting_.shadow || s.drafting_.shadow->reads_states() || s.outcome_.overlaps.empty()) return;
+  if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;
+  const auto reached = static_cast<int64_t>(s.outcome_.overlaps.size());
   try {
-    ask_shadow(step);
+    const bool asked =
+        s.drafting_.shadow->reads_states() ? ask_following_shadow(step, reached) : ask_shadow(step, reached);
+    if (!asked) s.outcome_.shadow_overlaps.clear();
   } catch (const std::exception& e) {
-    log(LogLevel::kWarn, std::string("the draft on trial failed and scores its sequence no longer: ") + e.what());
-    s.outcome_.shadow_overlaps.clear();
-    end_shadow(s);
+    drop_shadow(s, e);
   }
 }
 
-void Stepper::ask_shadow(SequenceStep& step) {
+// Records the overlap of the shadow's logits at reached position i. The rows are scratch afterwards.
+void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q) {
+  Sequence& s = *step.sequence;
+  Buffers& b = *buffers_;
+  const auto at = static_cast<size_t>(i);
+  const int32_t node = i == 0 ? -1 : step.path[at - 1];
+  step.advance_rules_to(node);
+  if (s.rules_ && !s.rules_->apply(q)) {
+    s.outcome_.shadow_overlaps.push_back(0);
+  } else if (s.options().sampling.greedy()) {
+    const int32_t emitted = at < step.path.size() ? step.drafted[static_cast<size_t>(step.path[at])] : step.result.next;
+    s.outcome_.shadow_overlaps.push_back(argmax(q) == emitted ? 1 : 0);
+  } else {
+    distribution(q, s.options().sampling, q, b.ids);
+    s.outcome_.shadow_overlaps.push_back(overlap(b.target_rows.row(step.p_row + node + 1), q));
+  }
+}
+
+// Scores the first `reached` positions of the step by one pass. Returns false if the shadow cannot read that far.
+bool Stepper::ask_shadow(SequenceStep& step, int64_t reached) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
   CausalModel& shadow = *s.drafting_.shadow;
-  const std::vector<int32_t>& path = step.path;
-  const auto reached = static_cast<int64_t>(s.outcome_.overlaps.size());
-  if (step.before + reached - 1 > shadow.max_length()) return;
+  if (step.before + reached - 1 > shadow.max_length()) return false;
   if (s.shadow_id_ < 0) open_cache(shadow, s.shadow_id_, s, s.tokens_.size() - 1);
-  if (!read_up(shadow, s.shadow_id_, s.tokens_)) return;
+  if (!read_up(shadow, s.shadow_id_, s.tokens_)) return false;
   step.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
   for (int64_t i = 0; i + 1 < reached; ++i)
-    step.feed.push_back(step.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
+    step.feed.push_back(step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i)])]);
   b.extensions.assign(1, {s.shadow_id_, step.feed, reached});
   shadow.extend(b.extensions, b.draft_rows);
+  for (int64_t i = 0; i < reached; ++i) score_shadow_at(step, i, b.draft_rows.row(i));
+  return true;
+}
+
+// The same for a shadow that reads hidden states. It reads the text with the target's states, and what was drafted with
+// states of its own, one token after the other, as it would if it drafted itself. By now the target has states of the
+// drafted tokens, too, which it must not see: it gets them as nodes of a tree.
+bool Stepper::ask_following_shadow(SequenceStep& step, int64_t reached) {
+  Sequence& s = *step.sequence;
+  Buffers& b = *buffers_;
+  CausalModel& shadow = *s.drafting_.shadow;
+  constexpr int32_t kAfterText[] = {-1};
+  if (s.shadow_id_ < 0 || s.tokens_.size() < 2 || step.before + reached - 1 > shadow.max_length()) return false;
+  if (shadow.follow(s.shadow_id_, s.target_id_) < step.before || !read_up(shadow, s.shadow_id_, s.tokens_))
+    return false;
   for (int64_t i = 0; i < reached; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const int32_t node = i == 0 ? -1 : path[at - 1];
-    const std::span<float> q = b.draft_rows.row(i);
-    step.advance_rules_to(node);
-    if (s.rules_ && !s.rules_->apply(q)) {
-      s.outcome_.shadow_overlaps.push_back(0);
-    } else if (s.options().sampling.greedy()) {
-      const int32_t emitted = at < path.size() ? step.drafted[static_cast<size_t>(path[at])] : step.result.next;
-      s.outcome_.shadow_overlaps.push_back(argmax(q) == emitted ? 1 : 0);
+    Extension next;
+    next.sequence = s.shadow_id_;
+    if (i == 0) {
+      step.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
     } else {
-      distribution(q, s.options().sampling, q, b.ids);
-      s.outcome_.shadow_overlaps.push_back(overlap(b.target_rows.row(step.p_row + node + 1), q));
+      step.feed.assign(1, step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i) - 1])]);
+      if (i == 1) next.parents = kAfterText;
     }
+    next.tokens = step.feed;
+    b.extensions.assign(1, next);
+    shadow.extend(b.extensions, b.draft_rows);
+    score_shadow_at(step, i, b.draft_rows.row(0));
   }
+  shadow.truncate(s.shadow_id_, step.before);
+  return true;
 }
 
 }  // namespace specdec::decode

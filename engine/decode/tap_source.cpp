@@ -24,36 +24,39 @@ void cut(KeptStates& states, int64_t first, int64_t end) {
 
 }  // namespace
 
-int64_t TapStore::add_reader(std::vector<int64_t> layers) {
-  readers_.push_back({std::move(layers), {}});
-  return static_cast<int64_t>(readers_.size()) - 1;
+KeptStates kept_states(const TapReader& reader, SequenceId sequence) {
+  const auto it = reader.kept.find(sequence);
+  return it == reader.kept.end() ? KeptStates{} : it->second;
 }
 
-void TapStore::start(int64_t reader, SequenceId sequence, int64_t length) {
-  readers_[static_cast<size_t>(reader)].kept.try_emplace(sequence, KeptStates{length, length, {}});
+void forget_states(TapReader& reader, SequenceId sequence, int64_t before) {
+  const auto it = reader.kept.find(sequence);
+  if (it != reader.kept.end() && before > it->second.first) cut(it->second, before, it->second.end);
 }
 
-void TapStore::drop(int64_t reader, SequenceId sequence) { readers_[static_cast<size_t>(reader)].kept.erase(sequence); }
-
-KeptStates TapStore::kept(int64_t reader, SequenceId sequence) const {
-  const auto& kept = readers_[static_cast<size_t>(reader)].kept;
-  const auto it = kept.find(sequence);
-  return it == kept.end() ? KeptStates{} : it->second;
+std::shared_ptr<TapReader> TapStore::add_reader(std::vector<int64_t> layers) {
+  auto reader = std::make_shared<TapReader>(TapReader{std::move(layers), {}});
+  const std::lock_guard lock(mutex_);
+  std::erase_if(readers_, [](const std::weak_ptr<TapReader>& other) { return other.expired(); });
+  readers_.push_back(reader);
+  return reader;
 }
 
-void TapStore::forget(int64_t reader, SequenceId sequence, int64_t before) {
-  auto& kept = readers_[static_cast<size_t>(reader)].kept;
-  const auto it = kept.find(sequence);
-  if (it != kept.end() && before > it->second.first) cut(it->second, before, it->second.end);
+template <class F>
+void TapStore::for_each_reader(const F& f) {
+  const std::lock_guard lock(mutex_);
+  for (const std::weak_ptr<TapReader>& weak : readers_)
+    if (const std::shared_ptr<TapReader> reader = weak.lock()) f(*reader);
 }
 
 model::HiddenObserver TapStore::observe(std::span<const Extension> extensions) {
   seen_.clear();
   std::set<int64_t> layers;
-  for (const Reader& reader : readers_)
+  for_each_reader([&](const TapReader& reader) {
     if (std::any_of(extensions.begin(), extensions.end(),
                     [&](const Extension& e) { return reader.kept.contains(e.sequence); }))
       layers.insert(reader.layers.begin(), reader.layers.end());
+  });
   if (layers.empty()) return {};
   return [this, layers](int64_t layer, const at::Tensor& hidden) {
     if (layers.contains(layer)) seen_[layer] = hidden;
@@ -62,7 +65,7 @@ model::HiddenObserver TapStore::observe(std::span<const Extension> extensions) {
 
 void TapStore::keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths) {
   if (seen_.empty()) return;
-  for (Reader& reader : readers_) {
+  for_each_reader([&](TapReader& reader) {
     int64_t row = 0;
     for (size_t i = 0; i < extensions.size(); ++i) {
       const auto count = static_cast<int64_t>(extensions[i].tokens.size());
@@ -80,54 +83,54 @@ void TapStore::keep_pass(std::span<const Extension> extensions, std::span<const 
       }
       row += count;
     }
-  }
+  });
   seen_.clear();
 }
 
 void TapStore::truncate(SequenceId sequence, int64_t length) {
-  for (Reader& reader : readers_) {
+  for_each_reader([&](TapReader& reader) {
     const auto it = reader.kept.find(sequence);
-    if (it == reader.kept.end() || length >= it->second.end) continue;
+    if (it == reader.kept.end() || length >= it->second.end) return;
     if (length < it->second.first)
       it->second = {length, length, {}};
     else
       cut(it->second, it->second.first, length);
-  }
+  });
 }
 
 void TapStore::keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) {
-  for (Reader& reader : readers_) {
+  for_each_reader([&](TapReader& reader) {
     const auto it = reader.kept.find(sequence);
-    if (it == reader.kept.end()) continue;
+    if (it == reader.kept.end()) return;
     KeptStates& states = it->second;
     const auto end = length + static_cast<int64_t>(places.size());
     if (length < states.first || !states.rows.defined()) {
       states = {end, end, {}};
-      continue;
+      return;
     }
     std::vector<int64_t> rows;
     for (int64_t at = states.first; at < length; ++at) rows.push_back(at - states.first);
     for (const int64_t place : places) rows.push_back(place - states.first);
     states.rows = states.rows.index_select(0, at::tensor(rows, at::kLong).to(states.rows.device()));
     states.end = end;
-  }
+  });
 }
 
 void TapStore::fork(SequenceId from, SequenceId to, int64_t length) {
-  for (Reader& reader : readers_) {
+  for_each_reader([&](TapReader& reader) {
     const auto it = reader.kept.find(from);
-    if (it == reader.kept.end()) continue;
+    if (it == reader.kept.end()) return;
     KeptStates states = it->second;
     if (length < states.first)
       states = {length, length, {}};
     else
       cut(states, states.first, length);
     reader.kept.insert_or_assign(to, states);
-  }
+  });
 }
 
 void TapStore::close(SequenceId sequence) {
-  for (Reader& reader : readers_) reader.kept.erase(sequence);
+  for_each_reader([&](TapReader& reader) { reader.kept.erase(sequence); });
 }
 
 }  // namespace specdec::decode

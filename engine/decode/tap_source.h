@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -19,27 +21,33 @@ struct KeptStates {
   at::Tensor rows;
 };
 
-// A target whose passes keep the hidden states of the sequences that a draft follows.
+// A draft's claim on its target's states: the layers that it reads, and what is kept of the sequences that it follows.
+// It ends with the last holder of the pointer that add_reader() returned.
+struct TapReader {
+  std::vector<int64_t> layers;
+  std::map<SequenceId, KeptStates> kept;
+};
+
+// A target whose passes keep the hidden states of the sequences that a draft follows. Only add_reader() may be called,
+// and a reader be released, by another thread than the one that runs the passes.
 class TapSource {
  public:
   virtual ~TapSource() = default;
-  // Adds a draft that reads the states after these layers, and returns its number.
-  virtual int64_t add_reader(std::vector<int64_t> layers) = 0;
+  // Adds a draft that reads the states after these layers.
+  virtual std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) = 0;
   // From now on keeps the states of the sequence's new positions for this draft. Does nothing if it does so already.
-  virtual void keep_states(int64_t reader, SequenceId sequence) = 0;
-  virtual void drop_states(int64_t reader, SequenceId sequence) = 0;
-  virtual KeptStates kept(int64_t reader, SequenceId sequence) const = 0;
-  virtual void forget(int64_t reader, SequenceId sequence, int64_t before) = 0;  // drops the positions before `before`
+  virtual void keep_states(TapReader& reader, SequenceId sequence) = 0;
 };
+
+// Returns what is kept of a sequence.
+KeptStates kept_states(const TapReader& reader, SequenceId sequence);
+// Drops the positions before `before`.
+void forget_states(TapReader& reader, SequenceId sequence, int64_t before);
 
 // The states that a target keeps for its readers, beside its caches.
 class TapStore {
  public:
-  int64_t add_reader(std::vector<int64_t> layers);
-  void start(int64_t reader, SequenceId sequence, int64_t length);
-  void drop(int64_t reader, SequenceId sequence);
-  KeptStates kept(int64_t reader, SequenceId sequence) const;
-  void forget(int64_t reader, SequenceId sequence, int64_t before);
+  std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
 
   // Returns an observer for a pass over these extensions; empty if nobody follows their sequences. keep_pass() takes
   // what it saw; `lengths` are those of the sequences before the pass.
@@ -52,11 +60,12 @@ class TapStore {
   void close(SequenceId sequence);
 
  private:
-  struct Reader {
-    std::vector<int64_t> layers;
-    std::map<SequenceId, KeptStates> kept;
-  };
-  std::vector<Reader> readers_;
+  // Calls f(reader) for the readers that still exist.
+  template <class F>
+  void for_each_reader(const F& f);
+
+  std::mutex mutex_;  // guards the list
+  std::vector<std::weak_ptr<TapReader>> readers_;
   std::map<int64_t, at::Tensor> seen_;  // by layer, of the pass
 };
 

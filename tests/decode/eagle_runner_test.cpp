@@ -2,6 +2,9 @@
 // and a draft keeps drafting through copied prompts, reused prefixes, preemption and full caches.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "base/error.h"
 #include "engine/decode/generate.h"
 #include "engine/decode/model_runner.h"
@@ -232,6 +235,43 @@ TEST_F(EagleRunner, WhatCannotDraftIsRefused) {
   EXPECT_THROW(make_eagle_runner(std::make_shared<const model::EagleHead>(varying), *target), Error);
   ForwardingModel wrapped(*target);
   EXPECT_THROW(make_eagle_runner(head, wrapped), Error);
+}
+
+TEST_F(EagleRunner, AHeadOnTrialScoresWhatItWouldDraft) {
+  const auto trial = make_eagle_runner(head, *target);
+  Stepper stepper(*target, draft.get());
+  Drafting drafts = drafting({.k = 3});
+  drafts.shadow = trial.get();
+  Sequence s(stepper, request(prompt_of(11), 1), drafts);
+  stepper.start(s, 4);
+  Sequence* const batch[] = {&s};
+  int64_t deep = 0;
+  while (s.remaining() > 0) {
+    stepper.step(batch);
+    ASSERT_EQ(s.outcome().shadow_overlaps.size(), s.outcome().overlaps.size());
+    for (size_t i = 0; i < s.outcome().overlaps.size(); ++i)
+      EXPECT_NEAR(s.outcome().shadow_overlaps[i], s.outcome().overlaps[i], 1e-5) << "position " << i;
+    deep += s.outcome().overlaps.size() > 1;
+  }
+  EXPECT_GT(deep, 3);
+  stepper.end_shadow(s);
+  stepper.close(s);
+}
+
+// A trial begins and ends while the target runs.
+TEST_F(EagleRunner, ATrialMayEndWhileItsTargetRuns) {
+  Stepper stepper(*target, draft.get());
+  Sequence s(stepper, request(prompt_of(11)), drafting({.k = 2}));
+  stepper.start(s);
+  std::atomic<bool> done = false;
+  std::thread loads([&] {
+    while (!done) make_eagle_runner(head, *target).reset();
+  });
+  Sequence* const batch[] = {&s};
+  while (s.remaining() > 0) stepper.step(batch);
+  done = true;
+  loads.join();
+  EXPECT_EQ(s.tokens(), plain(prompt_of(11)));
 }
 
 }  // namespace

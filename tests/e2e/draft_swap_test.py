@@ -42,6 +42,24 @@ def answer(seed):
     return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
 
 
+def serve(target, draft):
+    """Starts a server and returns it and its URL."""
+    process = subprocess.Popen(
+        [str(SPECDEC), "serve", "--target", str(target), "--draft", str(draft), "--k", "3", "--port", "0"]
+        + ["--threads", "1", "--admin-socket", str(work / "admin.sock")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = next(line for line in process.stderr if "listening on" in line)
+    return process, line.split()[-1]
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    process.stderr.read()
+    expect(process.wait(timeout=60) == 0, "drained")
+
+
 def gate(query=""):
     return json.load(urllib.request.urlopen(url + "/gate" + query, timeout=60))
 
@@ -98,28 +116,7 @@ try:
             "--channel",
             "canary",
         )
-    server = subprocess.Popen(
-        [
-            str(SPECDEC),
-            "serve",
-            "--target",
-            str(target),
-            "--draft",
-            str(work / "same"),
-            "--k",
-            "3",
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            "--admin-socket",
-            str(work / "admin.sock"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = next(line for line in server.stderr if "listening on" in line)
-    url = line.split()[-1]
+    server, url = serve(target, work / "same")
     texts = [answer(seed) for seed in range(8)]
     code, status = admin()
     expect(code == 200 and status["state"] == "none" and status["serving"], f"no candidate yet: {status}")
@@ -168,9 +165,31 @@ try:
     code, reply = admin(action="load", draft=f"{work}/store-target:canary")
     expect(code == 409 and admin()[1]["state"] == "refused", f"a damaged package: {reply}")
     expect([answer(seed) for seed in range(8)] == texts, "and nothing has changed")
-    server.send_signal(signal.SIGTERM)
-    server.stderr.read()
-    expect(server.wait(timeout=60) == 0, "drained")
+    stop(server)
+
+    # An EAGLE-3 head is tried beside a draft model, and then serves.
+    deep = work / "deep"
+    write_tiny_model(deep, layers=5, seed=2)
+    shutil.copytree(deep, work / "deep-same")
+    run("data", "ingest", work / "log.jsonl", "--target", deep, "--holdout", 0.5, "--out", work / "data-deep")
+    head = ["--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3, "--max-steps", 20, "--batch-tokens", 400]
+    head += ["--lr", 0.001, "--contexts", "data", "--loss", "kl", "--out", work / "head"]
+    run("distill", "--target", deep, "--data", work / "data-deep", *head, code=(0, 3, 4))
+    server, url = serve(deep, work / "deep-same")
+    texts = [answer(seed) for seed in range(8)]
+    code, status = admin(action="load", draft=str(work / "head/draft"), score=1)
+    expect(code == 200 and status["state"] == "canary", f"a head on trial: {status}")
+    expect([answer(seed) for seed in range(8)] == texts, "the same texts while a head scores")
+    paired = admin()[1]["paired"]
+    expect(
+        paired["conversations"] == 8 and paired["serving"]["value"] > 0.999 > paired["candidate"]["value"] > 0.05,
+        f"a head is scored: {paired}",
+    )
+    expect(admin(action="promote")[0] == 200, "a head is promoted")
+    expect([answer(seed) for seed in range(8)] == texts, "the same texts with the head")
+    live = gate()
+    expect(live["role"] == "serving" and 0.05 < live["acceptance"] < 0.999, f"the head serves: {live}")
+    stop(server)
 finally:
     if server:
         server.kill()

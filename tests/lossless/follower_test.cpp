@@ -136,5 +136,41 @@ TEST(Follower, LostStatesMeanPlainDecoding) {
   draft.close(fresh);
 }
 
+// A draft on trial that reads states scores each position as if it had drafted there itself: as the serving draft that
+// it equals. Between, steps draft nothing, and it reads what the target passed.
+TEST(Follower, OnTrialScoresWhatItWouldDraft) {
+  struct Way {
+    double temperature;
+    std::vector<int> tree;
+  };
+  for (const Way& way : {Way{0, {}}, Way{1, {}}, Way{1, {2, 1, 1}}}) {
+    toy::Model target(6, toy::random_logits(1));
+    toy::Follower serving(target, 5), shadow(target, 5), other(target, 8);
+    Stepper stepper(target, &serving);
+    int64_t scored = 0, differing = 0;
+    for (CausalModel* const on_trial : {&shadow, &other}) {
+      Drafting drafts = drafting({.k = 3, .tree = way.tree});
+      drafts.shadow = on_trial;
+      Sequence s(stepper, {{1, 2}, 3, {.max_tokens = 60, .sampling = {.temperature = way.temperature}}}, drafts);
+      stepper.start(s);
+      Sequence* const batch[] = {&s};
+      while (s.remaining() > 0) {
+        stepper.step(batch);
+        const auto& [own, scores] = std::tie(s.outcome().overlaps, s.outcome().shadow_overlaps);
+        ASSERT_EQ(scores.size(), own.size());
+        if (on_trial == &other) {
+          differing += scores != own;
+          continue;
+        }
+        for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(scores[i], own[i], 1e-9) << "position " << i;
+        scored += own.size() > 1;
+      }
+      stepper.close(s);
+    }
+    EXPECT_GT(scored, 5) << "positions beyond the first one";
+    EXPECT_GT(differing, 5) << "another draft scores in another way";
+  }
+}
+
 }  // namespace
 }  // namespace specdec::decode

@@ -104,18 +104,13 @@ std::string gate_warning(const ServeOptions& options, const ValidationReport& re
          "; next: " + next_command(report, command_of(report, "gate"));
 }
 
-NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::string& name,
+NamedDraft read_draft(const LoadedPair& pair, decode::CausalModel& target, PairOptions options, const std::string& name,
                       const std::function<void(const std::string&)>& note) {
   options.draft = name;
   const LoadedDraft loaded = load_draft(pair, options);
   if (!loaded.warning.empty()) note("warning: " + loaded.warning);
-  // A head on trial would read what the target made of the tokens that another draft drafted.
-  if (loaded.draft.head)
-    throw Error(ErrorKind::kUsage, name +
-                                       ": an EAGLE-3 head cannot be put on trial in a running server: validate it, and "
-                                       "start the server with it");
   return {name, fingerprint_model(loaded.directory).id,
-          decode::make_model_runner(loaded.draft.decoder, loaded.cache_bytes)};
+          decode::make_draft_runner(loaded.draft, target, loaded.cache_bytes)};
 }
 
 }  // namespace
@@ -157,7 +152,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::string draft_id = draft.id;
   StepperRunner runner(*target, std::move(draft), stepping_of(options, report), clock);
   if (options.speculation.k != 0)
-    runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
+    runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, *target, wanted, name, note); });
 
   ServedModel model;
   model.card.names = served_names(options, pair, report);
