@@ -58,8 +58,8 @@ class HostRows {
     scratch_.resize(static_cast<size_t>(vocab()));
     return scratch_.data();
   }
-  double& number(int i) { return room(numbers_)[static_cast<size_t>(i)]; }
-  int& flags(int i) { return room(flags_)[static_cast<size_t>(i)]; }
+  double& number(int i) { return numbers_.at(i, count()); }
+  int& flags(int i) { return flags_.at(i, count()); }
 
  private:
   using Rows = std::vector<std::span<const float>>;
@@ -74,16 +74,26 @@ class HostRows {
     if (own[at].empty()) own[at].assign(rows[at].begin(), rows[at].end());
     return own[at].data();
   }
+  // 2N + 2 values, which usual drafts take from the stack.
   template <class T>
-  std::vector<T>& room(std::vector<T>& values) {
-    if (values.empty()) values.resize(2 * input_.drafted.size() + 2);
-    return values;
-  }
+  class Room {
+   public:
+    T& at(int i, int count) {
+      if (count <= kFew) return few_[i];
+      if (many_.empty()) many_.resize(2 * static_cast<size_t>(count) + 2);
+      return many_[static_cast<size_t>(i)];
+    }
+
+   private:
+    static constexpr int kFew = 64;
+    T few_[2 * kFew + 2];
+    std::vector<T> many_;
+  };
   const VerifyInput& input_;
   std::vector<float>& scratch_;
   Own own_p_, own_q_;
-  std::vector<double> numbers_;
-  std::vector<int> flags_;
+  Room<double> numbers_;
+  Room<int> flags_;
 };
 
 }  // namespace
