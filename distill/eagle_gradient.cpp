@@ -2,9 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
+#include "distill/head_loss.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/eagle_forward.h"
@@ -71,20 +74,77 @@ StepRows step_rows(const Batch& batch, int64_t step) {
   return {learnt, batch.rows.index_select(0, learnt) - back};
 }
 
-// One step's share of the gradients: computes them for lm_head and returns those of `normed`, [R, H].
-struct StepLoss {
-  at::Tensor grad;
-  LossResult result;
+// One step of the training-time test in a batch: which rows predict a learnt token, the inputs of lm_head there, and
+// the gradient of these inputs.
+struct StepPart {
+  StepRows at;
+  at::Tensor normed, grad;  // [R, H]
+
+  // Returns where the rows whose labels are entries [begin, end) of Batch::rows lie among this step's rows.
+  std::pair<int64_t, int64_t> range(int64_t begin, int64_t end) const {
+    const int64_t *first = at.learnt.const_data_ptr<int64_t>(), *last = first + at.learnt.numel();
+    return {std::lower_bound(first, last, begin) - first, std::lower_bound(first, last, end) - first};
+  }
 };
-StepLoss step_loss(const EagleDraft& draft, const LossOptions& loss, LossInput input, const at::Tensor& normed) {
-  const at::Tensor x = normed.detach().requires_grad_();
-  const at::Tensor logits = model::eagle_logits(draft.head, x);
-  input.draft = logits.detach();
-  StepLoss out;
-  out.result = loss_and_grad(loss, input);
-  if (std::isfinite(out.result.loss)) logits.backward(out.result.grad);
-  out.grad = x.grad();
+
+// Runs the steps that have rows in a batch.
+std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, const at::Tensor& taps, size_t most,
+                                const std::function<void()>& pause) {
+  TrainingTest test(draft, batch.tokens, taps);
+  std::vector<StepPart> out;
+  for (size_t i = 0; i < most; ++i) {
+    StepPart part{.at = step_rows(batch, static_cast<int64_t>(i)), .normed = {}, .grad = {}};
+    if (part.at.rows.numel() == 0) break;  // the later steps have no rows in this batch either
+    part.normed = test.next().index_select(0, part.at.rows.to(taps.device()));
+    part.grad = at::empty_like(part.normed.detach());
+    out.push_back(std::move(part));
+    pause();
+  }
   return out;
+}
+
+// Adds the losses of all steps of a batch to `figures`, lm_head's gradient to head_grad, and the gradients of its
+// inputs to the steps. All steps compare with the same rows of the target, so its logits are computed once for each
+// chunk. Returns false if a loss is not finite.
+bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& batch, const at::Tensor& target_hidden,
+                std::vector<StepPart>& steps, at::Tensor& head_grad, std::vector<EagleStepFigures>& figures,
+                const std::function<void()>& pause) {
+  const std::vector<int32_t>& kept = draft.head.config.layer.draft_vocab;
+  HeadLossInput input;
+  input.head = draft.head.weights.lm_head.detach();
+  input.kept = kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU);
+  const int64_t learnt = batch.rows.numel(),
+                most = draft.chunk_rows > 0 ? draft.chunk_rows : head_loss_rows(draft.target->config.vocab_size);
+  for (int64_t begin = 0; begin < learnt; begin += most) {
+    const int64_t end = std::min(learnt, begin + most);
+    at::Tensor answers;  // [end - begin, V]
+    if (loss.mix.needs_target()) {
+      at::NoGradGuard guard;
+      const at::Tensor at = batch.rows.slice(0, begin, end).to(target_hidden.device());
+      answers = model::head_logits(*draft.target, target_hidden.index_select(0, at));
+    }
+    pause();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto [from, to] = steps[i].range(begin, end);
+      if (from == to) continue;
+      const at::Tensor labels = steps[i].at.learnt.slice(0, from, to);
+      if (answers.defined())
+        input.target = [&](int64_t a, int64_t b, const DraftRows&) {
+          if (labels.numel() == answers.size(0)) return answers.slice(0, a, b);
+          return answers.index_select(0, (labels.slice(0, a, b) - begin).to(answers.device()));
+        };
+      input.hidden = steps[i].normed.slice(0, from, to);
+      input.labels = batch.labels.index_select(0, batch.rows.index_select(0, labels));
+      const double share = static_cast<double>(to - from) / static_cast<double>(figures[i].rows);
+      input.weight = share * std::pow(draft.ttt_decay, static_cast<double>(i));
+      const HeadLoss part = head_loss(loss, input, head_grad, pause);
+      figures[i].loss += share * part.loss;
+      figures[i].acceptance += share * part.acceptance;
+      if (!std::isfinite(part.loss)) return false;
+      steps[i].grad.slice(0, from, to).copy_(part.hidden_grad);
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -98,55 +158,32 @@ std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t
   return {rows.begin(), rows.end()};
 }
 
-EagleFigures add_eagle_gradients(const EagleDraft& draft, const LossOptions& loss, const std::vector<Batch>& batches,
-                                 const std::function<void()>& between, const std::vector<int64_t>& rows) {
-  const auto pause = [&] {
+EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
+                                 GradientSums& sums, const std::function<void()>& between,
+                                 const std::vector<int64_t>& rows) {
+  const std::function<void()> pause = [&] {
     if (between) between();
   };
-  const std::vector<int32_t>& kept = draft.head.config.layer.draft_vocab;
-  const at::Tensor kept_ids = kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU);
+  loss.acceptance = loss.acceptance.value_or(0);
+  at::Tensor& head_grad = sums.of(draft.head.weights.lm_head);
   EagleFigures out;
   for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, Ranks::alone()) : rows)
     if (count > 0) out.steps.push_back({.rows = count});  // the last steps may have no rows
   for (const Batch& batch : batches) {
     pause();
     const TargetPass target = target_pass(draft, batch);
-    const at::Device device = target.taps.device();
-    at::Tensor answers;  // [R, V]
-    if (loss.mix.needs_target()) {
-      at::NoGradGuard guard;
-      answers = model::head_logits(*draft.target, target.hidden.index_select(0, batch.rows.to(device)));
+    pause();
+    std::vector<StepPart> steps = run_steps(draft, batch, target.taps, out.steps.size(), pause);
+    out.finite = add_losses(draft, loss, batch, target.hidden, steps, head_grad, out.steps, pause);
+    if (!out.finite) return out;
+    at::Tensor sum;  // its gradient with respect to a step's `normed` is that step's `grad`
+    for (const StepPart& step : steps) {
+      const at::Tensor product = (step.normed * step.grad).sum();
+      sum = sum.defined() ? sum + product : product;
     }
     pause();
-    TrainingTest test(draft, batch.tokens, target.taps);
-    at::Tensor sum;
-    for (size_t i = 0; i < out.steps.size(); ++i) {
-      const StepRows at_step = step_rows(batch, static_cast<int64_t>(i));
-      const int64_t count = at_step.rows.numel();
-      if (count == 0) break;  // the later steps have no rows in this batch either
-      EagleStepFigures& figures = out.steps[i];
-      const double share = static_cast<double>(count) / static_cast<double>(figures.rows);
-      LossInput input;
-      if (answers.defined())
-        input.target = count == answers.size(0) ? answers : answers.index_select(0, at_step.learnt.to(device));
-      input.labels = batch.labels.index_select(0, batch.rows.index_select(0, at_step.learnt));
-      input.rows = at::arange(count, at::kLong);
-      input.weight = share * std::pow(draft.ttt_decay, static_cast<double>(i));
-      input.kept = kept_ids;
-      const at::Tensor normed = test.next().index_select(0, at_step.rows.to(device));
-      const StepLoss part = step_loss(draft, loss, input, normed);
-      figures.loss += share * part.result.loss;
-      figures.acceptance += share * part.result.acceptance;
-      if (!std::isfinite(part.result.loss)) {
-        out.finite = false;
-        return out;
-      }
-      // The gradient of this sum with respect to `normed` is part.grad.
-      const at::Tensor product = (normed * part.grad).sum();
-      sum = sum.defined() ? sum + product : product;
-      pause();
-    }
     if (sum.defined()) sum.backward();
+    sums.take();
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "distill/batcher.h"
+#include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "distill/ranks.h"
 #include "distill/teacher.h"
@@ -24,6 +25,7 @@ struct EagleDraft {
   std::shared_ptr<const model::Decoder> target;
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
+  int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
 };
 
 // Of each step: the mean loss without its weight, the mean overlap, and the number of rows.
@@ -36,13 +38,16 @@ struct EagleFigures {
   bool finite = true;
 };
 
-// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to those of the head's parameters. The sum is
-// not divided by the sum of the weights, and each step's mean is over its own rows, as in the speculators package. A
-// row counts if the token that it predicts is learnt. `rows` has the number of rows of each step, those of other ranks
-// included, as count_eagle_rows() returns it; if it is empty, the rows are those of the batches. With it, loss,
-// acceptance and gradients are this rank's share, and their sums over the ranks are those of the whole step.
-EagleFigures add_eagle_gradients(const EagleDraft& draft, const LossOptions& loss, const std::vector<Batch>& batches,
-                                 const std::function<void()>& between = {}, const std::vector<int64_t>& rows = {});
+// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. The
+// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); lk_hybrid follows
+// loss.acceptance, or 0 if that is not set. The sum is not divided by the sum of the weights, and each step's mean is
+// over its own rows, as in the speculators package. A row counts if the token that it predicts is learnt. `rows` has
+// the number of rows of each step, those of other ranks included, as count_eagle_rows() returns it; if it is empty, the
+// rows are those of the batches. With it, loss, acceptance and gradients are this rank's share, and their sums over the
+// ranks are those of the whole step.
+EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
+                                 GradientSums& sums, const std::function<void()>& between = {},
+                                 const std::vector<int64_t>& rows = {});
 
 // Returns the number of rows of each step in the batches of all ranks together. Every rank calls it.
 std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const Ranks& ranks);

@@ -37,8 +37,8 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
 GradientFigures eagle_figures(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                               const std::function<void()>& between) {
   sums.clear();
-  const EagleFigures figures = add_eagle_gradients(*source.eagle, source.loss, batches, between, source.eagle_rows);
-  sums.take();
+  const EagleFigures figures =
+      add_eagle_gradients(*source.eagle, source.loss, batches, sums, between, source.eagle_rows);
   sums.publish();
   GradientFigures out;
   out.finite = figures.finite;

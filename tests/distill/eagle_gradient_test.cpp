@@ -36,14 +36,16 @@ TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
   const std::vector<Batch> batches = {make_batch(rows, {0})};
   const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
   AdamW optimizer(parameters, {.clip = 1});
+  GradientSums sums(parameters);
   EagleFigures figures;
   const auto learnt = [&] {
     return figures.steps.size() == 5 && std::all_of(figures.steps.begin(), figures.steps.end(),
                                                     [](const EagleStepFigures& f) { return f.acceptance > 0.97; });
   };
   for (int step = 0; step < 3000 && !learnt(); ++step) {
-    GradientSums(parameters).clear();
-    figures = add_eagle_gradients(draft, {parse_loss("kl"), 3, 1}, batches);
+    sums.clear();
+    figures = add_eagle_gradients(draft, {parse_loss("kl"), 3, 1}, batches, sums);
+    sums.publish();
     optimizer.step(1e-2 * std::pow(0.5, step / 400), optimizer.grad_norm());
   }
   ASSERT_EQ(figures.steps.size(), 5u);
@@ -58,10 +60,10 @@ TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
 TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
   for (const bool reduced : {false, true}) {
     EagleDraft draft = toy_eagle(reduced ? std::vector<int32_t>{1, 2, 3, 5, 8, 13, 21} : std::vector<int32_t>());
-    TrainedDraft(draft).trainable();
+    GradientSums sums(TrainedDraft(draft).trainable());
     const std::vector<TokenRow> rows = eagle_rows(3, 9, 12, 12);
     const EagleFigures figures =
-        add_eagle_gradients(draft, {parse_loss("tv"), 3, 0.7}, {make_batch(rows, {0, 1}), make_batch(rows, {2})});
+        add_eagle_gradients(draft, {parse_loss("tv"), 3, 0.7}, {make_batch(rows, {0, 1}), make_batch(rows, {2})}, sums);
     const Evaluation measured =
         evaluate(TrainedDraft(draft), draft.target.get(), rows, {.temperature = 0.7, .batch_tokens = 24});
     EXPECT_NEAR(figures.steps[0].acceptance, measured.acceptance_tokens, 1e-6);
@@ -73,6 +75,35 @@ TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
     const at::Tensor ids = model::draft_vocab_index(draft.head.config.layer.draft_vocab, at::kCPU);
     EXPECT_LT(measured.acceptance_tokens, p.index_select(1, ids).sum(-1).mean().item<double>() + 1e-6);
   }
+}
+
+// Chunks of any size give the same loss and the same gradients, with all ids and with a few.
+TEST(EagleGradient, ChunksAddUp) {
+  for (const char* loss : {"kl", "tv", "lk_hybrid", "0.5*ce+0.5*kl"})
+    for (const bool reduced : {false, true}) {
+      const std::vector<TokenRow> rows = eagle_rows(3, 9, 9, 14);
+      std::vector<at::Tensor> whole;
+      double whole_loss = 0;
+      for (const int64_t chunk : {1000, 7, 1}) {
+        EagleDraft draft = toy_eagle(reduced ? std::vector<int32_t>{1, 2, 3, 5, 8, 13, 21} : std::vector<int32_t>());
+        draft.chunk_rows = chunk;
+        const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
+        GradientSums sums(parameters);
+        const EagleFigures figures = add_eagle_gradients(draft, {.mix = parse_loss(loss), .acceptance = 0.4},
+                                                         {make_batch(rows, {0, 1, 2})}, sums);
+        sums.publish();
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const at::Tensor& found = parameters[i].tensor.grad();
+          ASSERT_TRUE(found.defined()) << parameters[i].name;
+          if (chunk == 1000)
+            whole.push_back(found.clone());
+          else
+            EXPECT_TRUE(at::allclose(found, whole[i], 1e-4, 1e-6)) << loss << " " << parameters[i].name << " " << chunk;
+        }
+        if (chunk == 1000) whole_loss = figures.steps[1].loss;
+        EXPECT_NEAR(figures.steps[1].loss, whole_loss, 1e-6) << loss;
+      }
+    }
 }
 
 // A token changes nothing that is predicted before it.

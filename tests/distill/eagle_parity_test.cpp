@@ -66,9 +66,11 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
   const LossOptions loss{parse_loss(g.training.at("loss").get<std::string>()), 3, 1};
   const std::vector<Batch> batches = {make_batch(g.rows, {0, 1})};
   AdamW optimizer(g.parameters, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 0});
+  GradientSums sums(g.parameters);
   for (int64_t step = 0; step < 10; ++step) {
-    GradientSums(g.parameters).clear();
-    const EagleFigures figures = add_eagle_gradients(g.draft, loss, batches);
+    sums.clear();
+    const EagleFigures figures = add_eagle_gradients(g.draft, loss, batches, sums);
+    sums.publish();
     EXPECT_NEAR(weighted(figures, g.draft.ttt_decay), g.tensors.at("loss")[step].item<double>(), 1e-4) << step;
     for (const NamedTensor& p : g.parameters) {
       ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
@@ -91,8 +93,10 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
 TEST_P(EagleTraining, BatchesAddUp) {
   EagleGolden one = load_eagle(GetParam()), two = load_eagle(GetParam());
   const LossOptions loss{parse_loss(one.training.at("loss").get<std::string>()), 3, 1};
-  add_eagle_gradients(one.draft, loss, {make_batch(one.rows, {0, 1})});
-  add_eagle_gradients(two.draft, loss, {make_batch(two.rows, {0}), make_batch(two.rows, {1})});
+  GradientSums once(one.parameters), twice(two.parameters);
+  add_eagle_gradients(one.draft, loss, {make_batch(one.rows, {0, 1})}, once);
+  add_eagle_gradients(two.draft, loss, {make_batch(two.rows, {0}), make_batch(two.rows, {1})}, twice);
+  once.publish(), twice.publish();
   for (size_t i = 0; i < one.parameters.size(); ++i)
     EXPECT_LT(parity::largest_difference(one.parameters[i].tensor.grad(), two.parameters[i].tensor.grad()), 1e-5)
         << one.parameters[i].name;

@@ -27,12 +27,13 @@ TEST(EagleServing, DraftsWhatWasTrained) {
     std::vector<int32_t> ids;
     if (reduced) ids = {1, 2, 3, 5, 8, 13, 21};
     EagleDraft draft{model::new_eagle_head(*target, ids, 3, at::kFloat), target, 4, 0.8};
-    TrainedDraft(draft).trainable();
+    GradientSums gradients(TrainedDraft(draft).trainable());
     std::vector<TokenRow> rows = toy_rows(1, 12, 14, 14);
     const auto length = static_cast<int64_t>(rows[0].tokens.size());
     rows[0].loss_mask.assign(rows[0].tokens.size(), 1);
     rows[0].loss_mask[0] = rows[0].loss_mask[1] = 0;
-    const EagleFigures trained = add_eagle_gradients(draft, {parse_loss("tv"), 3, 1}, {make_batch(rows, {0})});
+    const EagleFigures trained =
+        add_eagle_gradients(draft, {parse_loss("tv"), 3, 1}, {make_batch(rows, {0})}, gradients);
 
     const std::vector<int32_t>& text = rows[0].tokens;
     const auto runner = decode::make_model_runner(target);
@@ -120,11 +121,14 @@ TEST(EagleServing, AnOverfittedSampleIsDraftedWhole) {
   EagleDraft draft{model::new_eagle_head(*target, {}, 3, at::kFloat), target, 4, 0.8};
   const auto runner = decode::make_model_runner(target);
   const std::vector<TokenRow> rows = {greedy_row(*runner, 40)};
-  AdamW optimizer(TrainedDraft(draft).trainable(), {});
+  const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
+  AdamW optimizer(parameters, {});
+  GradientSums sums(parameters);
   const double before = tokens_of_step(draft, rows[0].tokens);
   for (int step = 0; step < 300; ++step) {
-    for (const NamedTensor& p : TrainedDraft(draft).trainable()) p.tensor.mutable_grad() = at::Tensor();
-    ASSERT_TRUE(add_eagle_gradients(draft, {parse_loss("ce"), 3, 1}, {make_batch(rows, {0})}).finite);
+    sums.clear();
+    ASSERT_TRUE(add_eagle_gradients(draft, {parse_loss("ce"), 3, 1}, {make_batch(rows, {0})}, sums).finite);
+    sums.publish();
     optimizer.step(5e-3, optimizer.grad_norm());
   }
   EXPECT_LT(before, 2.5);
