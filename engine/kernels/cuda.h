@@ -102,6 +102,9 @@ struct CudaLibrary {
   // weight [n, k], bias [n] or null, out [rows, n]. A row's bits do not depend on the other rows.
   int32_t (*rows_linear)(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
                          int64_t rows, int64_t n, int64_t k, void* out);
+  // The same for any number of rows and int8 weights, packed as kernels/cpu/cpu.h describes Int8.
+  int32_t (*rows_linear_int8)(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
+                              int64_t rows, int64_t n, int64_t k, void* out);
   // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
   // numbers. A row's bits depend only on its own query, keys and place.
   int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);

@@ -48,6 +48,21 @@ at::Tensor or_empty_like(const at::Tensor& out, const at::Tensor& like) {
   return out.defined() ? out : at::empty(like.sizes(), like.options());
 }
 
+at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const auto converted = [](const at::Tensor& t, at::ScalarType dtype) { return t.defined() ? t.to(dtype) : t; };
+  if (x.is_cuda() && !reference_forced()) {
+    // The kernel reads inputs of 16 bits; those of fp32 are rounded.
+    const at::ScalarType narrow = x.scalar_type() == at::kFloat ? at::kBFloat16 : x.scalar_type();
+    auto shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    const at::Tensor result = at::empty(shape, x.options().dtype(narrow));
+    cuda::linear(x.to(narrow), weight, converted(bias, narrow), result);
+    return result.to(x.scalar_type());
+  }
+  const at::Tensor wide = dequantise_int8(weight, x.size(-1));
+  return linear(x.to(at::kFloat), wide, converted(bias, at::kFloat)).to(x.scalar_type());
+}
+
 }  // namespace
 
 bool reference_forced() { return forced().load(std::memory_order_relaxed); }
@@ -68,9 +83,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
   if (weight.scalar_type() == at::kChar) {
-    const at::Tensor wide = dequantise_int8(weight, x.size(-1)),
-                     wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
-    const at::Tensor result = linear(x.to(at::kFloat), wide, wide_bias).to(x.scalar_type());
+    const at::Tensor result = int8_linear(x, weight, bias);
     return out.defined() ? out.copy_(result) : result;
   }
   if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);

@@ -66,9 +66,9 @@ at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at:
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out = {});  // cap · tanh(x / cap)
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out = {});
 
-// Quantises a matrix to int8 with scales on a CPU: fp32 or bf16 [N, K] -> kChar [N, pack_row_bytes(K)] in the layout of
-// kernels/cpu/cpu.h. dequantise_int8() converts it back to fp32. Quantisation is symmetric: the error of a weight is at
-// most half a scale, about 1/254 of the largest weight of its group.
+// Quantises a matrix to int8 with scales, on a CPU, and returns it on the matrix's device: fp32 or bf16 [N, K] -> kChar
+// [N, pack_row_bytes(K)] in the layout of kernels/cpu/cpu.h. dequantise_int8() converts it back to fp32. Quantisation
+// is symmetric: the error of a weight is at most half a scale, about 1/254 of the largest weight of its group.
 at::Tensor quantise_int8(const at::Tensor& matrix);
 at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k);
 // Packs a matrix on a CPU into the layout in which products read it (kernels/cpu/cpu.h): fp32 or bf16 [N, K] -> kByte

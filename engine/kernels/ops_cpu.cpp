@@ -186,6 +186,7 @@ void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tenso
 namespace specdec::kernels {
 
 at::Tensor quantise_int8(const at::Tensor& matrix) {
+  if (!matrix.is_cpu()) return quantise_int8(matrix.cpu()).to(matrix.device());
   const at::Tensor from = matrix.to(at::kFloat).contiguous();
   const int64_t n = from.size(0), k = from.size(1);
   const at::Tensor out = at::empty({n, cpu::pack_row_bytes<cpu::Int8>(nullptr, k)}, at::kChar);
@@ -196,6 +197,7 @@ at::Tensor quantise_int8(const at::Tensor& matrix) {
 }
 
 at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k) {
+  if (!quantised.is_cpu()) return dequantise_int8(quantised.cpu(), k).to(quantised.device());
   const int64_t n = quantised.size(0);
   const at::Tensor out = at::empty({n, k}, at::kFloat);
   cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {

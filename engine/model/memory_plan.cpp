@@ -173,7 +173,7 @@ FittedMemory fit_memory(const MemoryRequest& request, int64_t cache_bytes, bool 
     return true;
   };
   if (attempt(request.draft, request.draft_dtype, "") || !request.draft) return *asked;
-  if (narrow_draft && request.device.is_cpu() && request.draft_dtype != at::kChar &&
+  if (narrow_draft && request.draft_dtype != at::kChar &&
       attempt(request.draft, at::kChar, "the draft's weights are int8"))
     return *asked;
   attempt(nullptr, request.draft_dtype, "the draft is left out, and answers come at plain speed");

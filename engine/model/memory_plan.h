@@ -43,7 +43,7 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes);
 MemoryPlan plan_memory(const MemoryRequest& request);
 // fit_memory() fits a plan to the available memory. If the request does not fit, the caches are reduced, but not below
 // a quarter of the request or below one sequence of full length; sequences are then preempted when the caches are full.
-// If that is not enough, the draft's weights become int8, on a CPU and if `narrow_draft`. If that is not enough either,
+// If that is not enough, the draft's weights become int8, if `narrow_draft`. If that is not enough either,
 // the draft is left out. If even that does not fit, the plan is returned as requested, and check_memory() throws.
 // cache_bytes, if not 0, is the size of both models' caches together, instead of sequences × tokens. Throws
 // Error(kUsage) if cache_bytes does not hold one sequence. `available` replaces the device's available bytes.

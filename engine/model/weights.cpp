@@ -31,9 +31,6 @@ bool ignored(const std::string& name, const DecoderConfig& config) {
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
-  if (int8 && !device.is_cpu())
-    throw Error(ErrorKind::kUsage, "--dtype int8 decodes on a CPU, found the device " + device.str() +
-                                       ": use --device cpu, or --dtype bf16");
   const at::ScalarType side = side_dtype(dtype, decoder.config);
   DecoderWeights& weights = decoder.weights;
   const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
@@ -48,7 +45,7 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
   TensorBlock block(device.is_cpu() ? bytes : 0);
   const auto take_int8 = [&](const at::Tensor& made) {
     const at::Tensor quantised = kernels::quantise_int8(made);
-    return block.take(quantised.sizes(), at::kChar).copy_(quantised);
+    return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
   for (const Parameter& p : parameters) {
     const at::Tensor made = make(p);
@@ -58,7 +55,7 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
       *p.tensor = device.is_cpu() ? block.take(p.shape, side).copy_(made) : made.to(side).to(device);
     }
   }
-  if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed) : weights.embed;
+  if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed.cpu()) : weights.embed;
 }
 
 }  // namespace

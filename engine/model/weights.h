@@ -70,7 +70,7 @@ struct Decoder {
 // missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
 // Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to int8
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
-// int8 decoder decodes only on a CPU (else Error(kUsage)), and it can be neither trained nor saved.
+// int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()

@@ -22,6 +22,9 @@ int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* s
 // At most kMaxLinearRows rows, in 16 bits.
 int launch_rows_linear(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows, int64_t n,
                        int64_t k, void* out, Stream stream);
+// Any number of rows; more than 32 take several launches.
+int launch_rows_linear_int8(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows,
+                            int64_t n, int64_t k, void* out, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 // A block of `threads` threads, a multiple of 32, for each task. The outcomes do not depend on their number.
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream);

@@ -86,6 +86,13 @@ int32_t rows_linear(CudaDtype dtype, int32_t device, const void* x, const void* 
   });
 }
 
+int32_t rows_linear_int8(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
+                         int64_t rows, int64_t n, int64_t k, void* out) {
+  return on_device(device, [&](cudaStream_t stream) {
+    return cuda::launch_rows_linear_int8(dtype, x, weight, bias, rows, n, k, out, stream);
+  });
+}
+
 int32_t paged_attention(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer) {
   return on_device(device,
                    [&](cudaStream_t stream) { return cuda::launch_paged_attention(dtype, *pass, *layer, stream); });
@@ -97,8 +104,8 @@ int32_t paged_attention(CudaDtype dtype, int32_t device, const PagedPass* pass, 
 
 extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
   using namespace specdec::kernels;
-  static const CudaLibrary library = {kCudaLibraryVersion, device_count,    memory,          error_text,
-                                      synchronize,         rms_norm,        silu_mul,        rope,
-                                      rows_linear,         paged_attention, cuda::nccl_group};
+  static const CudaLibrary library = {kCudaLibraryVersion, device_count,     memory,          error_text,
+                                      synchronize,         rms_norm,         silu_mul,        rope,
+                                      rows_linear,         rows_linear_int8, paged_attention, cuda::nccl_group};
   return &library;
 }

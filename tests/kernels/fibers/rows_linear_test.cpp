@@ -1,6 +1,8 @@
 // Runs rows_linear() on fibers.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "engine/kernels/cuda/launch.h"
 #include "tests/kernels/fibers/arrays.h"
 #include "tests/kernels/fibers/fibers.h"
@@ -75,6 +77,52 @@ TEST(RowsLinear, ARowsBitsDoNotDependOnTheNumberOfRows) {
       EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin())) << rows << " rows of " << k;
     }
   }
+}
+
+// Int8 weights in the layout that engine/kernels/cpu/cpu.h describes, and the numbers that they stand for.
+struct Int8Matrix {
+  std::vector<uint8_t> packed;
+  Values values;
+};
+Int8Matrix int8_matrix(size_t n, size_t k) {
+  constexpr size_t kOutputs = 32, kGroup = 64;
+  Int8Matrix out;
+  out.values.resize(n * k);
+  uint64_t next = 0;
+  for (size_t first = 0; first < n; first += kOutputs) {
+    const size_t outputs = std::min(kOutputs, n - first);
+    for (size_t begin = 0; begin < k; begin += kGroup) {
+      std::vector<float> scales;
+      for (size_t o = 0; o < outputs; ++o)
+        scales.push_back(static_cast<float>(0.01 + philox_uniform(7, 8, next++) / 99));
+      const auto* bytes = reinterpret_cast<const uint8_t*>(scales.data());
+      out.packed.insert(out.packed.end(), bytes, bytes + 4 * outputs);
+      for (size_t pair = 0; pair < kGroup / 2; ++pair)
+        for (size_t o = 0; o < outputs; ++o)
+          for (size_t i = begin + 2 * pair; i < begin + 2 * pair + 2; ++i) {
+            const auto code = i < k ? static_cast<int8_t>(255 * philox_uniform(7, 9, next++) - 127) : int8_t{0};
+            out.packed.push_back(static_cast<uint8_t>(code));
+            if (i < k) out.values[(first + o) * k + i] = static_cast<double>(scales[o]) * code;
+          }
+    }
+  }
+  return out;
+}
+
+TEST(RowsLinear, Int8EqualsItsTwin) {
+  for (const CudaDtype dtype : kHalves)
+    for (const auto& [rows, n, k] :
+         std::vector<std::array<size_t, 3>>{{1, 32, 64}, {5, 40, 192}, {9, 7, 72}, {17, 33, 640}, {40, 9, 37}}) {
+      const Int8Matrix matrix = int8_matrix(n, k);
+      const Values inputs = random_values(dtype, rows * k, 1), offsets = random_values(dtype, n, 3);
+      Array x(dtype, inputs), bias(dtype, offsets), out(dtype, rows * n);
+      DeviceMemory<uint8_t> weight(matrix.packed);
+      ASSERT_EQ(cuda::launch_rows_linear_int8(dtype, x.data(), weight.data(), bias.data(), static_cast<int64_t>(rows),
+                                              static_cast<int64_t>(n), static_cast<int64_t>(k), out.data(), nullptr),
+                0);
+      EXPECT_EQ(difference(dtype, out.values(), twins::linear(dtype, inputs, matrix.values, offsets, k)), "")
+          << rows << " x " << k << " -> " << n;
+    }
 }
 
 TEST(RowsLinear, WhatItCannotComputeIsRefused) {

@@ -22,6 +22,9 @@
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
 };
+struct __attribute__((may_alias, aligned(8))) uint2 {
+  unsigned x, y;
+};
 using uint3 = specdec::fibers::Index3;
 using dim3 = specdec::fibers::Size3;
 

@@ -25,6 +25,10 @@ int32_t rows_linear(CudaDtype dtype, int32_t, const void* x, const void* weight,
                     int64_t n, int64_t k, void* out) {
   return cuda::launch_rows_linear(dtype, x, weight, bias, rows, n, k, out, nullptr);
 }
+int32_t rows_linear_int8(CudaDtype dtype, int32_t, const void* x, const void* weight, const void* bias, int64_t rows,
+                         int64_t n, int64_t k, void* out) {
+  return cuda::launch_rows_linear_int8(dtype, x, weight, bias, rows, n, k, out, nullptr);
+}
 int32_t paged_attention(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedLayer* layer) {
   return cuda::launch_paged_attention(dtype, *pass, *layer, nullptr);
 }
@@ -41,6 +45,7 @@ const CudaLibrary& fiber_library() {
                                       .silu_mul = silu_mul,
                                       .rope = rope,
                                       .rows_linear = rows_linear,
+                                      .rows_linear_int8 = rows_linear_int8,
                                       .paged_attention = paged_attention,
                                       .nccl_group = nullptr};
   return library;
