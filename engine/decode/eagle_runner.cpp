@@ -53,7 +53,10 @@ class EagleRunner final : public CausalModel {
         target_(target),
         reader_(target.add_reader(head_->config.taps)),
         pool_(std::make_shared<model::BlockPool>(config(), head_->weights.fc.device(), head_->weights.fc.scalar_type(),
-                                                 cache_bytes)) {}
+                                                 cache_bytes)) {
+    if (!config().draft_vocab.empty())
+      kept_ids_ = model::draft_vocab_index(config().draft_vocab, head_->weights.fc.device());
+  }
 
   int64_t vocab_size() const override { return config().vocab_size; }
   int64_t max_length() const override { return config().max_position; }
@@ -260,7 +263,7 @@ class EagleRunner final : public CausalModel {
     if (out.data.size() < need) out.data.resize(need);
     if (rows > 0)
       at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat)
-          .copy_(model::spread_logits(logits.to(at::kFloat), config().draft_vocab, out.vocab));
+          .copy_(model::spread_logits(logits.to(at::kFloat), kept_ids_, out.vocab));
     else
       model::wait_for_device(head_->weights.fc.device());  // so that whoever times the pass times its work
   }
@@ -274,6 +277,7 @@ class EagleRunner final : public CausalModel {
   HeadSequence& find(SequenceId sequence) { return const_cast<HeadSequence&>(std::as_const(*this).find(sequence)); }
 
   std::shared_ptr<const model::EagleHead> head_;
+  at::Tensor kept_ids_;  // undefined: all
   TapSource& target_;
   std::shared_ptr<TapReader> reader_;
   std::shared_ptr<model::BlockPool> pool_;

@@ -10,12 +10,17 @@ at::Tensor draft_vocab_index(const std::vector<int32_t>& draft_vocab, at::Device
   return at::tensor(draft_vocab, at::kInt).to(at::kLong).to(device);
 }
 
-at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& draft_vocab, int64_t vocab_size) {
-  if (draft_vocab.empty()) return logits;
+at::Tensor spread_logits(const at::Tensor& logits, const at::Tensor& ids, int64_t vocab_size) {
+  if (!ids.defined()) return logits;
   std::vector<int64_t> shape = logits.sizes().vec();
   shape.back() = vocab_size;
   const at::Tensor out = at::full(shape, -std::numeric_limits<double>::infinity(), logits.options());
-  return out.index_copy_(-1, draft_vocab_index(draft_vocab, logits.device()), logits);
+  return out.index_copy_(-1, ids, logits);
+}
+
+at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& draft_vocab, int64_t vocab_size) {
+  const at::Tensor ids = draft_vocab.empty() ? at::Tensor() : draft_vocab_index(draft_vocab, logits.device());
+  return spread_logits(logits, ids, vocab_size);
 }
 
 }  // namespace specdec::model

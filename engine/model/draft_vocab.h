@@ -17,5 +17,8 @@ at::Tensor draft_vocab_index(const std::vector<int32_t>& draft_vocab, at::Device
 // Spreads logits [..., D] of the kept ids into [..., V] with −inf elsewhere. Returns `logits` unchanged if draft_vocab
 // is empty.
 at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& draft_vocab, int64_t vocab_size);
+// The same with the ids as draft_vocab_index() returns them on the logits' device, or undefined for all ids. A pass
+// keeps them, so that they are not uploaded each time.
+at::Tensor spread_logits(const at::Tensor& logits, const at::Tensor& ids, int64_t vocab_size);
 
 }  // namespace specdec::model

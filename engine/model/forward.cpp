@@ -332,12 +332,14 @@ at::Tensor TrainPass::extend(const TrainBatch& tokens, const at::Tensor& allowed
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
   const std::vector<int32_t>& kept = decoder.config.draft_vocab;
-  if (!cpu_pass_applies(decoder, parts))
-    return spread_logits(reference_pass(decoder, parts, observer), kept, decoder.config.vocab_size);
-  at::Tensor logits = cpu_pass(decoder, parts, observer);
-  if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size()))
-    logits = logits.index_select(1, draft_vocab_index(kept, at::kCPU));
-  return spread_logits(logits, kept, decoder.config.vocab_size);
+  at::Tensor ids;
+  if (!kept.empty())
+    ids = decoder.weights.draft_ids.defined() ? decoder.weights.draft_ids
+                                              : draft_vocab_index(kept, decoder.weights.embed.device());
+  at::Tensor logits =
+      cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer) : reference_pass(decoder, parts, observer);
+  if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size())) logits = logits.index_select(1, ids);
+  return spread_logits(logits, ids, decoder.config.vocab_size);
 }
 
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -133,7 +133,7 @@ Decoder load_head(const std::filesystem::path& directory, at::Device device, at:
 void reduce_head(Decoder& decoder) {
   at::Tensor& head = decoder.weights.lm_head;
   if (decoder.config.draft_vocab.empty()) return;
-  const at::Tensor index = draft_vocab_index(decoder.config.draft_vocab, head.device());
+  const at::Tensor index = decoder.weights.draft_ids = draft_vocab_index(decoder.config.draft_vocab, head.device());
   const int64_t k = decoder.config.hidden_size;
   switch (head.scalar_type()) {
     case at::kChar:

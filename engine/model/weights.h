@@ -42,6 +42,8 @@ struct DecoderWeights {
   // [V, E]. If tied, it is the same tensor as embed, except in int8 decoders. After reduce_head() it has only the rows
   // of config.draft_vocab.
   at::Tensor lm_head;
+  // The ids of config.draft_vocab on the weights' device (draft_vocab_index()), from reduce_head() on; else undefined.
+  at::Tensor draft_ids = {};
 
   // Calls f(name, tensor&) once for each parameter, in the order of a pass, with its Hugging Face name (parts of a
   // joined tensor have Llama's names). A tied lm_head is skipped.
