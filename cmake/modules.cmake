@@ -79,7 +79,7 @@ function(specdec_test name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT})
   if(SPECDEC_SANITIZE STREQUAL "thread")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt:die_after_fork=0")
   endif()
   # Keeps idle OpenMP threads from spinning on cores that another test uses; parity_test took twenty times as long.
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)

@@ -117,7 +117,7 @@ class RegenerateTest : public testing::Test {
   fs::path target_ = make_toy_target(scratch_ / "target");
   text::Tokenizer tokenizer_{target_};
   Endpoint endpoint_{tokenizer_};
-  double slept_ = 0;
+  std::atomic<double> slept_ = 0;  // several workers wait
 };
 
 // A chat with `turns` answers; each turn of the user is one letter.

@@ -89,7 +89,7 @@ TEST_F(RegenerateTest, BusyServersAreAskedAgain) {
     return {0, "", ""};
   };
   EXPECT_EQ(run(options()).index.rejects.size(), 0u);
-  EXPECT_GE(slept_, 2 * 7);
+  EXPECT_GE(slept_.load(), 2 * 7);
   EXPECT_EQ(by_id().size(), 7u);
 }
 
@@ -211,7 +211,7 @@ TEST_F(RegenerateTest, ADeadEndpointEndsTheRun) {
   o.concurrency = 1;
   EXPECT_NE(error_of(o, ErrorKind::kNetwork).find("2 of 7 answers are kept"), std::string::npos);
   EXPECT_EQ(endpoint_.calls, 3) << "from then on it takes no request";
-  EXPECT_NEAR(slept_, 63.5, 1e-9) << "eight attempts for one row";
+  EXPECT_NEAR(slept_.load(), 63.5, 1e-9) << "eight attempts for one row";
 }
 
 // A killed run leaves what it has in the log, whatever moment it was killed at.

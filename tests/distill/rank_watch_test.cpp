@@ -160,6 +160,7 @@ TEST(RankWatch, AFailureReachesTheOthersWithItsKind) {
   EXPECT_EQ(reason.kind(), ErrorKind::kDevice);
   EXPECT_STREQ(reason.what(), "rank 1 (host 1): out of memory");
   zero.fail(Error(ErrorKind::kInternal, "what follows from it"));
+  const std::lock_guard guard(notes.lock);
   EXPECT_NE(notes.notes["end"].find("out of memory"), std::string::npos) << "the first error stays";
 }
 
