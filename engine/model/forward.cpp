@@ -3,8 +3,10 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
@@ -45,20 +47,42 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
+// The entries of chosen [R, K], an expert in each, sorted by expert: those of expert e are [begins[e], begins[e + 1]).
+// entries are flat indices, and rows their rows.
+struct ExpertRows {
+  at::Tensor entries, rows;  // [R · K] int64
+  std::vector<int64_t> begins;
+};
+// On CUDA the host waits once for the choice of all experts, instead of once for each.
+ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
+  const at::Tensor host = chosen.to(at::kCPU).contiguous();
+  const int64_t count = host.numel(), *expert = host.const_data_ptr<int64_t>();
+  ExpertRows out{{}, {}, std::vector<int64_t>(experts + 1)};
+  for (int64_t i = 0; i < count; ++i) ++out.begins[static_cast<size_t>(expert[i]) + 1];
+  std::partial_sum(out.begins.begin(), out.begins.end(), out.begins.begin());
+  std::vector<int64_t> next(out.begins.begin(), out.begins.end() - 1), entries(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) entries[static_cast<size_t>(next[static_cast<size_t>(expert[i])]++)] = i;
+  out.entries = at::tensor(entries, at::kLong).to(chosen.device());
+  out.rows = at::div(out.entries, chosen.size(1), "floor");
+  return out;
+}
+
 // Runs, for each row of h [..., E], the experts with the largest router probabilities and returns the sum of their
 // results, weighted by these probabilities.
 at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at::Tensor& h) {
   const at::Tensor rows = h.reshape({-1, config.hidden_size});
   auto [weights, chosen] = ops::linear(rows, w.router).to(at::kFloat).softmax(-1).topk(config.experts_per_token, -1);
   if (config.normalise_experts) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  const ExpertRows taken = rows_by_expert(chosen, w.experts.size());
   at::Tensor out = at::zeros_like(rows);
-  for (size_t k = 0; k < w.experts.size(); ++k) {
-    const at::Tensor hits = (chosen == static_cast<int64_t>(k)).nonzero();
-    if (hits.size(0) == 0) continue;
-    const ExpertWeights& expert = w.experts[k];
-    const at::Tensor row = hits.select(1, 0), x = rows.index_select(0, row);
+  for (size_t e = 0; e < w.experts.size(); ++e) {
+    const auto [begin, end] = std::pair(taken.begins[e], taken.begins[e + 1]);
+    if (begin == end) continue;
+    const ExpertWeights& expert = w.experts[e];
+    const at::Tensor entry = taken.entries.slice(0, begin, end), row = taken.rows.slice(0, begin, end),
+                     x = rows.index_select(0, row);
     const at::Tensor inner = gated(config, ops::linear(x, expert.gate), ops::linear(x, expert.up));
-    const at::Tensor weight = weights.flatten().index_select(0, row * config.experts_per_token + hits.select(1, 1));
+    const at::Tensor weight = weights.flatten().index_select(0, entry);
     out = out.index_add(0, row, (ops::linear(inner, expert.down) * weight.unsqueeze(-1)).to(out.scalar_type()));
   }
   return out.view(h.sizes());
