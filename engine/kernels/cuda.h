@@ -50,6 +50,21 @@ struct PagedLayer {
   void* out;
 };
 
+// One row of logits that becomes a distribution under a request's options (decode/sampler.h), and from which a token
+// may be drawn.
+struct SampleRow {
+  double temperature, top_p, min_p;  // temperature 0: greedy
+  int32_t top_k;                     // 0: none
+  int32_t purpose;                   // of the draw (rules::Purpose); -1: no draw, and the likeliest token is returned
+  uint64_t seed, cursor;
+};
+struct SamplePass {
+  const SampleRow* rows;
+  float* logits;    // [num_rows, vocab], replaced by probabilities
+  int32_t* tokens;  // [num_rows]; -1: the logits hold NaN or infinity, or none is finite
+  int32_t num_rows, vocab;
+};
+
 // Verification on the device (rules in engine/rules). All pointers are to device memory.
 enum class DeviceRule : int32_t { kTokenChain, kBlockChain, kTokenTree, kBlockTree, kTarget, kCoupled };
 inline constexpr int32_t kMaxVerifyNodes = 64;

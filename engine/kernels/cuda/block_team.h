@@ -42,6 +42,7 @@ class BlockTeam {
     for (int i = thread_; i < n; i += threads_) f(i);
     __syncthreads();
   }
+  __device__ void sync() { __syncthreads(); }
   template <class F>
   __device__ void once(const F& f) {
     __syncthreads();

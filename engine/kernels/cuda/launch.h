@@ -26,7 +26,8 @@ int launch_rows_linear(CudaDtype dtype, const void* x, const void* weight, const
 int launch_rows_linear_int8(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows,
                             int64_t n, int64_t k, void* out, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
-// A block of `threads` threads, a multiple of 32, for each task. The outcomes do not depend on their number.
+// A block of `threads` threads, a multiple of 32, for each task or row. The outcomes do not depend on their number.
+int launch_sample(const SamplePass& pass, unsigned threads, Stream stream);
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream);
 void* nccl_group(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 }  // namespace cuda

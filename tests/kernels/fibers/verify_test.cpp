@@ -7,6 +7,7 @@
 #include "engine/kernels/cuda/verify_task.h"
 #include "tests/kernels/fibers/arrays.h"
 #include "tests/kernels/fibers/fibers.h"
+#include "tests/kernels/fibers/sampling.h"
 #include "tests/lossless/enumeration.h"
 
 namespace specdec::fibers {
@@ -264,6 +265,7 @@ TEST(VerifyKernel, ImpossibleDraftsAreReported) {
   EXPECT_EQ(verify_seeded({one}, VerifyRule::kCoupled, 32)[0].failed, 1);
 }
 
+// The kernels for verification and sampling share the barriers of block_team.h.
 TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
   std::vector<std::pair<Drawn, VerifyRule>> cases;
   for (uint64_t number = 0; number < 16; ++number)
@@ -276,6 +278,15 @@ TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
       cases.push_back({one, VerifyRule::kToken});
   const auto results = [&] {
     std::vector<std::array<int32_t, 4>> out;
+    for (uint64_t number = 0; number < 4; ++number)
+      for (const SamplingOptions& options :
+           {SamplingOptions{.temperature = 0.8, .top_k = 30, .top_p = 0.7, .min_p = 0.05},
+            SamplingOptions{.temperature = 1.5}}) {
+        const Sampled s = sample(logits_of(number, 150, number % 2 == 0), options, number, 96);
+        double mean = 0;
+        for (size_t i = 0; i < s.probs.size(); ++i) mean += static_cast<double>(i) * static_cast<double>(s.probs[i]);
+        out.push_back({s.token, s.equal ? 1 : 0, static_cast<int32_t>(1e6 * mean), 0});
+      }
     for (const auto& [one, rule] : cases) {
       const auto o = verify_seeded({one}, rule, 64)[0];
       out.push_back({o.accepted, o.next, o.node, o.failed});

@@ -2,6 +2,7 @@
 // names that the kernels of engine/kernels/cuda use, and no more.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -159,6 +160,10 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> x) 
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a < b ? b : a; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
