@@ -85,7 +85,9 @@ size_t Stepper::open_followers(Sequence& s, size_t count) {
     } catch (const std::exception& e) {
       drop_draft(s, e);
     }
-  if (CausalModel* const shadow = s.drafting_.shadow; shadow && shadow->reads_states()) try {
+  CausalModel* const shadow = s.drafting_.shadow;
+  const bool fits = shadow && static_cast<int64_t>(s.tokens_.size()) <= shadow->max_length();
+  if (fits && shadow->reads_states()) try {
       open_one(*shadow, s.shadow_id_);
     } catch (const std::exception& e) {
       drop_shadow(s, e);
@@ -111,6 +113,7 @@ void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
       drop_draft(s, e);
     }
   if (CausalModel* const shadow = s.drafting_.shadow; shadow && shadow->reads_states() && s.shadow_id_ >= 0) try {
+      if (static_cast<int64_t>(s.tokens_.size()) > shadow->max_length()) return end_shadow(s);
       read(*shadow, s.shadow_id_);
     } catch (const std::exception& e) {
       drop_shadow(s, e);
@@ -138,13 +141,16 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   const int64_t n = static_cast<int64_t>(s.tokens_.size());
   if (from.tokens_.size() < s.tokens_.size() || !std::equal(s.tokens_.begin(), s.tokens_.end(), from.tokens_.begin()))
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
+  CausalModel* const shadow =
+      from.shadow_id_ >= 0 && from.drafting_.shadow->reads_states() ? from.drafting_.shadow : nullptr;
   // A draft that reads hidden states needs that of the last token but one, which the other sequence may have dropped.
-  const int64_t copied = follower_of(s) ? std::max<int64_t>(n - 2, 0) : n - 1;
+  const int64_t copied = follower_of(s) || shadow ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
     s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));
   } catch (const CacheFull&) {
     return;
   }
+  if (shadow) copy_shadow(s, from);
   CausalModel* const draft = draft_of(s);
   if (from.draft_id_ < 0 || draft_of(from) != draft) return;
   try {
@@ -154,6 +160,28 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
     log(LogLevel::kWarn,
         std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
   }
+}
+
+// Copies the cache of a draft on trial that reads hidden states. The target's fork has copied the states that are kept
+// for it; if nobody reads them, they are dropped by following and closing.
+void Stepper::copy_shadow(Sequence& s, const Sequence& from) {
+  CausalModel& shadow = *from.drafting_.shadow;
+  const bool scores = s.drafting_.shadow == &shadow;
+  SequenceId id = -1;
+  try {
+    if (scores)
+      id = shadow.fork(from.shadow_id_,
+                       std::min(shadow.length(from.shadow_id_), static_cast<int64_t>(s.tokens_.size()) - 1));
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarn, std::string("the draft on trial does not score a copied prompt: ") + e.what());
+  }
+  const bool forked = id >= 0;
+  if (!forked) id = shadow.open();
+  shadow.follow(id, s.target_id_);
+  if (forked)
+    s.shadow_id_ = id;
+  else
+    shadow.close(id);
 }
 
 int64_t Stepper::prefill(Sequence& s, int64_t most) {

@@ -105,6 +105,7 @@ class Stepper {
   void score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q);
   bool ask_shadow(SequenceStep& step, int64_t reached);
   bool ask_following_shadow(SequenceStep& step, int64_t reached);
+  void copy_shadow(Sequence& sequence, const Sequence& from);
   void drop_shadow(Sequence& sequence, const std::exception& reason);
   // step.cpp
   void copy_prompt(Sequence& sequence, const Sequence& from);

@@ -29,6 +29,7 @@ struct PagedTile {
   int32_t row, first, queries;  // queries `first` up to first + queries of the rows from `row` on
   int32_t slots;                // all keys that its queries see are below this slot
   int32_t split;                // keys that one block reads: a multiple of kPagedSlots
+  int32_t part;                 // where its splits begin among those of all tiles
 };
 inline constexpr int kPagedQueries = 16;
 // What all layers of a pass share. All pointers are to device memory.
@@ -36,7 +37,7 @@ struct PagedPass {
   const PagedRow* rows;
   const PagedTile* tiles;
   const uint64_t* blocks;  // addresses
-  float* parts;            // room for num_tiles · kv_heads · num_splits · kPagedQueries · (d + 2) numbers
+  float* parts;            // room for (splits of all tiles) · kv_heads · kPagedQueries · (d + 2) numbers
   int32_t num_rows, num_tiles, num_splits;
   int32_t heads, kv_heads, d;
 };

@@ -9,15 +9,15 @@
 namespace specdec::kernels {
 
 int32_t paged_split(int64_t visible) {
-  constexpr uint64_t kSplits = 32, kLeast = 128;
-  return static_cast<int32_t>(std::max(kLeast, std::bit_ceil(static_cast<uint64_t>(visible)) / kSplits));
+  constexpr uint64_t kLeast = 128;
+  return static_cast<int32_t>(std::max(kLeast, std::bit_ceil(static_cast<uint64_t>(visible)) / kPagedSplits));
 }
 
 void PagedRows::clear() {
   rows_.clear();
   tiles_.clear();
   blocks_.clear();
-  num_splits_ = 0;
+  num_splits_ = num_parts_ = 0;
 }
 
 void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed) {
@@ -48,9 +48,11 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
     for (int64_t query = 0; query < queries; query += kPagedQueries) {
       const int64_t here = std::min<int64_t>(kPagedQueries, queries - query),
                     slots = length + row + (query + here - 1) / times_ + 1;
+      const auto splits = static_cast<int32_t>((slots + split - 1) / split);
       tiles_.push_back({static_cast<int32_t>(first + row), static_cast<int32_t>(query), static_cast<int32_t>(here),
-                        static_cast<int32_t>(slots), split});
-      num_splits_ = std::max(num_splits_, static_cast<int32_t>((slots + split - 1) / split));
+                        static_cast<int32_t>(slots), split, num_parts_});
+      num_splits_ = std::max(num_splits_, splits);
+      num_parts_ += splits;
     }
     row = end;
   }

@@ -28,15 +28,18 @@ class PagedRows {
   const std::vector<PagedTile>& tiles() const { return tiles_; }
   const std::vector<uint64_t>& blocks() const { return blocks_; }
   int32_t num_splits() const { return num_splits_; }  // of the tile that has most
+  int32_t num_parts() const { return num_parts_; }    // the splits of all tiles
 
  private:
   int64_t times_;
   std::vector<PagedRow> rows_;
   std::vector<PagedTile> tiles_;
   std::vector<uint64_t> blocks_;
-  int32_t num_splits_ = 0;
+  int32_t num_splits_ = 0, num_parts_ = 0;
 };
 
+// The most splits of a row.
+inline constexpr int64_t kPagedSplits = 32;
 // Returns how many keys one block of threads reads for a row that sees `visible` slots. It depends on nothing else, so
 // that a row's sums are divided in the same way in every pass; a row has at most 32 splits.
 int32_t paged_split(int64_t visible);

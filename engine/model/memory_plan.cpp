@@ -9,6 +9,7 @@
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda_errors.h"
+#include "engine/kernels/paged_rows.h"
 #include "engine/model/block_pool.h"
 #include "engine/model/eagle_head.h"
 #include "engine/model/weights.h"
@@ -64,6 +65,14 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
+// Returns the bytes that attention on CUDA needs for the sums of one sequence's splits, before they are merged, with up
+// to 16 rows in a pass (paged_attention.h).
+int64_t attention_bytes(const DecoderConfig& config, int64_t tokens) {
+  constexpr int64_t kRows = 16, kLeastSplit = 128;
+  const int64_t splits = std::min(kernels::kPagedSplits, (tokens + kLeastSplit - 1) / kLeastSplit);
+  return 4 * kRows * config.num_heads * splits * (config.head_dim + 2);
+}
+
 // Returns the bytes of a head's weights. It shares the target's embedding, unless its width is another.
 int64_t head_bytes(const EagleConfig& head, at::ScalarType dtype) {
   const int64_t own = head.layer.hidden_size == head.target_hidden_size ? 0 : head.layer.vocab_size;
@@ -115,6 +124,8 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     caches = cache_bytes(config, dtype, request.sequences, request.tokens_per_sequence);
     const int64_t logit_rows = request.sequences * kLogitRows;
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
+    if (request.device.is_cuda())
+      plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
   };
   add(request.target, request.target_dtype, plan.target_bytes, plan.target_cache_bytes);
   if (request.draft) add(*request.draft, request.draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);

@@ -72,7 +72,7 @@ PagedAttention::PagedAttention(const kernels::CudaLibrary& library, const Decode
                   .to(device, at::kByte, false, /*copy=*/true);
   const auto narrow = [](int64_t n) { return static_cast<int32_t>(n); };
   const auto tiles = static_cast<int64_t>(rows.tiles().size());
-  work_ = at::empty({tiles * config.num_kv_heads * rows.num_splits() * kernels::kPagedQueries * (config.head_dim + 2)},
+  work_ = at::empty({rows.num_parts() * config.num_kv_heads * kernels::kPagedQueries * (config.head_dim + 2)},
                     at::TensorOptions(device).dtype(at::kFloat));
   const auto* memory = static_cast<const char*>(uploaded_.const_data_ptr());
   pass_ = {.rows = reinterpret_cast<const kernels::PagedRow*>(memory + at_rows),

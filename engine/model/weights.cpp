@@ -137,8 +137,10 @@ void reduce_head(Decoder& decoder) {
   const int64_t k = decoder.config.hidden_size;
   switch (head.scalar_type()) {
     case at::kChar:
-      head = kernels::quantise_int8(kernels::dequantise_int8(head, k).index_select(0, index));
-      break;  // quantising dequantised rows gives the same bits
+      // Quantising dequantised rows gives the same bits. On the host, since all rows in fp32 may be too much for a GPU.
+      head = kernels::quantise_int8(kernels::dequantise_int8(head.cpu(), k).index_select(0, index.cpu()))
+                 .to(head.device());
+      break;
     case at::kByte:
       head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index));
       break;

@@ -172,5 +172,29 @@ TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   }
 }
 
+// The sequences of a request with several answers are all scored.
+TEST(Follower, OnTrialWithCopiedPrompts) {
+  toy::Model target(5, toy::random_logits(1));
+  toy::Follower serving(target, 5), shadow(target, 5);
+  Stepper stepper(target, &serving);
+  Drafting drafts = drafting({.k = 2});
+  drafts.shadow = &shadow;
+  const Request request{{1, 2, 3, 4}, 0, {.max_tokens = 20}};
+  Sequence first(stepper, request, drafts), second(stepper, request, drafts),
+      apart(stepper, request, drafting({.k = 2}));
+  stepper.start(first);
+  Sequence *one[] = {&first}, *two[] = {&second}, *three[] = {&apart};
+  for (int i = 0; i < 3; ++i) stepper.step(one);
+  for (Sequence* s : {&second, &apart}) {
+    stepper.open(*s, &first);
+    while (stepper.pending_prefill(*s) > 0) stepper.prefill(*s, 512);
+  }
+  stepper.step(two), stepper.step(three);
+  EXPECT_FALSE(second.outcome().overlaps.empty());
+  EXPECT_EQ(second.outcome().shadow_overlaps, second.outcome().overlaps);
+  EXPECT_TRUE(apart.outcome().shadow_overlaps.empty());
+  for (Sequence* s : {&first, &second, &apart}) stepper.close(*s);
+}
+
 }  // namespace
 }  // namespace specdec::decode

@@ -65,8 +65,8 @@ __device__ Seen seen_by(const PagedRow& row, int window) {
 
 // Returns where a split's results begin: kPagedQueries rows of d sums, and then the largest score and the sum of the
 // weights of each.
-__device__ float* part_of(const PagedPass& pass, int64_t tile, int64_t kv_head, int64_t split) {
-  return pass.parts + ((tile * pass.kv_heads + kv_head) * pass.num_splits + split) * kPagedQueries * (pass.d + 2);
+__device__ float* part_of(const PagedPass& pass, const PagedTile& tile, int64_t kv_head, int64_t split) {
+  return pass.parts + ((tile.part + split) * pass.kv_heads + kv_head) * kPagedQueries * (pass.d + 2);
 }
 
 __device__ float quad_max(float x) {
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
     }
     __syncthreads();
   }
-  float* part = part_of(pass, blockIdx.z, kv_head, blockIdx.x);
+  float* part = part_of(pass, tile, kv_head, blockIdx.x);
   for (int i = static_cast<int>(threadIdx.x); i < tile.queries * pass.d; i += kWarps * 32)
     part[i] = merged[i / pass.d][i % pass.d];
   for (int query = static_cast<int>(threadIdx.x); query < tile.queries; query += kWarps * 32) {
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* _
   const int splits = (tile.slots + tile.split - 1) / tile.split, times = pass.heads / pass.kv_heads;
   const int64_t row = tile.row + (tile.first + query) / times, head = kv_head * times + (tile.first + query) % times;
   const auto state = [&](int split, int i) {
-    return part_of(pass, blockIdx.z, kv_head, split)[kPagedQueries * pass.d + 2 * query + i];
+    return part_of(pass, tile, kv_head, split)[kPagedQueries * pass.d + 2 * query + i];
   };
   float largest = -INFINITY, total = 0;
   for (int split = 0; split < splits; ++split) largest = fmaxf(largest, state(split, 0));
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* _
   for (int at = static_cast<int>(threadIdx.x); at < pass.d; at += kWarps * 32) {
     float sum = 0;
     for (int split = 0; split < splits; ++split)
-      sum += part_of(pass, blockIdx.z, kv_head, split)[query * pass.d + at] * weight_of(state(split, 0), largest);
+      sum += part_of(pass, tile, kv_head, split)[query * pass.d + at] * weight_of(state(split, 0), largest);
     out[(row * pass.heads + head) * pass.d + at] = narrow<T>(sum / total);
   }
 }

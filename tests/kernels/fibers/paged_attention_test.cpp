@@ -143,8 +143,8 @@ std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, 
   DeviceMemory<kernels::PagedRow> rows(list.rows());
   DeviceMemory<kernels::PagedTile> tiles(list.tiles());
   DeviceMemory<uint64_t> blocks(list.blocks());
-  DeviceMemory<float> work(list.tiles().size() * shape.kv_heads * static_cast<size_t>(list.num_splits()) *
-                           kernels::kPagedQueries * (shape.d + 2));
+  DeviceMemory<float> work(static_cast<size_t>(list.num_parts()) * shape.kv_heads * kernels::kPagedQueries *
+                           (shape.d + 2));
   Array queries(shape.dtype, q), keys(shape.dtype, k), vals(shape.dtype, v), out(shape.dtype, q.size());
   const auto narrow = [](size_t n) { return static_cast<int32_t>(n); };
   const kernels::PagedPass pass = {rows.data(),       tiles.data(),        blocks.data(),
