@@ -31,7 +31,6 @@ NOT_EMULATED = {
     "ConfinedService.AJobThatKillsItsWorkerFailsAlone": "qemu accepts RLIMIT_AS and does not apply it",
     "ParquetBytes.WhatCannotBeReadIsAnErrorThatSaysWhy": "qemu accepts RLIMIT_AS and does not apply it",
     "Statistics.BoundedMeanCoversAtLeastNominally": "it is a long simulation",
-    "ControllerBursts.*": "it is a long simulation",
 }
 
 
