@@ -196,7 +196,7 @@ TEST(Fibers, UnwrittenMemoryIsNotANumber) {
 }
 
 __global__ void write_at(int* at, int64_t place) { at[place] = 1; }
-__global__ void write_shared_at(int64_t place, int* out) {
+[[maybe_unused]] __global__ void write_shared_at(int64_t place, int* out) {
   __shared__ int words[4];
   int* volatile at = words;  // hides from the compiler what it points to, so that only the borders can notice it
   at[place] = 1;
@@ -204,7 +204,9 @@ __global__ void write_shared_at(int64_t place, int* out) {
   *out = words[0];
 }
 __global__ void write_dynamic_at(int64_t place) { static_cast<int*>(dynamic_shared())[place] = 1; }
-__global__ void read_pair_at(const char* at, uint64_t* out) { *out = *reinterpret_cast<const uint64_t*>(at); }
+[[maybe_unused]] __global__ void read_pair_at(const char* at, uint64_t* out) {
+  *out = *reinterpret_cast<const uint64_t*>(at);
+}
 
 TEST(Fibers, BordersNoticeAccessesOutside) {
   DeviceMemory<int> at(3);
