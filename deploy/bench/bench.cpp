@@ -19,6 +19,7 @@
 #include "deploy/validate/lossless.h"
 #include "deploy/validate/speed.h"
 #include "deploy/validate/timed_pairs.h"
+#include "engine/decode/device_round.h"
 #include "engine/decode/model_runner.h"
 
 namespace specdec::deploy {
@@ -139,7 +140,9 @@ class Run {
     result_.inputs["device"] = pair_.device.str();
     result_.inputs["dtype"] = dtype();
     target_ = decode::make_model_runner(pair_.target);
+    rounds_ = decode::make_device_round(*target_);
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
+    plain_->use_rounds(rounds_.get());
     for (size_t i = 0; i < options_.drafts.size(); ++i)
       add_contender(options_.drafts[i], i == 0 ? pair_.draft : model::DraftModel());
     cut_prompts();
@@ -233,6 +236,7 @@ class Run {
         Configuration& added = configurations.emplace_back(Configuration{c.get(), k});
         added.learnt = std::make_unique<Learnt>();
         added.stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &added.learnt->costs, &clock_);
+        added.stepper->use_rounds(rounds_.get());
         added.seconds.resize(groups), added.beside.resize(groups);
       }
 
@@ -419,6 +423,7 @@ class Run {
   BenchResult result_;
   LoadedPair pair_;
   std::unique_ptr<decode::CausalModel> target_;
+  std::unique_ptr<decode::RoundRunner> rounds_;
   std::unique_ptr<decode::Stepper> plain_;
   std::vector<std::unique_ptr<Contender>> contenders_;
   std::vector<TokenRow> rows_;

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/serve/token_rules.h"
+#include "engine/decode/device_round.h"
 #include "engine/decode/model_runner.h"
 
 namespace specdec::deploy {
@@ -147,8 +148,10 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
 
   const auto target = decode::make_model_runner(pair.target);
   const auto draft = decode::make_draft_runner(pair.draft, *target);
+  const auto rounds = decode::make_device_round(*target);
   decode::CostModel costs;
   decode::Stepper stepper(*target, draft.get(), &costs, &clock);
+  stepper.use_rounds(rounds.get());
   text::IncrementalDecoder decoder(*pair.tokenizer);
   const auto emit = [&](const std::string& piece) {
     output.text += piece;

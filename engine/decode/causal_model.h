@@ -82,6 +82,8 @@ class CausalModel {
   // cannot read to its end, it can draft nothing. It stays so if the target passed tokens before the call that the
   // draft has not read.
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
+  // Returns the model that answers: itself, or the one that it forwards every call to.
+  virtual CausalModel& innermost() { return *this; }
 };
 
 // Holds a target and the draft that speculates for it.
@@ -115,6 +117,7 @@ class ForwardingModel : public CausalModel {
   CacheCounts cache_counts() const override { return model_.cache_counts(); }
   bool reads_states() const override { return model_.reads_states(); }
   int64_t follow(SequenceId sequence, SequenceId target) override { return model_.follow(sequence, target); }
+  CausalModel& innermost() override { return model_.innermost(); }
 
  private:
   CausalModel& model_;

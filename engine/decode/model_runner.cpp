@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/decode/device_round.h"
 #include "engine/decode/runner_parts.h"
 #include "engine/decode/tap_source.h"
 #include "engine/model/device_errors.h"
@@ -19,7 +20,7 @@ namespace specdec::decode {
 
 namespace {
 
-class ModelRunner final : public CausalModel, public TapSource {
+class ModelRunner final : public CausalModel, public TapSource, public CacheSource {
  public:
   ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
       : decoder_(std::move(decoder)),
@@ -92,6 +93,11 @@ class ModelRunner final : public CausalModel, public TapSource {
             .asked_tokens = asked_tokens_,
             .found_tokens = found_tokens_};
   }
+
+  const model::Decoder& decoder() const override { return *decoder_; }
+  model::KvCache& cache(SequenceId sequence) override { return find(sequence); }
+  const model::BlockPool& pool() const override { return *pool_; }
+  bool keeps_states() override { return taps_.has_readers(); }
 
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) override {
     return taps_.add_reader(std::move(layers));

@@ -18,6 +18,14 @@ bool SeededRandomness::accept(Purpose purpose, double probability) {
   return streams_[static_cast<int>(purpose)].uniform() < probability;
 }
 
+std::array<uint64_t, 4> SeededRandomness::cursors() const {
+  return {streams_[0].index(), streams_[1].index(), streams_[2].index(), streams_[3].index()};
+}
+
+void SeededRandomness::set_cursors(const std::array<uint64_t, 4>& cursors) {
+  for (uint64_t i = 0; i < cursors.size(); ++i) streams_[i] = {seed_, i, cursors[i]};
+}
+
 int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
   constexpr uint64_t kFirst = 4;  // after the streams of the purposes
   double best = std::numeric_limits<double>::infinity();

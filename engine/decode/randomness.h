@@ -2,6 +2,7 @@
 // the same step function. Every choice uses fresh randomness, except that draw_at() repeats its noise on purpose.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -34,6 +35,10 @@ class SeededRandomness final : public Randomness {
   // Returns the arg max of log w + Gumbel noise, computed as the arg min of E / w with exponential noise E. Throws
   // Error(kInternal) if no weight is positive.
   int32_t draw_at(int64_t position, std::span<const float> weights) override;
+  // The seed, and how many numbers were drawn for each purpose, with which a device can go on drawing.
+  uint64_t seed() const { return seed_; }
+  std::array<uint64_t, 4> cursors() const;
+  void set_cursors(const std::array<uint64_t, 4>& cursors);
 
  private:
   uint64_t seed_;

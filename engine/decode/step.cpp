@@ -257,8 +257,10 @@ void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   if (batch.empty()) return;
   buffers_->draft_reads = draft_reads;
   plan(batch);
-  draft_tokens();
-  verify_all();
+  if (!run_round()) {
+    draft_tokens();
+    verify_all();
+  }
   std::exception_ptr first;
   for (SequenceStep& step : buffers_->used()) {
     Sequence& s = *step.sequence;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "engine/decode/causal_model.h"
+#include "engine/decode/round.h"
 #include "engine/decode/sequence.h"
 #include "engine/decode/verifier.h"
 
@@ -29,6 +30,13 @@ class Stepper {
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
+
+  // Lets steps whose sequences all fit run as one round of `rounds`, which must outlive the stepper and belong to its
+  // target; null: none do. A sequence fits if it drafts a chain and wants nothing of its logits but tokens: no logits
+  // processors, no log-probabilities, no draft on trial.
+  void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
+  // How long the parts of the last step took, if it ran as a round; else no time.
+  const RoundSeconds& round_seconds() const;
 
   int64_t vocab_size() const { return target_.vocab_size(); }
   CostModel* costs() const { return costs_; }
@@ -100,6 +108,12 @@ class Stepper {
   void verify_greedy(SequenceStep& step);
   void verify_sampled(SequenceStep& step);
   void score_positions(SequenceStep& step);
+  // step_round.cpp
+  bool run_round();
+  bool fits_round(const SequenceStep& step) const;
+  void fill_slots();
+  void take_outcomes();
+  void record_round();
   // step_shadow.cpp
   void score_shadow(SequenceStep& step);
   void score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q);
@@ -120,6 +134,7 @@ class Stepper {
   CostModel* costs_;
   const Clock* clock_;
   VerifyFn verify_fn_;
+  RoundRunner* rounds_ = nullptr;
   std::unique_ptr<Buffers> buffers_;
 };
 

@@ -97,6 +97,9 @@ struct Stepper::Buffers {
   std::vector<int32_t> ids;
   std::vector<int64_t> places;
   VerifyInput input;
+  std::vector<RoundSlot> slots;
+  std::vector<RoundOutcome> outcomes;  // grows only
+  RoundSeconds seconds;
 
   std::span<SequenceStep> used() { return {steps.data(), num_steps}; }
 };

@@ -49,6 +49,12 @@ void TapStore::for_each_reader(const F& f) {
     if (const std::shared_ptr<TapReader> reader = weak.lock()) f(*reader);
 }
 
+bool TapStore::has_readers() {
+  bool any = false;
+  for_each_reader([&](const TapReader&) { any = true; });
+  return any;
+}
+
 model::HiddenObserver TapStore::observe(std::span<const Extension> extensions) {
   seen_.clear();
   std::set<int64_t> layers;

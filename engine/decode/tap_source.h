@@ -48,6 +48,7 @@ void forget_states(TapReader& reader, SequenceId sequence, int64_t before);
 class TapStore {
  public:
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
+  bool has_readers();
 
   // Returns an observer for a pass over these extensions; empty if nobody follows their sequences. keep_pass() takes
   // what it saw; `lengths` are those of the sequences before the pass.

@@ -10,8 +10,22 @@ namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 
-// Rows of the largest product that rows_linear() computes.
-inline constexpr int64_t kMaxLinearRows = 64;
+// The most rows of a product that take part in decoding. A larger product is a prompt's, which other libraries multiply
+// faster.
+inline constexpr int64_t kMaxProductRows = 256;
+
+// out = x weightᵀ + bias, with sums in fp32, for 16-bit numbers. x [rows, k], weight [n, k], bias [n] or null. If
+// `int8` is not 0, weights are packed as kernels/cpu/cpu.h describes Int8, and begin at a multiple of 8 bytes.
+struct RowsProduct {
+  int64_t rows, n, k;
+  const void *x, *weight, *bias;
+  // If given, a second matrix [n, k] with its bias: `out` becomes silu(x weightᵀ + bias) · (x upᵀ + up_bias).
+  const void *up, *up_bias;
+  const void* residual;  // if given, [rows, n] that is added to the result; may be `out` itself
+  void* out;             // row r begins at r · stride
+  int64_t stride;
+  int32_t int8;
+};
 
 // One row of a pass over cached sequences. The keys of a sequence lie in slots 0, 1, … of its blocks; a block of
 // kPagedSlots slots is [layers, 2 (keys, values), kv_heads, kPagedSlots, d]. The row's own key and value go to `slot`.
@@ -42,13 +56,25 @@ struct PagedPass {
   int32_t heads, kv_heads, d;
 };
 inline constexpr int64_t kMaxPagedHead = 256;  // d is at most this, and a multiple of 8
-// What differs between the layers. q, out [num_rows, heads, d]; k, v [num_rows, kv_heads, d].
+// What differs between the layers. q, out [num_rows, heads, d]; k, v [num_rows, kv_heads, d]. If k is null, keys and
+// values are in their slots already.
 struct PagedLayer {
   int32_t layer;
   float scale, soft_cap;  // soft_cap 0: none
   int32_t window;         // a query sees only the last `window` of its keys; 0: all
   const void *q, *k, *v;
   void* out;
+};
+// A layer's heads on their way from the projection to attention: queries and keys are normalised and rotated, and keys
+// and values go to their slots.
+struct PagedHeads {
+  int32_t layer;
+  int32_t rotated;              // the first numbers of a head are rotated, this many; 0: none
+  const void* projected;        // [num_rows, heads + 2 kv_heads, d]: queries, keys, values
+  const void *q_norm, *k_norm;  // [d] each, or null
+  float eps;
+  const float *cos, *sin;  // [num_rows, rotated / 2]
+  void* q;                 // [num_rows, heads, d]
 };
 
 // One row of logits that becomes a distribution under a request's options (decode/sampler.h), and from which a token
@@ -58,11 +84,14 @@ struct SampleRow {
   int32_t top_k;                     // 0: none
   int32_t purpose;                   // of the draw (rules::Purpose); -1: no draw, and the likeliest token is returned
   uint64_t seed, cursor;
+  int32_t* places[3];  // where the token is written, besides SamplePass::tokens; null: nowhere
 };
 struct SamplePass {
   const SampleRow* rows;
   float* logits;    // [num_rows, vocab], replaced by probabilities
   int32_t* tokens;  // [num_rows]; -1: the logits hold NaN or infinity, or none is finite
+  // [num_rows] or null: the token's probability; of a greedy row, its probability at temperature 1.
+  float* confidences;
   int32_t num_rows, vocab;
 };
 
@@ -73,7 +102,7 @@ inline constexpr unsigned kMaxVerifyThreads = 512;  // of a block
 struct VerifyNode {
   int32_t token;
   int32_t parent;  // the node that it follows, or -1 for the text; in a chain the one before it
-  int32_t q_row;   // the row of VerifyPass::q that it was drawn from
+  int32_t q_row;   // the row of VerifyPass::q that it was drawn from; below 0: none, which only kTarget allows
 };
 // One sequence: its nodes are [first, first + count) of VerifyPass::nodes, at most kMaxVerifyNodes, and its rows of
 // VerifyPass::p begin at p_row, count + 1 of them.
@@ -89,12 +118,17 @@ struct VerifyOutcome {
   int32_t failed;  // 1 if a drafted token had no mass in q, or there was nothing to draw from
   uint64_t cursors[4];
 };
+// What a node of a chain tells of the draft, if the text reached it: Σ min(p, q) and min(1, p / q) of its token.
+struct VerifyScore {
+  double overlap, ratio;
+};
 struct VerifyPass {
   const VerifyTask* tasks;
   const VerifyNode* nodes;
   float *p, *q;  // rows [vocab]; the rules change them
   float* left;   // [num_tasks, vocab], room for residuals
   VerifyOutcome* outcomes;
+  VerifyScore* scores;  // for each node, or null; those of nodes without q are not written
   int32_t num_tasks, vocab;
 };
 
@@ -114,21 +148,19 @@ struct CudaLibrary {
   // x, out [rows, heads, d]; cos, sin [rows, d / 2] fp32.
   int32_t (*rope)(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
                   int64_t heads, int64_t d, void* out);
-  // Computes out = x weightᵀ + bias with sums in fp32, for at most kMaxLinearRows rows of 16-bit numbers: x [rows, k],
-  // weight [n, k], bias [n] or null, out [rows, n]. A row's bits do not depend on the other rows.
-  int32_t (*rows_linear)(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
-                         int64_t rows, int64_t n, int64_t k, void* out);
-  // The same for any number of rows and int8 weights, packed as kernels/cpu/cpu.h describes Int8.
-  int32_t (*rows_linear_int8)(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
-                              int64_t rows, int64_t n, int64_t k, void* out);
+  // A row's bits do not depend on the other rows.
+  int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
+  int32_t (*prepare_heads)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads);
   // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
   // numbers. A row's bits depend only on its own query, keys and place.
   int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);
+  int32_t (*sample)(int32_t device, const SamplePass* pass);
+  int32_t (*verify)(int32_t device, const VerifyPass* pass);
   // Makes the NCCL group of `ranks` processes, which find each other in `store`, a c10d::Store*. Returns a
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 5;
+inline constexpr int32_t kCudaLibraryVersion = 6;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

@@ -88,7 +88,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   }
   if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);
   const Variant variant = choose({&x, &weight, &bias});
-  const int64_t most = variant == Variant::kCuda ? kMaxLinearRows : cpu::kMaxRows;
+  const int64_t most = variant == Variant::kCuda ? kMaxProductRows : cpu::kMaxRows;
   const bool uncovered = variant == Variant::kCuda && x.scalar_type() == at::kFloat;
   if (variant == Variant::kRef || uncovered || x.numel() > most * x.size(-1)) return ref::linear(x, weight, bias, out);
   auto shape = x.sizes().vec();

@@ -12,6 +12,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cpu.h"
+#include "engine/model/forward_cuda.h"
 #include "engine/model/paged_attention.h"
 #include "engine/model/rescaled_pass.h"
 #include "engine/model/rope.h"
@@ -360,8 +361,9 @@ at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts,
   if (!kept.empty())
     ids = decoder.weights.draft_ids.defined() ? decoder.weights.draft_ids
                                               : draft_vocab_index(kept, decoder.weights.embed.device());
-  at::Tensor logits =
-      cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer) : reference_pass(decoder, parts, observer);
+  at::Tensor logits = cuda_pass_applies(decoder, parts)  ? cuda_pass(decoder, parts, observer)
+                      : cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer)
+                                                         : reference_pass(decoder, parts, observer);
   if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size())) logits = logits.index_select(1, ids);
   return spread_logits(logits, ids, decoder.config.vocab_size);
 }

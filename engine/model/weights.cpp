@@ -158,12 +158,26 @@ void pack_matrices(Decoder& decoder) {
   }
 }
 
+void join_projections(Decoder& decoder) {
+  const auto join = [](at::Tensor& q, at::Tensor& k, at::Tensor& v) {
+    if (!q.defined() || q.scalar_type() == at::kChar || q.scalar_type() == at::kByte) return;
+    const at::Tensor all = at::cat({q, k, v});
+    const std::vector<at::Tensor> parts = all.split_with_sizes({q.size(0), k.size(0), v.size(0)});
+    q = parts[0], k = parts[1], v = parts[2];
+  };
+  for (LayerWeights& w : decoder.weights.layers) {
+    join(w.q, w.k, w.v);
+    join(w.q_bias, w.k_bias, w.v_bias);
+  }
+}
+
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                  at::ScalarType dtype, Role role) {
   Decoder decoder = load_decoder(directory, device, dtype);
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
   pack_matrices(decoder);
+  if (device.is_cuda()) join_projections(decoder);
   return std::make_shared<const Decoder>(std::move(decoder));
 }
 

@@ -12,6 +12,10 @@
 
 #include "engine/model/config.h"
 
+namespace specdec::kernels {
+struct CudaLibrary;
+}
+
 namespace specdec::model {
 
 struct ExpertWeights {
@@ -66,6 +70,8 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
 struct Decoder {
   DecoderConfig config;
   DecoderWeights weights;
+  // The kernels that run passes of weights on a CPU as a GPU's would, for tests; null: the device's own.
+  const kernels::CudaLibrary* library = nullptr;
 };
 
 // Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Throws Error(kModel) for
@@ -85,8 +91,11 @@ void reduce_head(Decoder& decoder);
 // matrices with an odd number of inputs, and a tied head, whose rows are also the embeddings. Does nothing for other
 // dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
-// load_for_decoding() loads a decoder and packs its matrices; a draft also gets a reduced head. A target always keeps
-// its whole head, even if its checkpoint lists a draft vocabulary.
+// Puts the matrices of queries, keys and values of each layer, and their biases, one after the other into one block of
+// memory, so that a kernel reads them as one matrix. Leaves int8 matrices as they are.
+void join_projections(Decoder& decoder);
+// load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
+// always keeps its whole head, even if its checkpoint lists a draft vocabulary.
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                  at::ScalarType dtype, Role role);

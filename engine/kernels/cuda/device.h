@@ -30,6 +30,13 @@ inline __device__ __half narrow(float x) {
   return __float2half(x);
 }
 
+// Returns silu(gate) · up, rounded after each of the two.
+template <class T>
+inline __device__ T silu_times(T gate, T up) {
+  const float g = widen(gate);
+  return narrow<T>(widen(narrow<T>(g / (1.0f + expf(-g)))) * widen(up));
+}
+
 inline __device__ uint32_t bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 inline __device__ uint32_t bits(__half x) { return __half_as_ushort(x); }
 

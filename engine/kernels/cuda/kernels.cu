@@ -38,9 +38,7 @@ template <class T>
 __global__ void silu_mul_elements(const T* gate, const T* up, int64_t n, T* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  const float g = widen(gate[i]);
-  const T activated = narrow<T>(g / (1.0f + expf(-g)));
-  out[i] = narrow<T>(widen(activated) * widen(up[i]));
+  out[i] = silu_times(gate[i], up[i]);
 }
 
 // Rotates heads, with one thread per pair (i, i + d/2) of a head.

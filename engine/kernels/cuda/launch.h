@@ -19,12 +19,14 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
-// At most kMaxLinearRows rows, in 16 bits.
-int launch_rows_linear(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows, int64_t n,
-                       int64_t k, void* out, Stream stream);
-// Any number of rows; more than 32 take several launches.
-int launch_rows_linear_int8(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows,
-                            int64_t n, int64_t k, void* out, Stream stream);
+// Of 16-bit weights and of int8 ones.
+int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream);
+int launch_rows_linear_int8(CudaDtype dtype, const RowsProduct& product, Stream stream);
+inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stream stream) {
+  return product.int8 != 0 ? launch_rows_linear_int8(dtype, product, stream)
+                           : launch_rows_linear(dtype, product, stream);
+}
+int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 // A block of `threads` threads, a multiple of 32, for each task or row. The outcomes do not depend on their number.
 int launch_sample(const SamplePass& pass, unsigned threads, Stream stream);

@@ -79,23 +79,26 @@ int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, c
       device, [&](cudaStream_t stream) { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream); });
 }
 
-int32_t rows_linear(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias, int64_t rows,
-                    int64_t n, int64_t k, void* out) {
-  return on_device(device, [&](cudaStream_t stream) {
-    return cuda::launch_rows_linear(dtype, x, weight, bias, rows, n, k, out, stream);
-  });
+int32_t rows_product(CudaDtype dtype, int32_t device, const RowsProduct* product) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rows_product(dtype, *product, stream); });
 }
 
-int32_t rows_linear_int8(CudaDtype dtype, int32_t device, const void* x, const void* weight, const void* bias,
-                         int64_t rows, int64_t n, int64_t k, void* out) {
-  return on_device(device, [&](cudaStream_t stream) {
-    return cuda::launch_rows_linear_int8(dtype, x, weight, bias, rows, n, k, out, stream);
-  });
+int32_t prepare_heads(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads) {
+  return on_device(device,
+                   [&](cudaStream_t stream) { return cuda::launch_prepare_heads(dtype, *pass, *heads, stream); });
 }
 
 int32_t paged_attention(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer) {
   return on_device(device,
                    [&](cudaStream_t stream) { return cuda::launch_paged_attention(dtype, *pass, *layer, stream); });
+}
+
+int32_t sample(int32_t device, const SamplePass* pass) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_sample(*pass, kMaxVerifyThreads, stream); });
+}
+
+int32_t verify(int32_t device, const VerifyPass* pass) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_verify(*pass, kMaxVerifyThreads, stream); });
 }
 
 }  // namespace
@@ -104,8 +107,19 @@ int32_t paged_attention(CudaDtype dtype, int32_t device, const PagedPass* pass, 
 
 extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
   using namespace specdec::kernels;
-  static const CudaLibrary library = {kCudaLibraryVersion, device_count,     memory,          error_text,
-                                      synchronize,         rms_norm,         silu_mul,        rope,
-                                      rows_linear,         rows_linear_int8, paged_attention, cuda::nccl_group};
+  static const CudaLibrary library = {.version = kCudaLibraryVersion,
+                                      .device_count = device_count,
+                                      .memory = memory,
+                                      .error_text = error_text,
+                                      .synchronize = synchronize,
+                                      .rms_norm = rms_norm,
+                                      .silu_mul = silu_mul,
+                                      .rope = rope,
+                                      .rows_product = rows_product,
+                                      .prepare_heads = prepare_heads,
+                                      .paged_attention = paged_attention,
+                                      .sample = sample,
+                                      .verify = verify,
+                                      .nccl_group = cuda::nccl_group};
   return &library;
 }

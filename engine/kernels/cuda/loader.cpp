@@ -146,11 +146,19 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                    offset = bias.defined() ? bias.contiguous() : bias;
   const int64_t k = x.size(-1), n = weight.size(0);
   into(out, [&](void* to) {
-    const auto product =
-        weight.scalar_type() == at::kChar ? cuda_library().rows_linear_int8 : cuda_library().rows_linear;
-    check(product(dtype_of(x), x.get_device(), in.const_data_ptr(), matrix.const_data_ptr(),
-                  offset.defined() ? offset.const_data_ptr() : nullptr, x.numel() / k, n, k, to),
-          "linear");
+    const RowsProduct product = {.rows = x.numel() / k,
+                                 .n = n,
+                                 .k = k,
+                                 .x = in.const_data_ptr(),
+                                 .weight = matrix.const_data_ptr(),
+                                 .bias = offset.defined() ? offset.const_data_ptr() : nullptr,
+                                 .up = nullptr,
+                                 .up_bias = nullptr,
+                                 .residual = nullptr,
+                                 .out = to,
+                                 .stride = n,
+                                 .int8 = weight.scalar_type() == at::kChar ? 1 : 0};
+    check(cuda_library().rows_product(dtype_of(x), x.get_device(), &product), "linear");
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/paged_slots.h"
 
 namespace specdec::kernels::cuda {
 
@@ -20,13 +21,6 @@ constexpr int kWarps = 4;
 constexpr int kKeys = 16;  // that a warp reads at a time
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kThreads = 256;  // of the kernel that writes keys and values
-
-// Returns where the rows [kPagedSlots, d] of a layer's keys (side 0) or values (side 1) of a kv head begin.
-__device__ uint16_t* side_of(const PagedPass& pass, int64_t layer, int64_t side, int64_t kv_head, int64_t table,
-                             int64_t block) {
-  return reinterpret_cast<uint16_t*>(pass.blocks[table + block]) +
-         ((layer * 2 + side) * pass.kv_heads + kv_head) * kPagedSlots * pass.d;
-}
 
 // Copies the rows' keys and values to their slots, a number per thread.
 __global__ void __launch_bounds__(kThreads)
@@ -295,10 +289,12 @@ int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLa
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
     const int64_t numbers = int64_t{2} * pass.num_rows * pass.kv_heads * pass.d;
-    if (const int code = launch(stream, dim3(static_cast<unsigned>((numbers + kThreads - 1) / kThreads)), kThreads, 0,
-                                write_slots, pass, static_cast<int64_t>(layer.layer),
-                                static_cast<const uint16_t*>(layer.k), static_cast<const uint16_t*>(layer.v)))
-      return code;
+    if (layer.k) {
+      if (const int code = launch(stream, dim3(static_cast<unsigned>((numbers + kThreads - 1) / kThreads)), kThreads, 0,
+                                  write_slots, pass, static_cast<int64_t>(layer.layer),
+                                  static_cast<const uint16_t*>(layer.k), static_cast<const uint16_t*>(layer.v)))
+        return code;
+    }
     const auto size = [](int32_t n) { return static_cast<unsigned>(n); };
     const dim3 blocks(size(pass.num_splits), size(pass.kv_heads), size(pass.num_tiles));
     const auto attend = [&](auto chunks) {

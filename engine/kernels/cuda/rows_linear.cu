@@ -12,79 +12,130 @@ namespace specdec::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;     // which take turns along k
-constexpr int kOutputs = 16;  // of a block
+constexpr int kOutputs = 16;  // of a tile of the tensor cores; with a second matrix, half of them are its own
 constexpr int kColumns = 8;   // rows of x in one tile
+constexpr int kMost = 64;     // rows of a block
 constexpr int kStep = 32;     // numbers along k that a warp reads at a time: eight in each of four lanes
 
-// A block computes kOutputs outputs of all rows. x [rows, k], weight [n, k], bias [n] or null, out [rows, n].
+// A block computes kGroups tiles of outputs of up to kMost rows. More tiles read x less often; fewer make more blocks.
+// Blocks of the same outputs are neighbours in the grid, so that the second-level cache serves all but the first of
+// them.
 //
 // Both operands give the tensor cores their numbers along k in the same order, but not in ascending order: a lane reads
 // eight neighbours, which make up its share of two instructions. So every load has 16 bytes, without shared memory.
-template <class T, int kTiles, bool kVectors>
+template <class T, int kTiles, int kGroups, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_tiles(const uint16_t* __restrict__ x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
-                      int rows, int64_t n, int64_t k, T* __restrict__ out) {
+                      const uint16_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual, int all_rows,
+                      int64_t n, int64_t k, int64_t stride, T* out) {
   using Parts = float[kWarps][kTiles * kColumns][kOutputs];
+  constexpr int kOwn = kGated ? kOutputs / 2 : kOutputs;
   Parts& parts = *static_cast<Parts*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x) / 32, group = static_cast<int>(threadIdx.x) % 32 / 4,
             member = static_cast<int>(threadIdx.x) % 4;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kOutputs;
-  const int64_t low = first + group, high = low + 8;
-  float sums[kTiles][4] = {};
-  [[maybe_unused]] constexpr int kUnrolled = kVectors ? 4 : 1;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMost;
+  const int rows = min(kMost, all_rows - static_cast<int>(begin));
+  x += begin * k;
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * kGroups * kOwn;
+  const auto low_of = [&](int g) { return first + g * kOwn + group; };
+  const auto high_of = [&](int g) { return kGated ? low_of(g) : low_of(g) + 8; };
+  const uint16_t* upper = kGated ? up : weight;
+  float sums[kGroups][kTiles][4] = {};
+  // Loads of several steps are on their way at once, as many as registers allow.
+  [[maybe_unused]] constexpr int kUnrolled = !kVectors ? 1 : kGroups * kTiles <= 8 ? 4 : 1;
 #pragma unroll kUnrolled
   for (int64_t at = warp * kStep; at < k; at += kWarps * kStep) {
     const int64_t mine = at + 8 * member;
-    const Eight a = load<kVectors>(weight + low * k, mine, low < n ? k : 0),
-                b = load<kVectors>(weight + high * k, mine, high < n ? k : 0);
+    Eight a[kGroups], b[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      a[g] = load<kVectors>(weight + low_of(g) * k, mine, low_of(g) < n ? k : 0);
+      b[g] = load<kVectors>(upper + high_of(g) * k, mine, high_of(g) < n ? k : 0);
+    }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int row = tile * kColumns + group;
       const Eight in = load<kVectors>(x + row * k, mine, row < rows ? k : 0);
-      mma_m16n8k16<T>(sums[tile], {a.pairs[0], b.pairs[0], a.pairs[1], b.pairs[1]}, {in.pairs[0], in.pairs[1]});
-      mma_m16n8k16<T>(sums[tile], {a.pairs[2], b.pairs[2], a.pairs[3], b.pairs[3]}, {in.pairs[2], in.pairs[3]});
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        mma_m16n8k16<T>(sums[g][tile], {a[g].pairs[0], b[g].pairs[0], a[g].pairs[1], b[g].pairs[1]},
+                        {in.pairs[0], in.pairs[1]});
+        mma_m16n8k16<T>(sums[g][tile], {a[g].pairs[2], b[g].pairs[2], a[g].pairs[3], b[g].pairs[3]},
+                        {in.pairs[2], in.pairs[3]});
+      }
     }
   }
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
+  for (int g = 0; g < kGroups; ++g) {
+    if (g > 0) __syncthreads();  // all have read the parts of the tile before
 #pragma unroll
-    for (int i = 0; i < 4; ++i) parts[warp][tile * kColumns + 2 * member + i % 2][group + i / 2 * 8] = sums[tile][i];
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kOutputs; i += kWarps * 32) {
-    const int row = i / kOutputs, output = i % kOutputs;
-    if (first + output >= n) continue;
-    float total = 0;
-    for (int w = 0; w < kWarps; ++w) total += parts[w][row][output];
-    if (bias) total += widen(bias[first + output]);
-    out[row * n + first + output] = narrow<T>(total);
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        parts[warp][tile * kColumns + 2 * member + i % 2][group + i / 2 * 8] = sums[g][tile][i];
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < rows * kOwn; i += kWarps * 32) {
+      const int row = i / kOwn, output = i % kOwn;
+      const int64_t column = first + g * kOwn + output;
+      if (column >= n) continue;
+      const auto total = [&](int at, const T* own_bias) {
+        float sum = 0;
+        for (int w = 0; w < kWarps; ++w) sum += parts[w][row][at];
+        if (own_bias) sum += widen(own_bias[column]);
+        return narrow<T>(sum);
+      };
+      T result = total(output, bias);
+      if constexpr (kGated) result = silu_times(result, total(output + 8, up_bias));
+      if (residual) result = narrow<T>(widen(residual[(begin + row) * n + column]) + widen(result));
+      out[(begin + row) * stride + column] = result;
+    }
   }
 }
 
-template <class T, int kTiles>
-int launch_tiles(const void* x, const void* weight, const void* bias, int64_t rows, int64_t n, int64_t k, void* out,
-                 Stream stream) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  const bool vectors = k % 8 == 0 && aligned(x) && aligned(weight);
-  return launch(stream, dim3(static_cast<unsigned>((n + kOutputs - 1) / kOutputs)), kWarps * 32,
-                sizeof(float) * kWarps * kTiles * kColumns * kOutputs,
-                vectors ? rows_linear_tiles<T, kTiles, true> : rows_linear_tiles<T, kTiles, false>,
-                static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(weight), static_cast<const T*>(bias),
-                static_cast<int>(rows), n, k, static_cast<T*>(out));
+template <class T, int kTiles, int kGroups, bool kGated>
+int launch_groups(const RowsProduct& p, Stream stream) {
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  const bool vectors = p.k % 8 == 0 && aligned(p.x) && aligned(p.weight) && aligned(p.up);
+  constexpr int kOwn = kGroups * (kGated ? kOutputs / 2 : kOutputs);
+  const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
+                    static_cast<unsigned>((p.n + kOwn - 1) / kOwn));
+  return launch(stream, blocks, kWarps * 32, sizeof(float) * kWarps * kTiles * kColumns * kOutputs,
+                vectors ? rows_linear_tiles<T, kTiles, kGroups, true, kGated>
+                        : rows_linear_tiles<T, kTiles, kGroups, false, kGated>,
+                static_cast<const uint16_t*>(p.x), static_cast<const uint16_t*>(p.weight),
+                static_cast<const T*>(p.bias), static_cast<const uint16_t*>(p.up), static_cast<const T*>(p.up_bias),
+                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, p.stride,
+                static_cast<T*>(p.out));
+}
+
+// Chooses how many tiles of outputs a block has. Every choice gives the same bits. A matrix whose blocks would be fewer
+// than a GPU's multiprocessors gets the smaller blocks.
+template <class T, int kTiles, int kMostGroups, bool kGated>
+int launch_tiles(const RowsProduct& p, Stream stream) {
+  constexpr int kBlocks = 128, kOwn = kGated ? kOutputs / 2 : kOutputs;
+  if constexpr (kMostGroups > 1) {
+    if (p.n < int64_t{kBlocks} * kMostGroups * kOwn) return launch_tiles<T, kTiles, kMostGroups / 2, kGated>(p, stream);
+  }
+  return launch_groups<T, kTiles, kMostGroups, kGated>(p, stream);
+}
+
+template <class T, bool kGated>
+int launch_rows(const RowsProduct& p, Stream stream) {
+  const auto tiles = p.rows <= 8    ? launch_tiles<T, 1, 1, kGated>
+                     : p.rows <= 16 ? launch_tiles<T, 2, 2, kGated>
+                     : p.rows <= 32 ? launch_tiles<T, 4, 4, kGated>
+                                    : launch_tiles<T, 8, 4, kGated>;
+  return tiles(p, stream);
 }
 
 }  // namespace
 
-int launch_rows_linear(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows, int64_t n,
-                       int64_t k, void* out, Stream stream) {
-  if (rows == 0 || n == 0) return 0;
-  if (rows > kMaxLinearRows) return static_cast<int>(cudaErrorInvalidValue);
+int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream) {
+  if (product.rows == 0 || product.n == 0) return 0;
+  if (product.rows > kMaxProductRows) return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
-    const auto tiles = rows <= 8    ? launch_tiles<T, 1>
-                       : rows <= 16 ? launch_tiles<T, 2>
-                       : rows <= 32 ? launch_tiles<T, 4>
-                                    : launch_tiles<T, 8>;
-    return tiles(x, weight, bias, rows, n, k, out, stream);
+    return product.up ? launch_rows<T, true>(product, stream) : launch_rows<T, false>(product, stream);
   });
 }
 

@@ -14,6 +14,7 @@ constexpr int kWarps = 8;     // which take turns along k, a group each
 constexpr int kOutputs = 32;  // of a block of threads: a block of the layout
 constexpr int kGroup = 64;    // inputs that share a scale
 constexpr int kColumns = 8;   // rows of x in one tile
+constexpr int kMost = 32;     // rows of a block; more would need more shared memory than every GPU gives
 
 template <class T>
 __device__ uint32_t pair_of(int8_t low, int8_t high) {
@@ -51,88 +52,111 @@ struct GroupWeights {
   }
 };
 
-// A block computes kOutputs outputs of all rows. x [rows, k], weight as quantise() writes it, bias [n] or null, out
-// [rows, n].
-template <class T, int kTiles, bool kVectors>
+template <int kTiles>
+struct ProductMemory {
+  float parts[kWarps][kTiles * kColumns][kOutputs];
+  float gates[kTiles * kColumns][kOutputs];  // results of the first matrix, while the second is multiplied
+};
+
+// A block computes kOutputs outputs of up to kMost rows, as in rows_linear.cu. Weights are as quantise() writes them.
+template <class T, int kTiles, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_int8_tiles(const uint16_t* __restrict__ x, const int8_t* __restrict__ weight,
-                           const T* __restrict__ bias, int rows, int64_t n, int64_t k, T* __restrict__ out) {
-  using Parts = float[kWarps][kTiles * kColumns][kOutputs];
-  Parts& parts = *static_cast<Parts*>(shared_memory());
+                           const T* __restrict__ bias, const int8_t* __restrict__ up, const T* __restrict__ up_bias,
+                           const T* residual, int all_rows, int64_t n, int64_t k, int64_t stride, T* out) {
+  auto& [parts, gates] = *static_cast<ProductMemory<kTiles>*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x) / 32, group = static_cast<int>(threadIdx.x) % 32 / 4,
             member = static_cast<int>(threadIdx.x) % 4;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kOutputs, groups = (k + kGroup - 1) / kGroup;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMost;
+  const int rows = min(kMost, all_rows - static_cast<int>(begin));
+  x += begin * k;
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * kOutputs, groups = (k + kGroup - 1) / kGroup;
   const int outputs = static_cast<int>(n - first < kOutputs ? n - first : kOutputs);
-  const int8_t* block = weight + first * groups * (kGroup + 4);
-  float sums[kTiles][2][4] = {};
-  for (int64_t g = warp; g < groups; g += kWarps) {
-    GroupWeights<T> w;
-    w.load(block + g * (kGroup + 4) * outputs, outputs, group, member);
+  for (int matrix = 0; matrix < (kGated ? 2 : 1); ++matrix) {
+    const int8_t* block = (matrix == 0 ? weight : up) + first * groups * (kGroup + 4);
+    float sums[kTiles][2][4] = {};
+    for (int64_t g = warp; g < groups; g += kWarps) {
+      GroupWeights<T> w;
+      w.load(block + g * (kGroup + 4) * outputs, outputs, group, member);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int row = tile * kColumns + group;
-      float part[2][4] = {};
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int row = tile * kColumns + group;
+        float part[2][4] = {};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Eight in = load<kVectors>(x + row * k, g * kGroup + 16 * member + 8 * half, row < rows ? k : 0);
+        for (int half = 0; half < 2; ++half) {
+          const Eight in = load<kVectors>(x + row * k, g * kGroup + 16 * member + 8 * half, row < rows ? k : 0);
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const uint32_t (&low)[4] = w.pairs[4 * half + 2 * m], (&high)[4] = w.pairs[4 * half + 2 * m + 1];
-          mma_m16n8k16<T>(part[0], {low[0], low[1], high[0], high[1]}, {in.pairs[2 * m], in.pairs[2 * m + 1]});
-          mma_m16n8k16<T>(part[1], {low[2], low[3], high[2], high[3]}, {in.pairs[2 * m], in.pairs[2 * m + 1]});
+          for (int m = 0; m < 2; ++m) {
+            const uint32_t (&low)[4] = w.pairs[4 * half + 2 * m], (&high)[4] = w.pairs[4 * half + 2 * m + 1];
+            mma_m16n8k16<T>(part[0], {low[0], low[1], high[0], high[1]}, {in.pairs[2 * m], in.pairs[2 * m + 1]});
+            mma_m16n8k16<T>(part[1], {low[2], low[3], high[2], high[3]}, {in.pairs[2 * m], in.pairs[2 * m + 1]});
+          }
         }
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[tile][h][i] += part[h][i] * w.scales[2 * h + i / 2];
       }
+    }
+    if (matrix != 0) __syncthreads();  // all have read the parts of the first matrix
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[tile][h][i] += part[h][i] * w.scales[2 * h + i / 2];
+        for (int i = 0; i < 4; ++i)
+          parts[warp][tile * kColumns + 2 * member + i % 2][4 * group + 2 * h + i / 2] = sums[tile][h][i];
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < rows * kOutputs; i += kWarps * 32) {
+      const int row = i / kOutputs, output = i % kOutputs;
+      if (output >= outputs) continue;
+      const int64_t column = first + output;
+      const T* own_bias = matrix == 0 ? bias : up_bias;
+      float total = 0;
+      for (int w = 0; w < kWarps; ++w) total += parts[w][row][output];
+      if (own_bias) total += widen(own_bias[column]);
+      T result = narrow<T>(total);
+      if (kGated && matrix == 0) {
+        gates[row][output] = widen(result);  // which this thread reads again
+        continue;
+      }
+      if (kGated) result = silu_times(narrow<T>(gates[row][output]), result);
+      if (residual) result = narrow<T>(widen(residual[(begin + row) * n + column]) + widen(result));
+      out[(begin + row) * stride + column] = result;
     }
-  }
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        parts[warp][tile * kColumns + 2 * member + i % 2][4 * group + 2 * h + i / 2] = sums[tile][h][i];
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kOutputs; i += kWarps * 32) {
-    const int row = i / kOutputs, output = i % kOutputs;
-    if (output >= outputs) continue;
-    float total = 0;
-    for (int w = 0; w < kWarps; ++w) total += parts[w][row][output];
-    if (bias) total += widen(bias[first + output]);
-    out[row * n + first + output] = narrow<T>(total);
   }
 }
 
-template <class T, int kTiles>
-int launch_tiles(const uint16_t* x, const int8_t* weight, const T* bias, int rows, int64_t n, int64_t k, T* out,
-                 Stream stream) {
-  const bool vectors = k % 8 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
-  return launch(stream, dim3(static_cast<unsigned>((n + kOutputs - 1) / kOutputs)), kWarps * 32,
-                sizeof(float) * kWarps * kTiles * kColumns * kOutputs,
-                vectors ? rows_linear_int8_tiles<T, kTiles, true> : rows_linear_int8_tiles<T, kTiles, false>, x, weight,
-                bias, rows, n, k, out);
+template <class T, int kTiles, bool kGated>
+int launch_tiles(const RowsProduct& p, Stream stream) {
+  const bool vectors = p.k % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
+                    static_cast<unsigned>((p.n + kOutputs - 1) / kOutputs));
+  return launch(
+      stream, blocks, kWarps * 32, sizeof(ProductMemory<kTiles>),
+      vectors ? rows_linear_int8_tiles<T, kTiles, true, kGated> : rows_linear_int8_tiles<T, kTiles, false, kGated>,
+      static_cast<const uint16_t*>(p.x), static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias),
+      static_cast<const int8_t*>(p.up), static_cast<const T*>(p.up_bias), static_cast<const T*>(p.residual),
+      static_cast<int>(p.rows), p.n, p.k, p.stride, static_cast<T*>(p.out));
+}
+
+template <class T, bool kGated>
+int launch_rows(const RowsProduct& p, Stream stream) {
+  const auto tiles = p.rows <= 8    ? launch_tiles<T, 1, kGated>
+                     : p.rows <= 16 ? launch_tiles<T, 2, kGated>
+                                    : launch_tiles<T, 4, kGated>;
+  return tiles(p, stream);
 }
 
 }  // namespace
 
-int launch_rows_linear_int8(CudaDtype dtype, const void* x, const void* weight, const void* bias, int64_t rows,
-                            int64_t n, int64_t k, void* out, Stream stream) {
-  if (rows == 0 || n == 0) return 0;
-  if (reinterpret_cast<uintptr_t>(weight) % 8 != 0) return static_cast<int>(cudaErrorInvalidValue);
-  constexpr int64_t kMost = 32;  // rows of a launch; more would need more shared memory than every GPU gives
+int launch_rows_linear_int8(CudaDtype dtype, const RowsProduct& product, Stream stream) {
+  if (product.rows == 0 || product.n == 0) return 0;
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 8 == 0; };
+  if (!aligned(product.weight) || !aligned(product.up)) return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
-    for (int64_t begin = 0; begin < rows; begin += kMost) {
-      const int count = static_cast<int>(rows - begin < kMost ? rows - begin : kMost);
-      const auto tiles = count <= 8 ? launch_tiles<T, 1> : count <= 16 ? launch_tiles<T, 2> : launch_tiles<T, 4>;
-      if (const int code = tiles(static_cast<const uint16_t*>(x) + begin * k, static_cast<const int8_t*>(weight),
-                                 static_cast<const T*>(bias), count, n, k, static_cast<T*>(out) + begin * n, stream))
-        return code;
-    }
-    return 0;
+    return product.up ? launch_rows<T, true>(product, stream) : launch_rows<T, false>(product, stream);
   });
 }
 

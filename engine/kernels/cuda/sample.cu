@@ -78,8 +78,16 @@ __device__ unsigned long long border(Team& team, SampleMemory& memory, const flo
 
 __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
 
-// Replaces logits by probabilities. Returns the likeliest token, or -1 if the logits are of no use.
-__device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n) {
+// Sums stay below 4.
+template <class Row>
+__device__ double mass_of(Team& team, const Row& row, int n) {
+  return team.sum(n, [&](int i) { return static_cast<double>(row[i]) * 0x1p-20; }) * 0x1p20;
+}
+
+// Replaces logits by probabilities. Returns the likeliest token, or -1 if the logits are of no use. A greedy row's
+// `confidence`, if it is not null, becomes the token's probability at temperature 1.
+__device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
+                              float* confidence) {
   team.once([&] { memory.team.answer = 0; });
   team.for_each(n, [&](int i) {
     if (!(row[i] <= 3.402823466e38f)) memory.team.answer = 1;  // NaN or infinity
@@ -92,6 +100,11 @@ __device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow&
   const float largest = row[best];
   team.sync();  // before anyone replaces it
   if (options.temperature == 0) {
+    if (confidence) {
+      team.for_each(n, [&](int i) { row[i] = exp_weight(__fadd_rn(row[i], -largest)); });
+      const double total = mass_of(team, row, n);
+      team.once([&] { *confidence = static_cast<float>(1.0 / total); });
+    }
     team.for_each(n, [&](int i) { row[i] = i == best ? 1.0f : 0.0f; });
     return best;
   }
@@ -103,23 +116,22 @@ __device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow&
   team.for_each(n, [&](int i) {
     row[i] = key_of(row[i], i) >= least ? exp_weight(__fmul_rn(__fadd_rn(row[i], -largest), inverse)) : 0.0f;
   });
-  const auto mass = [&](int i) { return static_cast<double>(row[i]) * 0x1p-20; };  // sums stay below 4
-  double total = team.sum(n, mass);
+  double total = mass_of(team, row, n);
   if (options.top_p < 1.0) {
     const auto weight = [&](int i) { return fixed(static_cast<double>(row[i])); };
-    least = border(team, memory, row, n, fixed(options.top_p * (total * 0x1p20)), weight);
+    least = border(team, memory, row, n, fixed(options.top_p * total), weight);
     team.for_each(n, [&](int i) {
       if (key_of(row[i], i) < least) row[i] = 0;
     });
-    total = team.sum(n, mass);
+    total = mass_of(team, row, n);
   }
   if (options.min_p > 0) {
     team.for_each(n, [&](int i) {
       if (static_cast<double>(row[i]) < options.min_p) row[i] = 0;
     });
-    total = team.sum(n, mass);
+    total = mass_of(team, row, n);
   }
-  const auto scale = static_cast<float>(1.0 / (total * 0x1p20));
+  const auto scale = static_cast<float>(1.0 / total);
   team.for_each(n, [&](int i) { row[i] = __fmul_rn(row[i], scale); });
   return best;
 }
@@ -130,12 +142,17 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) sample_rows(SamplePass p
   Team team(memory.team, none);
   const SampleRow options = pass.rows[blockIdx.x];
   float* row = pass.logits + static_cast<int64_t>(blockIdx.x) * pass.vocab;
-  int32_t token = distribute(team, memory, options, row, pass.vocab);
+  float* confidence = pass.confidences ? pass.confidences + blockIdx.x : nullptr;
+  int32_t token = distribute(team, memory, options, row, pass.vocab, confidence);
   const bool draws = token >= 0 && options.purpose >= 0 && options.temperature != 0;
   if (draws)
     token = team.find(pass.vocab, row,
                       philox_uniform(options.seed, static_cast<uint64_t>(options.purpose), options.cursor));
-  if (threadIdx.x == 0) pass.tokens[blockIdx.x] = token;
+  if (threadIdx.x != 0) return;
+  pass.tokens[blockIdx.x] = token;
+  for (int32_t* place : options.places)
+    if (place) *place = token < 0 ? 0 : token;  // later kernels read rows of tables by it
+  if (confidence && options.temperature != 0) *confidence = token >= 0 ? row[token] : 0.0f;
 }
 
 }  // namespace

@@ -51,10 +51,28 @@ class SeededChoices {
   uint64_t seed_, accept_, residual_, target_;
 };
 
+// Writes the scores of a chain's nodes, before the rules change its rows.
+__device__ void score_nodes(const VerifyPass& pass, const VerifyTask& task, TaskMemory& memory,
+                            SeededChoices& choices) {
+  BlockTeam<SeededChoices> team(memory.team, choices);
+  const TaskRows rows(pass, task, memory, nullptr);
+  for (int i = 0; i < task.count; ++i) {
+    if (pass.nodes[task.first + i].q_row < 0) continue;
+    const float *p = rows.p(i), *q = rows.q(i);
+    const double overlap = team.sum(pass.vocab, [&](int x) { return static_cast<double>(fminf(p[x], q[x])); });
+    team.once([&] {
+      const int32_t token = rows.token(i);
+      const double ratio = static_cast<double>(p[token]) / static_cast<double>(q[token]);
+      pass.scores[task.first + i] = {overlap, ratio < 1.0 ? ratio : 1.0};
+    });
+  }
+}
+
 __global__ void __launch_bounds__(kMaxVerifyThreads, 1) verify_tasks(VerifyPass pass) {
   __shared__ TaskMemory memory;
   const int number = static_cast<int>(blockIdx.x);
   SeededChoices choices(pass.tasks[number]);
+  if (pass.scores) score_nodes(pass, pass.tasks[number], memory, choices);
   run_task(pass, number, memory, choices);
   if (threadIdx.x == 0) {
     pass.outcomes[number].cursors[0] = pass.tasks[number].cursors[0];

@@ -177,6 +177,7 @@ class Grid {
   void make_ready(Fiber& fiber) {
     fiber.state = State::kReady;
     ready_.push_back(fiber.number);
+    if (fiber.number / 32 == favourite_) ++favoured_;
   }
 
   // Switches from the running fiber to the scheduler, and returns when the fiber's turn comes again.
@@ -247,14 +248,19 @@ class Grid {
               static_cast<unsigned>(number / size.x / size.y)};
     shared_ = shape_.shared_bytes == 0 ? nullptr : std::make_unique<DeviceMemory<std::byte>>(shape_.shared_bytes);
     spoil_shared_variables();
+    // In half of the blocks one warp runs whenever it can, so that it meets the others far behind.
+    const uint64_t warps = (fibers_.size() + 31) / 32;
+    favourite_ = order_.below(2) == 0 ? order_.below(warps) : warps;
+    favoured_ = 0;
     start_fibers();
     faulted() = true;  // until all threads have returned
-    // In half of the blocks one warp runs whenever it can, so that it meets the others far behind.
-    const uint64_t warps = (fibers_.size() + 31) / 32, favourite = order_.below(2) == 0 ? order_.below(warps) : warps;
     while (!ready_.empty() && !failure_) {
-      const auto preferred =
-          std::find_if(ready_.begin(), ready_.end(), [&](unsigned number) { return number / 32 == favourite; });
-      std::swap(preferred != ready_.end() ? *preferred : ready_[order_.below(ready_.size())], ready_.back());
+      const bool favours = favoured_ > 0;
+      const auto preferred = favours ? std::find_if(ready_.begin(), ready_.end(),
+                                                    [&](unsigned number) { return number / 32 == favourite_; })
+                                     : ready_.end();
+      std::swap(favours ? *preferred : ready_[order_.below(ready_.size())], ready_.back());
+      if (favours) --favoured_;
       Fiber& next = fibers_[ready_.back()];
       ready_.pop_back();
       enter(next);
@@ -289,6 +295,8 @@ class Grid {
   PhiloxStream order_;
   std::vector<Fiber> fibers_;
   std::vector<unsigned> ready_;
+  uint64_t favourite_ = 0;  // the warp that runs whenever it can; the number of warps: none
+  size_t favoured_ = 0;     // its threads among those that are ready
   std::vector<Meeting> meetings_;
   std::unique_ptr<DeviceMemory<std::byte>> shared_;
   size_t at_barrier_ = 0;

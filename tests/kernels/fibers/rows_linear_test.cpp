@@ -33,15 +33,23 @@ struct Product {
   }
 };
 
+// Describes a product for the kernel, without bias.
+kernels::RowsProduct call_of(size_t rows, size_t n, size_t k, const void* x, const void* weight, void* out) {
+  kernels::RowsProduct call = {};
+  call.rows = static_cast<int64_t>(rows), call.n = static_cast<int64_t>(n), call.k = static_cast<int64_t>(k);
+  call.x = x, call.weight = weight, call.out = out;
+  call.stride = call.n;
+  return call;
+}
+
 // Returns the bytes of the first `rows` rows of the product, computed alone.
 std::vector<uint8_t> run(const Product& p, size_t rows, Values* values = nullptr) {
   Values some = p.x();
   some.resize(rows * p.k);
   Array x(p.dtype, some), weight(p.dtype, p.weight()), bias(p.dtype, p.offsets()), out(p.dtype, rows * p.n);
-  EXPECT_EQ(cuda::launch_rows_linear(p.dtype, x.data(), weight.data(), p.bias ? bias.data() : nullptr,
-                                     static_cast<int64_t>(rows), static_cast<int64_t>(p.n), static_cast<int64_t>(p.k),
-                                     out.data(), nullptr),
-            0);
+  kernels::RowsProduct call = call_of(rows, p.n, p.k, x.data(), weight.data(), out.data());
+  if (p.bias) call.bias = bias.data();
+  EXPECT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
   if (values) *values = out.values();
   return out.bytes();
 }
@@ -59,8 +67,15 @@ TEST(RowsLinear, EqualsItsTwinOverTails) {
   for (const CudaDtype dtype : kHalves) {
     for (const size_t k : {8, 24, 32, 256, 264, 600}) expect_product({dtype, 3, 20, k, false});
     for (const size_t n : {1, 15, 16, 33}) expect_product({dtype, 2, n, 40, true});
-    for (const size_t rows : {1, 7, 8, 9, 17, 33, 64}) expect_product({dtype, rows, 17, 64, true});
+    for (const size_t rows : {1, 7, 8, 9, 17, 33, 64, 65, 130}) expect_product({dtype, rows, 17, 64, true});
   }
+}
+
+// Matrices with so many outputs that a block takes several tiles of them.
+TEST(RowsLinear, EqualsItsTwinForManyOutputs) {
+  expect_product({CudaDtype::kBFloat16, 10, 4096 + 21, 24, true});
+  expect_product({CudaDtype::kHalf, 20, 8192 + 9, 8, true});
+  expect_product({CudaDtype::kBFloat16, 40, 8192 + 40, 8, false});
 }
 
 // Rows that do not begin at a multiple of 16 bytes are read number by number.
@@ -70,9 +85,10 @@ TEST(RowsLinear, EqualsItsTwinForOddWidths) {
 
 TEST(RowsLinear, ARowsBitsDoNotDependOnTheNumberOfRows) {
   for (const size_t k : {600, 38}) {
-    const Product p = {CudaDtype::kBFloat16, 64, 18, k, false, true};
-    const std::vector<uint8_t> all = run(p, 64);
-    for (const size_t rows : {1, 5, 8, 16, 31}) {
+    // With many outputs, blocks of many rows take more tiles than those of few.
+    const Product p = {CudaDtype::kBFloat16, 80, k == 38 ? size_t{8200} : size_t{18}, k, false, true};
+    const std::vector<uint8_t> all = run(p, 80);
+    for (const size_t rows : {1, 5, 8, 16, 31, 64, 70}) {
       const std::vector<uint8_t> few = run(p, rows);
       EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin())) << rows << " rows of " << k;
     }
@@ -84,7 +100,7 @@ struct Int8Matrix {
   std::vector<uint8_t> packed;
   Values values;
 };
-Int8Matrix int8_matrix(size_t n, size_t k) {
+Int8Matrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
   constexpr size_t kOutputs = 32, kGroup = 64;
   Int8Matrix out;
   out.values.resize(n * k);
@@ -94,13 +110,13 @@ Int8Matrix int8_matrix(size_t n, size_t k) {
     for (size_t begin = 0; begin < k; begin += kGroup) {
       std::vector<float> scales;
       for (size_t o = 0; o < outputs; ++o)
-        scales.push_back(static_cast<float>(0.01 + philox_uniform(7, 8, next++) / 99));
+        scales.push_back(static_cast<float>(0.01 + philox_uniform(seed, 8, next++) / 99));
       const auto* bytes = reinterpret_cast<const uint8_t*>(scales.data());
       out.packed.insert(out.packed.end(), bytes, bytes + 4 * outputs);
       for (size_t pair = 0; pair < kGroup / 2; ++pair)
         for (size_t o = 0; o < outputs; ++o)
           for (size_t i = begin + 2 * pair; i < begin + 2 * pair + 2; ++i) {
-            const auto code = i < k ? static_cast<int8_t>(255 * philox_uniform(7, 9, next++) - 127) : int8_t{0};
+            const auto code = i < k ? static_cast<int8_t>(255 * philox_uniform(seed, 9, next++) - 127) : int8_t{0};
             out.packed.push_back(static_cast<uint8_t>(code));
             if (i < k) out.values[(first + o) * k + i] = static_cast<double>(scales[o]) * code;
           }
@@ -117,19 +133,78 @@ TEST(RowsLinear, Int8EqualsItsTwin) {
       const Values inputs = random_values(dtype, rows * k, 1), offsets = random_values(dtype, n, 3);
       Array x(dtype, inputs), bias(dtype, offsets), out(dtype, rows * n);
       DeviceMemory<uint8_t> weight(matrix.packed);
-      ASSERT_EQ(cuda::launch_rows_linear_int8(dtype, x.data(), weight.data(), bias.data(), static_cast<int64_t>(rows),
-                                              static_cast<int64_t>(n), static_cast<int64_t>(k), out.data(), nullptr),
-                0);
+      kernels::RowsProduct call = call_of(rows, n, k, x.data(), weight.data(), out.data());
+      call.bias = bias.data(), call.int8 = 1;
+      ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
       EXPECT_EQ(difference(dtype, out.values(), twins::linear(dtype, inputs, matrix.values, offsets, k)), "")
           << rows << " x " << k << " -> " << n;
     }
 }
 
+// What a product does to its results is bit for bit what separate kernels do: the activation of two products, and the
+// sum with what is in `out` already, whose rows are wider than the result.
+TEST(RowsLinear, EndsAsSeparateKernelsDo) {
+  for (const CudaDtype dtype : kHalves)
+    for (const bool int8 : {false, true})
+      for (const auto& [rows, n, k] :
+           std::vector<std::array<size_t, 3>>{{1, 32, 64}, {9, 19, 72}, {70, 40, 37}, {33, 4100, 8}}) {
+        const Int8Matrix first = int8_matrix(n, k), second = int8_matrix(n, k, 11);
+        DeviceMemory<uint8_t> gate_bytes(first.packed), up_bytes(second.packed);
+        Array x(dtype, random_values(dtype, rows * k, 1)), gate(dtype, random_values(dtype, n * k, 2)),
+            up(dtype, random_values(dtype, n * k, 3)), bias(dtype, random_values(dtype, n, 4)),
+            up_bias(dtype, random_values(dtype, n, 5)), gates(dtype, rows * n), ups(dtype, rows * n),
+            products(dtype, rows * n), fused(dtype, rows * n), before(dtype, random_values(dtype, rows * n, 6)),
+            sums(dtype, rows * n);
+        const auto product = [&](Array& matrix, DeviceMemory<uint8_t>& bytes, Array& offsets, void* out) {
+          kernels::RowsProduct call =
+              call_of(rows, n, k, x.data(), int8 ? static_cast<void*>(bytes.data()) : matrix.data(), out);
+          call.bias = offsets.data(), call.int8 = int8 ? 1 : 0;
+          return call;
+        };
+        const auto start = [&](const kernels::RowsProduct& call) {
+          ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+        };
+        start(product(gate, gate_bytes, bias, gates.data()));
+        start(product(up, up_bytes, up_bias, ups.data()));
+        ASSERT_EQ(cuda::launch_silu_mul(dtype, gates.data(), ups.data(), static_cast<int64_t>(rows * n),
+                                        products.data(), nullptr),
+                  0);
+        kernels::RowsProduct call = product(gate, gate_bytes, bias, fused.data());
+        call.up = int8 ? static_cast<void*>(up_bytes.data()) : up.data(), call.up_bias = up_bias.data();
+        start(call);
+        EXPECT_EQ(fused.bytes(), products.bytes()) << name_of(dtype) << " int8 " << int8 << " rows " << rows;
+
+        call = product(gate, gate_bytes, bias, sums.data());
+        call.residual = before.data();
+        start(call);
+        Values expected = before.values();
+        const Values added = gates.values();
+        for (size_t i = 0; i < expected.size(); ++i)
+          expected[i] = twins::rounded(dtype, static_cast<double>(static_cast<float>(expected[i] + added[i])));
+        EXPECT_EQ(sums.values(), expected) << name_of(dtype) << " int8 " << int8 << " rows " << rows;
+
+        Array wide(dtype, rows * (n + 3) + n);
+        call = product(gate, gate_bytes, bias, wide.data());
+        call.stride = static_cast<int64_t>(n) + 3;
+        start(call);
+        const Values found = wide.values();
+        for (size_t row = 0; row < rows; ++row) {
+          const auto at = found.begin() + static_cast<std::ptrdiff_t>(row * (n + 3));
+          EXPECT_TRUE(std::equal(at, at + static_cast<std::ptrdiff_t>(n),
+                                 added.begin() + static_cast<std::ptrdiff_t>(row * n)));
+          EXPECT_NE(at[static_cast<std::ptrdiff_t>(n)], at[static_cast<std::ptrdiff_t>(n)]) << "between the rows";
+        }
+      }
+}
+
 TEST(RowsLinear, WhatItCannotComputeIsRefused) {
   float none = 0;
-  EXPECT_EQ(cuda::launch_rows_linear(CudaDtype::kHalf, &none, &none, nullptr, 0, 8, 8, &none, nullptr), 0);
-  EXPECT_NE(cuda::launch_rows_linear(CudaDtype::kHalf, &none, &none, nullptr, 65, 8, 8, &none, nullptr), 0);
-  EXPECT_NE(cuda::launch_rows_linear(CudaDtype::kFloat, &none, &none, nullptr, 1, 8, 8, &none, nullptr), 0);
+  const auto code = [&](CudaDtype dtype, size_t rows) {
+    return cuda::launch_rows_product(dtype, call_of(rows, 8, 8, &none, &none, &none), nullptr);
+  };
+  EXPECT_EQ(code(CudaDtype::kHalf, 0), 0);
+  EXPECT_NE(code(CudaDtype::kHalf, kernels::kMaxProductRows + 1), 0);
+  EXPECT_NE(code(CudaDtype::kFloat, 1), 0);
 }
 
 }  // namespace

@@ -33,6 +33,30 @@ TEST(SampleKernel, GivesTheHostsDistributionsAndTokens) {
       }
 }
 
+// A greedy row has the confidence that the host's draft has, and any other the probability of its token.
+TEST(SampleKernel, TellsHowSureItIsAndPlacesTokens) {
+  constexpr size_t kVocab = 150;
+  for (const double temperature : {0.0, 0.7})
+    for (uint64_t number = 0; number < 8; ++number) {
+      const std::vector<float> logits = logits_of(number, kVocab, false);
+      DeviceMemory<int32_t> places(std::vector<int32_t>{-7, -7, -7});
+      kernels::SampleRow row = {};
+      row.temperature = temperature, row.top_p = 1, row.seed = number;
+      row.places[0] = places.data() + 2, row.places[2] = places.data();
+      DeviceMemory<kernels::SampleRow> rows(std::vector<kernels::SampleRow>{row});
+      DeviceMemory<float> values(logits), confidences(size_t{1});
+      DeviceMemory<int32_t> tokens(size_t{1});
+      ASSERT_EQ(kernels::cuda::launch_sample({rows.data(), values.data(), tokens.data(), confidences.data(), 1, kVocab},
+                                             64, nullptr),
+                0);
+      const int32_t token = tokens.read()[0];
+      EXPECT_EQ(places.read(), (std::vector<int32_t>{token, -7, token}));
+      const double expected = temperature == 0 ? decode::max_probability(logits)
+                                               : static_cast<double>(values.read()[static_cast<size_t>(token)]);
+      EXPECT_FLOAT_EQ(confidences.read()[0], static_cast<float>(expected)) << number;
+    }
+}
+
 TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = logits_of(1, 50, false);

@@ -45,14 +45,16 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
                                   static_cast<int32_t>(options.top_k),
                                   static_cast<int32_t>(decode::Purpose::kDraft),
                                   seed,
-                                  0};
+                                  0,
+                                  {}};
   DeviceMemory<kernels::SampleRow> rows(std::vector<kernels::SampleRow>(2, row));
   std::vector<float> twice = logits;
   twice.insert(twice.end(), logits.begin(), logits.end());
   DeviceMemory<float> values(twice);
   DeviceMemory<int32_t> tokens(size_t{2});
   EXPECT_EQ(kernels::cuda::launch_sample(
-                {rows.data(), values.data(), tokens.data(), 2, static_cast<int32_t>(logits.size())}, threads, nullptr),
+                {rows.data(), values.data(), tokens.data(), nullptr, 2, static_cast<int32_t>(logits.size())}, threads,
+                nullptr),
             0);
   const std::vector<float> all = values.read();
   const auto half = all.begin() + static_cast<std::ptrdiff_t>(logits.size());

@@ -60,6 +60,8 @@ class Pass {
         q_.insert(q_.end(), input.q[i].begin(), input.q[i].end());
     }
   }
+  // Of each node of the last run, if the kernel scores them.
+  const std::vector<kernels::VerifyScore>& scores() const { return scores_; }
   // Calls run(pass) and returns the outcomes.
   template <class F>
   std::vector<kernels::VerifyOutcome> run(const F& start) {
@@ -67,15 +69,18 @@ class Pass {
     DeviceMemory<kernels::VerifyNode> nodes(nodes_);
     DeviceMemory<float> p(p_), q(q_), left(tasks_.size() * vocab_);
     DeviceMemory<kernels::VerifyOutcome> outcomes(tasks_.size());
+    DeviceMemory<kernels::VerifyScore> scores(nodes_.size());
     start(kernels::VerifyPass{tasks.data(), nodes.data(), p.data(), q.data(), left.data(), outcomes.data(),
-                              static_cast<int32_t>(tasks_.size()), static_cast<int32_t>(vocab_)});
+                              scores.data(), static_cast<int32_t>(tasks_.size()), static_cast<int32_t>(vocab_)});
     p.check_borders(), q.check_borders(), left.check_borders();
+    scores_ = scores.read();
     return outcomes.read();
   }
 
  private:
   std::vector<kernels::VerifyTask> tasks_;
   std::vector<kernels::VerifyNode> nodes_;
+  std::vector<kernels::VerifyScore> scores_;
   std::vector<float> p_, q_;
   size_t vocab_ = 0;
 };
@@ -204,11 +209,14 @@ Drawn draw_case(uint64_t number, bool tree) {
   return out;
 }
 
-std::vector<kernels::VerifyOutcome> verify_seeded(const std::vector<Drawn>& cases, VerifyRule rule, unsigned threads) {
+std::vector<kernels::VerifyOutcome> verify_seeded(const std::vector<Drawn>& cases, VerifyRule rule, unsigned threads,
+                                                  std::vector<kernels::VerifyScore>* scores = nullptr) {
   Pass pass;
   for (size_t i = 0; i < cases.size(); ++i) pass.add(cases[i].input(), rule, 1000 + i);
-  return pass.run(
+  const auto outcomes = pass.run(
       [&](const kernels::VerifyPass& on_device) { EXPECT_EQ(cuda::launch_verify(on_device, threads, nullptr), 0); });
+  if (scores) *scores = pass.scores();
+  return outcomes;
 }
 
 void expect_as_on_the_host(bool tree) {
@@ -230,6 +238,27 @@ void expect_as_on_the_host(bool tree) {
 
 TEST(VerifyKernel, ChainsAreVerifiedAsOnTheHost) { expect_as_on_the_host(false); }
 TEST(VerifyKernel, TreesAreVerifiedAsOnTheHost) { expect_as_on_the_host(true); }
+
+TEST(VerifyKernel, ScoresNodesBeforeItChangesTheirRows) {
+  std::vector<Drawn> cases;
+  for (uint64_t number = 0; cases.size() < 8; ++number)
+    if (Drawn one = draw_case(number, false); one.p[0].size() > 30) cases.push_back(one);
+  for (Drawn& one : cases)
+    for (auto* rows : {&one.p, &one.q})
+      for (auto& row : *rows) row.resize(200, 1e-4f);  // a pass has one vocabulary
+  std::vector<kernels::VerifyScore> scores;
+  verify_seeded(cases, VerifyRule::kBlock, 96, &scores);
+  size_t node = 0;
+  for (const Drawn& one : cases)
+    for (size_t i = 0; i < one.tokens.size(); ++i, ++node) {
+      const auto token = static_cast<size_t>(one.tokens[i]);
+      EXPECT_NEAR(scores[node].overlap, decode::overlap(one.p[i], one.q[i]), 1e-12) << node;
+      EXPECT_EQ(scores[node].ratio,
+                std::min(1.0, static_cast<double>(one.p[i][token]) / static_cast<double>(one.q[i][token])))
+          << node;
+    }
+  EXPECT_EQ(node, scores.size());
+}
 
 // The cursors go on where the last round ended, so that two rounds use different numbers.
 TEST(VerifyKernel, CursorsCountWhatWasDrawn) {

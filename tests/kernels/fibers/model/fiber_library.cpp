@@ -21,17 +21,19 @@ int32_t rope(CudaDtype dtype, int32_t, const void* x, const float* cos, const fl
              int64_t d, void* out) {
   return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, nullptr);
 }
-int32_t rows_linear(CudaDtype dtype, int32_t, const void* x, const void* weight, const void* bias, int64_t rows,
-                    int64_t n, int64_t k, void* out) {
-  return cuda::launch_rows_linear(dtype, x, weight, bias, rows, n, k, out, nullptr);
+int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
+  return cuda::launch_rows_product(dtype, *product, nullptr);
 }
-int32_t rows_linear_int8(CudaDtype dtype, int32_t, const void* x, const void* weight, const void* bias, int64_t rows,
-                         int64_t n, int64_t k, void* out) {
-  return cuda::launch_rows_linear_int8(dtype, x, weight, bias, rows, n, k, out, nullptr);
+int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
+  return cuda::launch_prepare_heads(dtype, *pass, *heads, nullptr);
 }
 int32_t paged_attention(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedLayer* layer) {
   return cuda::launch_paged_attention(dtype, *pass, *layer, nullptr);
 }
+
+constexpr unsigned kThreads = 64;  // fewer than on a GPU, so that tests are quick
+int32_t sample(int32_t, const SamplePass* pass) { return cuda::launch_sample(*pass, kThreads, nullptr); }
+int32_t verify(int32_t, const VerifyPass* pass) { return cuda::launch_verify(*pass, kThreads, nullptr); }
 
 }  // namespace
 
@@ -44,9 +46,11 @@ const CudaLibrary& fiber_library() {
                                       .rms_norm = rms_norm,
                                       .silu_mul = silu_mul,
                                       .rope = rope,
-                                      .rows_linear = rows_linear,
-                                      .rows_linear_int8 = rows_linear_int8,
+                                      .rows_product = rows_product,
+                                      .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
+                                      .sample = sample,
+                                      .verify = verify,
                                       .nccl_group = nullptr};
   return library;
 }

@@ -10,10 +10,19 @@ namespace {
 at::Tensor multiply(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias) {
   const CudaDtype dtype = x.scalar_type() == at::kHalf ? CudaDtype::kHalf : CudaDtype::kBFloat16;
   const at::Tensor out = at::full({x.size(0), packed.size(0)}, NAN, x.options());
-  EXPECT_EQ(fibers::fiber_library().rows_linear_int8(dtype, 0, x.const_data_ptr(), packed.const_data_ptr(),
-                                                     bias.defined() ? bias.const_data_ptr() : nullptr, x.size(0),
-                                                     packed.size(0), x.size(1), out.mutable_data_ptr()),
-            0);
+  const RowsProduct product = {.rows = x.size(0),
+                               .n = packed.size(0),
+                               .k = x.size(1),
+                               .x = x.const_data_ptr(),
+                               .weight = packed.const_data_ptr(),
+                               .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                               .up = nullptr,
+                               .up_bias = nullptr,
+                               .residual = nullptr,
+                               .out = out.mutable_data_ptr(),
+                               .stride = packed.size(0),
+                               .int8 = 1};
+  EXPECT_EQ(fibers::fiber_library().rows_product(dtype, 0, &product), 0);
   return out;
 }
 

@@ -1,0 +1,28 @@
+// Rounds on a GPU: one upload, the passes of the drafts and the target with the drawing and the verification between
+// them, and one copy back. The host waits once.
+#pragma once
+
+#include <memory>
+
+#include "engine/decode/round.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/weights.h"
+
+namespace specdec::decode {
+
+// A model whose caches a round can use. Runners of decoders are such models.
+class CacheSource {
+ public:
+  virtual ~CacheSource() = default;
+  virtual const model::Decoder& decoder() const = 0;
+  virtual model::KvCache& cache(SequenceId sequence) = 0;
+  virtual const model::BlockPool& pool() const = 0;
+  virtual bool keeps_states() = 0;  // whether drafts read this model's hidden states, which a round does not keep
+};
+
+// Returns the runner of rounds for a target that make_model_runner() made and that must outlive it, or null if no
+// kernels run the target's passes (model::cuda_pass_library()). It takes slots whose drafts such kernels run, too,
+// whose models' rope does not depend on the text's length, and whose rule is not the coupled one.
+std::unique_ptr<RoundRunner> make_device_round(CausalModel& target);
+
+}  // namespace specdec::decode

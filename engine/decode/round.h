@@ -1,0 +1,60 @@
+// One round of drafting and verification as a whole, for devices that can run it without asking the host in between.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/decode/causal_model.h"
+#include "engine/decode/verifier.h"
+
+namespace specdec::decode {
+
+// One sequence's part of a round.
+struct RoundSlot {
+  std::span<const int32_t> text;  // the target's cache holds all of these tokens but the last
+  SequenceId target = -1;
+  // The draft model drafts a chain of k tokens; its cache holds a prefix of the text. With k = 0 it has no part.
+  CausalModel* drafter = nullptr;
+  SequenceId draft = -1;
+  int k = 0;
+  std::span<const int32_t> given;  // tokens that are drafted already, if k is 0
+  SamplingOptions sampling = {};
+  VerifyRule rule = VerifyRule::kToken;
+  uint64_t seed = 0;
+  std::array<uint64_t, 4> cursors = {};  // numbers drawn so far for each purpose (randomness.h)
+};
+
+struct RoundOutcome {
+  std::vector<int32_t> drafted;
+  std::vector<double> confidences;       // of the draft in its tokens
+  std::vector<double> overlaps, ratios;  // Σ min(p, q) and min(1, p / q) at each drafted position; empty if `given`
+  VerifyResult result;
+  std::array<uint64_t, 4> cursors = {};
+};
+
+// How long the parts of a round took, if the device tells. A level is a pass of one draft with its drawing.
+struct RoundSeconds {
+  struct Level {
+    CausalModel* drafter;
+    double seconds;
+    int64_t more;  // tokens that the pass read besides one of each sequence; 0 if no sequence had more than two
+  };
+  std::vector<Level> levels;
+  double target = 0;  // 0: not told
+};
+
+class RoundRunner {
+ public:
+  virtual ~RoundRunner() = default;
+  // Returns whether run() can run these slots. Changes nothing.
+  virtual bool takes(std::span<const RoundSlot> slots) = 0;
+  // Runs a round and leaves in each cache what the passes of a step leave there: the target's holds the text and all
+  // drafted tokens, the draft's the text and all drafted tokens but the last. `outcomes` has one element for each slot.
+  // Returns false, with every cache as before, if the logits of a slot cannot be sampled; then a step on the host says
+  // which. Throws as CausalModel::extend() does, with every cache as before.
+  virtual bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) = 0;
+};
+
+}  // namespace specdec::decode

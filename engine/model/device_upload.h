@@ -1,0 +1,55 @@
+// One copy to a device for everything that several passes need there.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace specdec::model {
+
+// Collects arrays and sends them to the device at once, from pinned memory if the device is a GPU. It keeps its memory
+// when it is filled again; the arrays of the last send() must then be out of use.
+class DeviceUpload {
+ public:
+  explicit DeviceUpload(at::Device device) : device_(device) {}
+
+  void clear() { used_ = 0, links_.clear(); }
+  // Appends an array and returns where it begins: a number of bytes, a multiple of 16.
+  template <class T>
+  size_t add(std::span<const T> values) {
+    const size_t place = room(values.size_bytes());
+    if (!values.empty()) std::memcpy(host() + place, values.data(), values.size_bytes());
+    return place;
+  }
+  template <class T>
+  size_t add(const std::vector<T>& values) {
+    return add(std::span<const T>(values));
+  }
+  // Lets the pointer at `pointer` of the upload, which was added as any value, point to `target` of the upload.
+  void link(size_t pointer, size_t target) { links_.emplace_back(pointer, target); }
+  // Starts the copy on the device's current stream.
+  void send();
+
+  // Returns what was added at a place, on the device. Valid from send() until clear().
+  template <class T>
+  T* at(size_t place) const {
+    return reinterpret_cast<T*>(static_cast<char*>(sent_.mutable_data_ptr()) + place);
+  }
+  // Returns `count` numbers of this dtype, added at a place, as a tensor that shares the device's memory.
+  at::Tensor tensor(size_t place, int64_t count, at::ScalarType dtype) const;
+
+ private:
+  char* host() { return static_cast<char*>(staged_.mutable_data_ptr()); }
+  size_t room(size_t bytes);
+
+  at::Device device_;
+  at::Tensor staged_, sent_;  // bytes, on the host and on the device
+  size_t used_ = 0;
+  std::vector<std::pair<size_t, size_t>> links_;
+};
+
+}  // namespace specdec::model

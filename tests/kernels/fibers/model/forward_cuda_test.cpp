@@ -1,0 +1,190 @@
+// Runs passes in the CUDA kernels on fibers beside the reference in fp32.
+#include "engine/model/forward_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/kernels/fibers/fibers.h"
+#include "tests/kernels/fibers/model/toy_decoders.h"
+
+namespace specdec::model {
+namespace {
+
+// Tokens that depend on the number alone.
+std::vector<int32_t> tokens_of(int64_t number, int64_t count) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<int32_t>((number * 31 + i * 7 + i * i) % 61));
+  return out;
+}
+
+struct Text {
+  int64_t before, count, logits;
+  std::vector<int> parents = {};
+};
+
+// Caches that already hold a text each, and the parts that continue them.
+class Batch {
+ public:
+  Batch(const Decoder& decoder, const std::vector<Text>& texts) {
+    for (const Text& text : texts) {
+      const auto number = static_cast<int64_t>(caches_.size());
+      caches_.push_back(std::make_unique<KvCache>(decoder.config, at::kCPU, decoder.weights.embed.scalar_type()));
+      tokens_.push_back(tokens_of(number, text.before + text.count));
+      for (int64_t at = 0; at < text.before; at += 60) {
+        const auto some =
+            std::span(tokens_.back()).subspan(static_cast<size_t>(at), std::min<size_t>(60, text.before - at));
+        const SequencePart part = {.cache = caches_.back().get(), .tokens = some, .num_logits = 0};
+        forward(decoder, {&part, 1});
+      }
+      SequencePart& part = parts_.emplace_back();
+      part.tokens = std::span(tokens_.back()).subspan(static_cast<size_t>(text.before));
+      part.num_logits = text.logits;
+      if (text.parents.empty()) continue;
+      part.tree_mask = at::eye(text.count, at::kBool);
+      for (int64_t i = 0; i < text.count; ++i) {
+        const int parent = text.parents[static_cast<size_t>(i)];
+        if (parent >= 0) part.tree_mask[i] = part.tree_mask[i].logical_or(part.tree_mask[parent]);
+        part.positions.push_back(parent < 0 ? text.before : part.positions[static_cast<size_t>(parent)] + 1);
+      }
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i].cache = caches_[i].get();
+  }
+  const std::vector<SequencePart>& parts() const { return parts_; }
+
+ private:
+  std::vector<std::unique_ptr<KvCache>> caches_;
+  std::vector<std::vector<int32_t>> tokens_;
+  std::vector<SequencePart> parts_;
+};
+
+const std::vector<Text> kTexts = {{0, 3, 3}, {70, 1, 1}, {5, 5, 4, {-1, -1, 0, 1, 3}}, {63, 2, 0}, {130, 4, 2}};
+
+void expect_reference(const std::string& name, const Json& config, at::ScalarType dtype,
+                      const std::function<void(Decoder&)>& change = {}) {
+  Decoder exact = toy_decoder(config);
+  if (change) change(exact);
+  const auto decoder = on_fibers(exact, dtype);
+  // The reference has the kernels' weights, in fp32.
+  for (const Parameter& p : list_parameters(exact.weights, exact.config)) {
+    DecoderWeights& narrow = const_cast<DecoderWeights&>(decoder->weights);
+    for (const Parameter& q : list_parameters(narrow, decoder->config))
+      if (q.name == p.name)
+        *p.tensor = q.tensor->scalar_type() == at::kChar ? kernels::dequantise_int8(*q.tensor, p.shape[1])
+                                                         : q.tensor->to(at::kFloat);
+  }
+  ASSERT_TRUE(cuda_pass_library(*decoder)) << name;
+  const Batch here(*decoder, kTexts), there(exact, kTexts);
+  ASSERT_TRUE(cuda_pass_applies(*decoder, here.parts())) << name;
+  const at::Tensor found = forward(*decoder, here.parts()), expected = forward(exact, there.parts());
+  ASSERT_EQ(found.sizes(), expected.sizes()) << name;
+  const at::Tensor seen = expected.isfinite();
+  EXPECT_TRUE(at::equal(found.isfinite(), seen)) << name;
+  const double spread = expected.masked_select(seen).std().item<double>(),
+               error = (found - expected).masked_select(seen).abs().max().item<double>();
+  EXPECT_GT(spread, 0.5) << name;
+  EXPECT_LT(error / spread, dtype == at::kHalf ? 0.02 : 0.15) << name;
+}
+
+TEST(CudaPass, EqualsTheReferenceOverFamilies) {
+  Json windows = toy_config("mistral", 2), partial = toy_config("llama", 2), many = toy_config("llama", 1),
+       qwen3 = toy_config("qwen3", 2);
+  windows["sliding_window"] = 20;
+  partial["partial_rotary_factor"] = 0.5;
+  many["num_attention_heads"] = 6, many["num_key_value_heads"] = 3;
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kChar}) {
+    const std::string name = c10::toString(dtype);
+    expect_reference("llama " + name, toy_config("llama", 2), dtype);
+    expect_reference("qwen2 " + name, toy_config("qwen2", 2), dtype);
+    expect_reference("qwen3 " + name, qwen3, dtype);
+    expect_reference("windows " + name, windows, dtype);
+    expect_reference("partial rotation " + name, partial, dtype);
+    expect_reference("many heads " + name, many, dtype);
+  }
+}
+
+// The same projections in one product or in three, and a head that scores a part of the vocabulary.
+TEST(CudaPass, JoinedProjectionsAndReducedHeadsGiveTheSame) {
+  const auto logits = [](const Decoder& decoder) { return forward(decoder, Batch(decoder, kTexts).parts()); };
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kChar}) {
+    const auto decoder = on_fibers(toy_decoder(toy_config("qwen2", 2)), dtype);
+    const at::Tensor expected = logits(*decoder);
+    join_projections(*decoder);
+    EXPECT_TRUE(at::equal(logits(*decoder), expected));
+    for (int32_t id = 0; id < 61; id += 3) decoder->config.draft_vocab.push_back(id);
+    const at::Tensor whole = logits(*decoder);
+    reduce_head(*decoder);
+    EXPECT_TRUE(at::equal(logits(*decoder), whole));
+    const at::Tensor kept = at::arange(0, 61, 3);
+    EXPECT_TRUE(at::equal(whole.index_select(1, kept), expected.index_select(1, kept)));
+    EXPECT_EQ(whole.isfinite().sum().item<int64_t>(), whole.size(0) * kept.size(0));
+  }
+}
+
+TEST(CudaPass, ARowsBitsDoNotDependOnThePass) {
+  const auto decoder = on_fibers(toy_decoder(toy_config("llama", 2)), at::kBFloat16);
+  std::vector<Text> texts = kTexts;
+  for (int i = 0; i < 3; ++i) texts.push_back({3 * i, 60, 1});  // more rows than one block multiplies
+  const at::Tensor all = forward(*decoder, Batch(*decoder, texts).parts());
+  const Batch again(*decoder, texts);
+  int64_t row = 0;
+  for (const SequencePart& part : again.parts()) {
+    if (part.num_logits > 0) {
+      EXPECT_TRUE(at::equal(forward(*decoder, {&part, 1}), all.narrow(0, row, part.num_logits))) << row;
+    }
+    row += part.num_logits;
+  }
+}
+
+TEST(CudaPass, ObserversSeeWhatEachLayerLeft) {
+  const auto decoder = on_fibers(toy_decoder(toy_config("llama", 2)), at::kHalf);
+  std::map<int64_t, at::Tensor> seen;
+  const Batch batch(*decoder, kTexts);
+  forward(*decoder, batch.parts(), [&](int64_t layer, const at::Tensor& x) { seen[layer] = x; });
+  ASSERT_EQ(seen.size(), 3u);
+  Decoder shorter = *decoder;
+  shorter.config.num_layers = 1;
+  std::map<int64_t, at::Tensor> first;
+  forward(shorter, Batch(shorter, kTexts).parts(), [&](int64_t layer, const at::Tensor& x) { first[layer] = x; });
+  EXPECT_TRUE(at::equal(first[0], seen[0]));
+  EXPECT_TRUE(at::equal(first[1], seen[1]));
+  EXPECT_FALSE(at::equal(seen[1], seen[2]));
+}
+
+TEST(CudaPass, LaunchesNineKernelsALayer) {
+  const auto launches = [](int64_t layers, const std::vector<Text>& texts) {
+    const auto decoder = on_fibers(toy_decoder(toy_config("qwen2", layers)), at::kBFloat16);
+    join_projections(*decoder);
+    const Batch batch(*decoder, texts);
+    fibers::settings().launches = 0;
+    forward(*decoder, batch.parts());
+    return fibers::settings().launches;
+  };
+  for (const std::vector<Text>& texts : {std::vector<Text>{{9, 1, 1}}, kTexts}) {
+    const int64_t one = launches(1, texts), four = launches(4, texts);
+    EXPECT_EQ(four - one, 3 * 9);
+    EXPECT_EQ(one - 9, 2);  // the last norm and the head
+  }
+}
+
+TEST(CudaPass, LeavesOtherPassesToOtherCode) {
+  const auto decoder = on_fibers(toy_decoder(toy_config("llama", 1)), at::kBFloat16);
+  const auto applies = [&](const std::vector<Text>& texts) {
+    return cuda_pass_applies(*decoder, Batch(*decoder, texts).parts());
+  };
+  EXPECT_TRUE(applies({{0, 64, 1}, {0, 64, 1}, {0, 64, 1}, {0, 64, 1}}));
+  EXPECT_FALSE(applies({{0, 64, 1}, {0, 64, 1}, {0, 64, 1}, {0, 64, 1}, {0, 1, 1}}));
+  EXPECT_FALSE(applies({{0, 65, 1}}));
+  const Batch later(*decoder, {{4, 2, 1}});
+  SequencePart part = later.parts()[0];
+  part.tree_mask = at::ones({2, 2}, at::kBool);
+  EXPECT_FALSE(cuda_pass_applies(*decoder, {&part, 1}));
+  EXPECT_FALSE(cuda_pass_library(*on_fibers(toy_decoder(toy_config("llama", 1)), at::kFloat)));
+  Json mixture = toy_config("gemma2", 1);
+  mixture["query_pre_attn_scalar"] = 16, mixture["sliding_window"] = 8,
+  mixture["hidden_activation"] = "gelu_pytorch_tanh";
+  EXPECT_FALSE(cuda_pass_library(*on_fibers(toy_decoder(mixture), at::kBFloat16)));
+}
+
+}  // namespace
+}  // namespace specdec::model

@@ -1,0 +1,77 @@
+// What becomes of answers when kernels cannot be launched: injected codes of CUDA in a library of fibers.
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "base/device_lost.h"
+#include "engine/decode/device_round.h"
+#include "engine/decode/generate.h"
+#include "engine/decode/model_runner.h"
+#include "tests/kernels/fibers/model/toy_decoders.h"
+
+namespace specdec::decode {
+namespace {
+
+constexpr int32_t kMemoryAllocation = 2, kIllegalAddress = 700;  // cudaErrorMemoryAllocation, cudaErrorIllegalAddress
+
+// After this many products, every further one returns `failure`. There is one such library, since its functions have
+// no state of their own.
+int64_t products_left = 0;
+int32_t failure = 0;
+
+const kernels::CudaLibrary& failing_library() {
+  static const kernels::CudaLibrary library = [] {
+    kernels::CudaLibrary made = fibers::fiber_library();
+    made.rows_product = [](kernels::CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
+      return products_left-- > 0 ? fibers::fiber_library().rows_product(dtype, device, product) : failure;
+    };
+    return made;
+  }();
+  return library;
+}
+
+const Request kRequest = {{5, 9, 2, 7}, 3, {.max_tokens = 12, .sampling = {.temperature = 0}}};
+
+struct Pair {
+  std::shared_ptr<model::Decoder> target = on_fibers(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16),
+                                  draft = on_fibers(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
+
+  // Generates an answer in rounds; `drafts` says whether the draft takes part.
+  GenerateResult answer(bool drafts) const {
+    const auto target_runner = make_model_runner(target), draft_runner = make_model_runner(draft);
+    const auto rounds = make_device_round(*target_runner);
+    Stepper stepper(*target_runner, draft_runner.get());
+    stepper.use_rounds(rounds.get());
+    Drafting drafting;
+    if (drafts) drafting.model.emplace().fixed_k = 3;
+    return generate(stepper, kRequest, drafting, SystemClock());
+  }
+};
+
+TEST(DeviceFailures, OutOfMemoryInTheDraftDecodesPlainly) {
+  Pair pair;
+  const std::vector<int32_t> plain = pair.answer(false).tokens;
+  ASSERT_EQ(pair.answer(true).tokens, plain);
+  pair.draft->library = &failing_library();
+  failure = kMemoryAllocation;
+  for (const int64_t products : {0, 7, 30}) {
+    products_left = products;
+    const GenerateResult result = pair.answer(true);
+    EXPECT_EQ(result.tokens, plain) << "after " << products << " products";
+    EXPECT_LT(products_left, 0) << "the draft must have failed";
+    EXPECT_GT(result.counts.plain_steps, 0);
+  }
+}
+
+TEST(DeviceFailures, ALostDeviceEndsTheStep) {
+  Pair pair;
+  failure = kIllegalAddress;
+  for (model::Decoder* lost : {pair.target.get(), pair.draft.get()}) {
+    for (model::Decoder* decoder : {pair.target.get(), pair.draft.get()}) decoder->library = &fibers::fiber_library();
+    lost->library = &failing_library();
+    products_left = 9;
+    EXPECT_THROW(pair.answer(true), DeviceLost);
+  }
+}
+
+}  // namespace
+}  // namespace specdec::decode

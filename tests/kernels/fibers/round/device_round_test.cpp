@@ -1,0 +1,248 @@
+// Steps that run as rounds of a device, with the kernels on fibers, beside the same steps on the host: 2,000 random
+// schedules of requests that come, end, are preempted and change their draft must give the same tokens.
+#include "engine/decode/device_round.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/philox.h"
+#include "engine/decode/model_runner.h"
+#include "engine/decode/step.h"
+#include "engine/model/memory_plan.h"
+#include "tests/kernels/fibers/model/toy_decoders.h"
+
+namespace specdec::decode {
+namespace {
+
+using model::Decoder;
+
+constexpr int32_t kVocab = 32;
+
+// The target and its drafts: the target with other matrices in its head's way, in several dtypes.
+struct Models {
+  std::shared_ptr<Decoder> target;
+  std::vector<std::shared_ptr<Decoder>> drafts;
+};
+
+std::shared_ptr<Decoder> close_to(const Decoder& target, double noise, at::ScalarType dtype, uint64_t seed) {
+  Decoder out = target;
+  out.weights.visit(out.config, [&](const std::string&, at::Tensor& tensor) {
+    at::manual_seed(static_cast<int64_t>(seed++));
+    if (tensor.dim() == 2) tensor = tensor + noise * tensor.std() * at::randn(tensor.sizes());
+  });
+  return on_fibers(out, dtype);
+}
+
+const Models& models() {
+  static const Models all = [] {
+    Json config = model::toy_config("llama", 1);
+    config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
+    config["vocab_size"] = kVocab;
+    const Decoder target = model::toy_decoder(config, 3);
+    Models out{on_fibers(target, at::kBFloat16), {}};
+    out.drafts.push_back(close_to(target, 0.2, at::kBFloat16, 10));
+    out.drafts.push_back(close_to(target, 0.6, at::kChar, 20));
+    const auto reduced = close_to(target, 0.3, at::kHalf, 30);
+    for (int32_t id = 0; id < kVocab; ++id)
+      if (id % 5 != 0) reduced->config.draft_vocab.push_back(id);
+    reduce_head(*reduced);
+    out.drafts.push_back(reduced);
+    return out;
+  }();
+  return all;
+}
+
+// Counts the rounds that ran.
+class CountedRounds final : public RoundRunner {
+ public:
+  explicit CountedRounds(std::unique_ptr<RoundRunner> runner) : runner_(std::move(runner)) {}
+  bool takes(std::span<const RoundSlot> slots) override { return runner_->takes(slots); }
+  bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) override {
+    const bool ran = runner_->run(slots, outcomes, seconds);
+    if (ran) ++count;
+    return ran;
+  }
+  int64_t count = 0;
+
+ private:
+  std::unique_ptr<RoundRunner> runner_;
+};
+
+// One of two worlds that go through the same schedule.
+class World {
+ public:
+  World(const Models& models, int64_t cache_tokens, bool rounds) {
+    const auto bytes = [&](const Decoder& decoder) {
+      return cache_tokens == 0
+                 ? 0
+                 : model::cache_bytes(decoder.config, decoder.weights.embed.scalar_type(), 1, cache_tokens);
+    };
+    target_ = make_model_runner(models.target, bytes(*models.target));
+    for (const auto& draft : models.drafts) drafts_.push_back(make_model_runner(draft, bytes(*draft)));
+    stepper_ = std::make_unique<Stepper>(*target_, drafts_[0].get());
+    if (!rounds) return;
+    rounds_ = std::make_unique<CountedRounds>(make_device_round(*target_));
+    stepper_->use_rounds(rounds_.get());
+  }
+
+  ~World() { answers.clear(); }  // before what they use
+
+  struct Answer {
+    std::unique_ptr<Sequence> sequence;
+    bool open = false;
+  };
+  std::vector<Answer> answers;
+
+  void add(const Request& request, Drafting drafting, size_t draft, const Sequence* same_prompt = nullptr) {
+    drafting.draft = drafts_[draft].get();
+    answers.push_back({std::make_unique<Sequence>(*stepper_, request, drafting)});
+    open(answers.back(), same_prompt);
+  }
+  // Opens a sequence and reads its prompt; without room for it, it waits.
+  void open(Answer& answer, const Sequence* same_prompt = nullptr) {
+    try {
+      stepper_->open(*answer.sequence, same_prompt);
+      while (stepper_->pending_prefill(*answer.sequence) > 0) stepper_->prefill(*answer.sequence, 50);
+      answer.open = true;
+    } catch (const CacheFull&) {
+      close(answer);
+    }
+  }
+  void close(Answer& answer) {
+    stepper_->close(*answer.sequence);
+    answer.open = false;
+  }
+  // Steps all open answers together. If the caches are full, preempts the last of them and tries again.
+  void step() {
+    for (;;) {
+      std::vector<Sequence*> batch;
+      for (Answer& answer : answers)
+        if (answer.open && answer.sequence->remaining() > 0) batch.push_back(answer.sequence.get());
+      if (batch.empty()) return;
+      try {
+        stepper_->step(batch);
+        return;
+      } catch (const CacheFull&) {
+        const auto last = std::find_if(answers.rbegin(), answers.rend(),
+                                       [](const Answer& a) { return a.open && a.sequence->remaining() > 0; });
+        close(*last);
+        if (batch.size() == 1) return;
+      }
+    }
+  }
+  int64_t rounds() const { return rounds_->count; }
+
+ private:
+  std::unique_ptr<CausalModel> target_;
+  std::vector<std::unique_ptr<CausalModel>> drafts_;
+  std::unique_ptr<CountedRounds> rounds_;
+  std::unique_ptr<Stepper> stepper_;
+};
+
+struct Plan {
+  Request request;
+  Drafting drafting;
+  size_t draft;
+};
+
+Plan draw_plan(PhiloxStream& random) {
+  Plan plan;
+  const auto length = static_cast<int64_t>(random.below(20) == 0 ? 60 + random.below(10) : 2 + random.below(12));
+  for (int64_t i = 0; i < length; ++i)  // of few ids, so that the text repeats itself
+    plan.request.prompt.push_back(static_cast<int32_t>(random.below(6) * 5));
+  plan.request.seed = random.below(1000);
+  RequestOptions& options = plan.request.options;
+  options.max_tokens = static_cast<int64_t>(2 + random.below(9));
+  const double temperatures[] = {0, 0, 0.5, 1, 1.5};
+  options.sampling.temperature = temperatures[random.below(5)];
+  if (random.below(3) == 0) options.sampling.top_k = static_cast<int64_t>(1 + random.below(20));
+  if (random.below(3) == 0) options.sampling.top_p = 0.6 + 0.3 * random.uniform();
+  if (random.below(4) == 0) options.sampling.min_p = 0.05;
+  if (random.below(20) == 0) options.logprobs = 1;  // which a round does not give
+  const VerifyRule rules[] = {VerifyRule::kToken, VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget};
+  plan.drafting.verify = rules[random.below(4)];
+  if (random.below(8) != 0) {
+    plan.drafting.model.emplace();
+    plan.drafting.model->fixed_k = static_cast<int>(random.below(5));
+  }
+  if (random.below(4) == 0) {
+    plan.drafting.text.emplace();
+    plan.drafting.text->fixed_k = 3;
+  }
+  plan.draft = random.below(3);
+  return plan;
+}
+
+// What the two worlds must agree on.
+std::string state_of(const World::Answer& answer) {
+  const Sequence& s = *answer.sequence;
+  std::string out = answer.open ? "open" : "closed";
+  for (const int32_t token : s.answer()) out += " " + std::to_string(token);
+  const StepOutcome& o = s.outcome();
+  out += " | drafted " + std::to_string(o.drafted) + " of " + std::to_string(o.decision.k) + ", from the text " +
+         std::to_string(o.suffix_drafted) + ", kept " + std::to_string(o.accepted) + " + " +
+         std::to_string(o.suffix_accepted) + ", reached " + std::to_string(o.overlaps.size());
+  return out;
+}
+
+struct Totals {
+  int64_t steps = 0, rounds = 0, accepted = 0, drafted = 0;
+};
+
+void run_schedule(uint64_t number, Totals& totals) {
+  PhiloxStream random(77, number);
+  const int64_t tokens = random.below(4) == 0 ? 64 * static_cast<int64_t>(3 + random.below(3)) : 0;
+  World host(models(), tokens, false), device(models(), tokens, true);
+  World* const worlds[] = {&host, &device};
+  for (int event = 0; event < 7; ++event) {
+    const uint64_t what = random.below(10), which = random.below(8);
+    if (event == 0 || what < 3) {
+      const Plan plan = draw_plan(random);
+      for (World* w : worlds) w->add(plan.request, plan.drafting, plan.draft);
+    } else if (what == 3 && which < host.answers.size()) {  // another answer to the same prompt
+      Plan plan = draw_plan(random);
+      plan.request.prompt = host.answers[which].sequence->request().prompt;
+      for (World* w : worlds)
+        w->add(plan.request, plan.drafting, plan.draft,
+               w->answers[which].open ? w->answers[which].sequence.get() : nullptr);
+    } else if (what == 4 && which < host.answers.size()) {  // the client is gone
+      for (World* w : worlds) w->answers.erase(w->answers.begin() + static_cast<std::ptrdiff_t>(which));
+    } else if (what == 5 && which < host.answers.size()) {  // preempted, or on again
+      for (World* w : worlds) {
+        World::Answer& answer = w->answers[which];
+        answer.open ? w->close(answer) : w->open(answer);
+      }
+    }
+    for (World* w : worlds) w->step();
+    for (size_t i = 0; i < host.answers.size(); ++i) {
+      const World::Answer &a = host.answers[i], &b = device.answers[i];
+      ASSERT_EQ(state_of(b), state_of(a)) << "schedule " << number << ", event " << event << ", answer " << i;
+      for (size_t at = 0; at < a.sequence->outcome().overlaps.size(); ++at)
+        ASSERT_NEAR(b.sequence->outcome().overlaps[at], a.sequence->outcome().overlaps[at], 1e-6);
+      totals.accepted += a.sequence->outcome().accepted;
+      totals.drafted += a.sequence->outcome().drafted;
+    }
+    ++totals.steps;
+  }
+  totals.rounds += device.rounds();
+}
+
+TEST(DeviceRound, GivesTheTokensOfTheHostOverSchedules) {
+  const char* const only = std::getenv("SPECDEC_SCHEDULES");
+  const uint64_t schedules = only ? std::strtoull(only, nullptr, 10) : 2000;
+  Totals totals;
+  for (uint64_t number = 0; number < schedules; ++number) {
+    run_schedule(number, totals);
+    if (HasFatalFailure()) return;
+  }
+  RecordProperty("rounds", std::to_string(totals.rounds));
+  EXPECT_GT(totals.rounds * 2, totals.steps) << "most steps must be rounds";
+  EXPECT_GT(totals.accepted * 5, totals.drafted) << "drafts must be accepted now and then";
+  EXPECT_LT(totals.accepted * 5, totals.drafted * 4) << "and rejected";
+}
+
+}  // namespace
+}  // namespace specdec::decode

@@ -1,0 +1,105 @@
+// Counts what a round asks of a GPU: launches of kernels, LibTorch's operations, copies and waits. Forecasts of speed
+// (tests/bench/cuda_forecast.py) use these numbers.
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "engine/decode/device_round.h"
+#include "engine/decode/model_runner.h"
+#include "engine/decode/step.h"
+#include "tests/kernels/fibers/fibers.h"
+#include "tests/kernels/fibers/model/toy_decoders.h"
+
+namespace specdec::decode {
+namespace {
+
+// Operations of LibTorch that start nothing on a device: they make tensors and views, or contain others of this list.
+const std::set<std::string> kStartNothing = {
+    "aten::empty", "aten::narrow", "aten::slice",         "aten::view",
+    "aten::to",    "aten::select", "aten::empty_strided", "aten::split_with_sizes"};
+
+std::map<std::string, int>& operations() {
+  static std::map<std::string, int> all;
+  return all;
+}
+
+// Counts the operations of LibTorch while it lives.
+class Counted {
+ public:
+  Counted() {
+    operations().clear();
+    fibers::settings().launches = 0;
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
+          if (!kStartNothing.contains(f.name())) ++operations()[f.name()];
+          return nullptr;
+        }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~Counted() { at::removeCallback(handle_); }
+  int64_t launches() const { return fibers::settings().launches; }
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+struct Counts {
+  int64_t launches;
+  std::map<std::string, int> operations;
+};
+
+// Counts the second round of `batch` sequences that draft k tokens each.
+Counts round_of(int64_t target_layers, int64_t draft_layers, int batch, int k) {
+  const auto decoder = [](int64_t layers) {
+    auto made = on_fibers(model::toy_decoder(model::toy_config("llama", layers)), at::kBFloat16);
+    join_projections(*made);
+    return made;
+  };
+  const auto target = make_model_runner(decoder(target_layers)), draft = make_model_runner(decoder(draft_layers));
+  const auto rounds = make_device_round(*target);
+  Stepper stepper(*target, draft.get());
+  stepper.use_rounds(rounds.get());
+  Drafting drafting;
+  drafting.model.emplace();
+  drafting.model->fixed_k = k;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<Sequence*> steps;
+  for (int i = 0; i < batch; ++i) {
+    const Request request{{1, 2, 3 + i}, static_cast<uint64_t>(i), {.max_tokens = 40, .sampling = {.temperature = 1}}};
+    sequences.push_back(std::make_unique<Sequence>(stepper, request, drafting));
+    stepper.start(*sequences.back());
+    steps.push_back(sequences.back().get());
+  }
+  stepper.step(steps);
+  const Counted counted;
+  stepper.step(steps);
+  return {counted.launches(), operations()};
+}
+
+TEST(RoundCosts, ThreeLaunchesAPassBesideNineALayer) {
+  for (const int batch : {1, 4})
+    for (const int k : {1, 3}) {
+      const Counts counts = round_of(3, 2, batch, k);
+      // Of each pass the last norm, the head and the drawing; and the verification.
+      EXPECT_EQ(counts.launches, k * (9 * 2 + 3) + (9 * 3 + 3) + 1) << "batch " << batch << ", K " << k;
+    }
+}
+
+TEST(RoundCosts, OneUploadOneCopyBackAndTwoOperationsAPass) {
+  for (const int batch : {1, 4})
+    for (const int k : {1, 3}) {
+      const Counts counts = round_of(1, 1, batch, k);
+      std::map<std::string, int> expected = {{"aten::index_select", k + 1}, {"aten::copy_", k + 1 + 2}};
+      std::map<std::string, int> found = counts.operations;
+      // The draft's first pass reads one or two tokens of each text; where some have two, it picks the rows to score.
+      const int extra = found["aten::index_select"] - (k + 1);
+      EXPECT_TRUE(extra == 0 || extra == 1) << extra;
+      found["aten::index_select"] -= extra;
+      EXPECT_EQ(found, expected) << "batch " << batch << ", K " << k;
+    }
+}
+
+}  // namespace
+}  // namespace specdec::decode
