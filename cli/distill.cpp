@@ -58,6 +58,10 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
        "by "
        "what they add to the accepted length; 0 = learn on the text alone");
   flag("--anchors", o.anchors, "--on-policy: such positions per learnt token");
+  sub.add_flag("--recompute", o.recompute,
+               "Compute each layer's activations again in the backward pass instead of keeping them: less memory, more "
+               "time, the same gradients. An EAGLE-3 head, which has one layer, keeps them")
+      ->group("Training");
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: keep the target's logits in memory if they all fit; 0 = never");
 }
 

@@ -112,7 +112,7 @@ class BatchPass {
     const at::Tensor ids = batch.tokens.to(device), rows = batch.rows.to(device);
     if (!source.on_policy.applies()) ask_teacher();
     read_.push_back({ids, kernels::embedding(draft.weights.embed.detach(), ids).requires_grad_(true)});
-    const model::TrainBatch texts{.tokens = ids, .embedded = read_[0].rows};
+    const model::TrainBatch texts{.tokens = ids, .embedded = read_[0].rows, .recompute = source.recompute};
     if (!source.on_policy.applies()) {
       take_hidden({model::last_hidden(draft, texts).flatten(0, 1).index_select(0, rows)});
       return;

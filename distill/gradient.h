@@ -47,7 +47,8 @@ struct GradientSource {
   int64_t step = 0, anchors = 0;
   // The mean acceptance at the depths from 2 on; the loss has its at depth 1. Both give the depths their weights.
   std::vector<double> deeper = {};
-  RowTerms terms = {};  // for a decoder alone
+  RowTerms terms = {};     // for a decoder alone
+  bool recompute = false;  // as model::TrainBatch::recompute; for a decoder without branches alone
 
   const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
 };

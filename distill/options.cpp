@@ -159,6 +159,8 @@ void validate(const DistillOptions& o) {
           "0 for the loss ce: the draft's own tokens have no labels");
   require(o.on_policy == 0 || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget, "--on-policy",
           "0 for --teacher " + o.teacher + ": only the target in this process can score what the draft writes");
+  require(!o.recompute || o.on_policy == 0, "--recompute",
+          "no --on-policy: the draft's own tokens read the keys and values that recomputing would not keep");
   const bool is_head = parse_draft_spec(o.draft).kind == "eagle3";
   require(!is_head || (!o.served_temperatures && o.rejects.empty()),
           o.rejects.empty() ? "--served-temperatures" : "--rejects", "no EAGLE-3 head; only decoders learn with it");

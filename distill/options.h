@@ -73,6 +73,9 @@ struct DistillOptions {
   std::string mlflow_experiment = "specdec";
   // The ranks share the optimizer's state even if memory would hold it whole on each.
   bool shard_optimizer = false;
+  // Each layer's activations are computed again in the backward pass instead of being kept. A head has one layer, and
+  // keeps them.
+  bool recompute = false;
   // The share of the training set that is learnt from: the first rows in an order by the hash of their conversations,
   // so that a smaller share is a part of a larger one. The other limits are those of this run, not of the whole. What a
   // run may measure on held-out rows before and after training follows the whole (limits / sample), so that runs of

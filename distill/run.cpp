@@ -54,6 +54,7 @@ TrainerOptions trainer_options(const Setup& s) {
   t.evaluate_every = o.evaluate_every;
   t.checkpoint_every = o.checkpoint_every;
   t.shares_optimizer = s.shares_optimizer;
+  t.recompute = o.recompute;
   t.seed = o.device.seed;
   return t;
 }
@@ -175,6 +176,7 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
     StepInput input{draft.source(teacher, options.loss), draft.trainable(), s.train.rows, s.ranks->count()};
     input.source.on_policy = options.on_policy;
     input.source.terms = options.terms;
+    input.source.recompute = options.recompute;
     input.source.rows = &s.train.rows;
     const Json chosen = s.ranks->is_first()
                             ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)

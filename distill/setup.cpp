@@ -67,9 +67,11 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
 }
 
 // Returns an estimate of what autograd keeps of a batch: about twelve rows as wide as the model and five as wide as its
-// MLP for each token and layer.
-int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element) {
-  return tokens * draft.num_layers * element * (12 * draft.hidden_size + 5 * draft.intermediate_size);
+// MLP for each token and layer. With `recompute` it keeps one row as wide as the model for each layer, and all of this
+// for one layer at a time.
+int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element, bool recompute) {
+  const int64_t layer = 12 * draft.hidden_size + 5 * draft.intermediate_size, layers = draft.num_layers;
+  return tokens * element * (recompute ? layers * draft.hidden_size + layer : layers * layer);
 }
 
 }  // namespace
@@ -290,9 +292,9 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
   const int64_t batch =
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   const double drafted = s.options.anchors * static_cast<double>(std::max<int64_t>(0, s.options.on_policy - 1));
-  plan.workspace_bytes +=
-      activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)), element) +
-      2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
+  plan.workspace_bytes += activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)),
+                                           element, s.options.recompute && !s.eagle) +
+                          2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
   if (s.target && !s.ce && !s.eagle && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   return plan;

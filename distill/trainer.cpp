@@ -154,6 +154,7 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   source.learnt = share.learnt;
   source.on_policy = options_.on_policy;
   source.terms = options_.terms;
+  source.recompute = options_.recompute;
   source.rows = data_.train;
   source.step = step_;
   source.deeper = deeper_;

@@ -53,6 +53,7 @@ struct TrainerOptions {
   uint64_t seed = 0;
   MetricSink* sink = nullptr;     // gets the metrics, too
   bool shares_optimizer = false;  // the ranks share the optimizer's state (optimizer.h)
+  bool recompute = false;         // as GradientSource::recompute
   Json extra;                     // saved in every checkpoint beside the trainer's own state
 };
 

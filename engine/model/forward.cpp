@@ -14,6 +14,7 @@
 #include "engine/model/forward_cpu.h"
 #include "engine/model/forward_cuda.h"
 #include "engine/model/paged_attention.h"
+#include "engine/model/recompute.h"
 #include "engine/model/rescaled_pass.h"
 #include "engine/model/rope.h"
 
@@ -89,41 +90,51 @@ at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at:
   return out.view(h.sizes());
 }
 
-// Runs all layers on the residual stream. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
+// Runs layer `l` on the residual stream x. attend() is that of run_layers().
 template <class Attend>
-at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations,
-                      const HiddenObserver& observer, const Attend& attend) {
+at::Tensor run_layer(const Decoder& decoder, int64_t l, at::Tensor x, const PassAngles& angles, const Attend& attend) {
   const DecoderConfig& config = decoder.config;
   const NormOptions norm = norm_options(config);
+  const LayerWeights& w = decoder.weights.layers[static_cast<size_t>(l)];
+  const LayerConfig& flags = config.layers[static_cast<size_t>(l)];
   const auto heads = [&](const at::Tensor& projected, int64_t count) {
     auto shape = projected.sizes().vec();
     shape.back() = count;
     shape.push_back(config.head_dim);
     return projected.view(shape);
   };
-  const auto turned = [&](const LayerConfig& flags, at::Tensor projected, int64_t count, const at::Tensor& weight,
-                          const PassAngles& angles) {
+  const auto turned = [&](at::Tensor projected, int64_t count, const at::Tensor& weight) {
     if (flags.qk_norm == QkNorm::kProjection) projected = ops::rms_norm(projected, weight, norm);
     projected = heads(projected, count);
     if (flags.qk_norm == QkNorm::kHead) projected = ops::rms_norm(projected, weight, norm);
     return angles.cos.defined() ? ops::rope(projected, angles.cos, angles.sin) : projected;
   };
+  at::Tensor h = flags.input_norm ? ops::rms_norm(x, w.input_norm, norm) : x;
+  const at::Tensor q = turned(ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm);
+  const at::Tensor k = turned(ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm);
+  const at::Tensor v = heads(ops::linear(h, w.v, w.v_bias), config.num_kv_heads);
+  h = ops::linear(attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
+  x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
+  h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
+  h = flags.experts ? mixture(config, w, h)
+                    : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
+                                  w.down, w.down_bias);
+  return ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
+}
+
+// Runs all layers on the residual stream. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
+// With `recompute` each layer keeps only its input for the backward pass, and a copy of `attend`.
+template <class Attend>
+at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations,
+                      const HiddenObserver& observer, const Attend& attend, bool recompute = false) {
   if (observer) observer(0, x);
-  for (int64_t l = 0; l < config.num_layers; ++l) {
-    const LayerWeights& w = decoder.weights.layers[static_cast<size_t>(l)];
-    const LayerConfig& flags = config.layers[static_cast<size_t>(l)];
-    const PassAngles angles = rotations.of(flags);
-    at::Tensor h = flags.input_norm ? ops::rms_norm(x, w.input_norm, norm) : x;
-    const at::Tensor q = turned(flags, ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm, angles);
-    const at::Tensor k = turned(flags, ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm, angles);
-    const at::Tensor v = heads(ops::linear(h, w.v, w.v_bias), config.num_kv_heads);
-    h = ops::linear(attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
-    x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
-    h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
-    h = flags.experts ? mixture(config, w, h)
-                      : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
-                                    w.down, w.down_bias);
-    x = ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
+  for (int64_t l = 0; l < decoder.config.num_layers; ++l) {
+    const PassAngles angles = rotations.of(decoder.config.layers[static_cast<size_t>(l)]);
+    if (recompute)
+      x = recomputed(
+          x, [&decoder, l, angles, attend](const at::Tensor& in) { return run_layer(decoder, l, in, angles, attend); });
+    else
+      x = run_layer(decoder, l, x, angles, attend);
     if (observer) observer(l + 1, x);
   }
   return x;
@@ -324,16 +335,17 @@ at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const Hi
     const at::Tensor causal = at::ones({length, length}, batch.tokens.options().dtype(at::kBool)).tril();
     allowed = (batch.segment.unsqueeze(2) == batch.segment.unsqueeze(1)).logical_and(causal);
   }
-  const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto attend = [allowed, &config](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed, attention_options(config, layer));
   };
   return run_layers(decoder, input_of(decoder, batch), text_rotations(config, positions, longest_of(config, positions)),
-                    observer, attend);
+                    observer, attend, batch.recompute);
 }
 
 TrainPass::TrainPass(const Decoder& decoder, const TrainBatch& texts) : decoder_(decoder) {
   const DecoderConfig& config = decoder.config;
   if (texts.segment.defined()) inconsistent("packed rows cannot be continued");
+  if (texts.recompute) inconsistent("the keys and values of recomputed layers cannot be continued");
   const at::Tensor positions = positions_of(texts);
   longest_ = longest_of(config, positions);
   layers_.resize(static_cast<size_t>(config.num_layers));

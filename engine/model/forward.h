@@ -22,10 +22,12 @@ using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidde
 // undefined for 0..S-1. segment is [B, S] int64 or undefined: tokens attend only to tokens of the same segment (packed
 // rows). `embedded` are the rows of the embedding table for `tokens`, [B, S, E]; a caller that differentiates with
 // respect to them gives them, else the pass looks them up. Rope scalings that depend on the length use the batch's
-// longest position (rope.h). Returns logits [B, S, V] in the weights' dtype, or [B, S, D] with a reduced vocabulary of
-// D ids (config.draft_vocab; spread_logits()).
+// longest position (rope.h). With `recompute` the backward pass computes the activations of each layer again instead of
+// keeping them; the gradients are the same, and `decoder` must outlive it. Returns logits [B, S, V] in the weights'
+// dtype, or [B, S, D] with a reduced vocabulary of D ids (config.draft_vocab; spread_logits()).
 struct TrainBatch {
   at::Tensor tokens = {}, positions = {}, segment = {}, embedded = {};
+  bool recompute = false;
 };
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 

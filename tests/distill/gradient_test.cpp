@@ -147,6 +147,36 @@ TEST(Gradient, IsThatOfAutograd) {
   }
 }
 
+// Recomputed activations change no bit of any gradient, in any kind of layer.
+TEST(Gradient, IsTheSameWithRecomputedActivations) {
+  const auto rows = toy_rows(9, 4);
+  const std::vector<Batch> batches = {make_batch(rows, {0, 1, 2, 3}), make_batch(rows, {4, 5, 6, 7, 8})};
+  const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
+  model::DecoderConfig plain = toy_config(4), windowed = plain, experts = plain;
+  windowed.layers[1].window = 5, windowed.layers[2].rope = model::LayerRope::kNone;
+  windowed.layers[3].qk_norm = model::QkNorm::kHead;
+  experts.model_type = "mixtral", experts.num_experts = 4, experts.experts_per_token = 2,
+  experts.expert_intermediate_size = 12;
+  experts.layers[2].experts = true;
+  for (const model::DecoderConfig& config : {plain, windowed, experts}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      model::Decoder draft = model::random_decoder(config, 6, at::kCPU, dtype);
+      const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
+      ModelTeacher teacher(target, rows, 0);
+      GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid+0.3*ce"), 3.0, 1.2, 0.3}, {}};
+      GradientSums sums(parameters);
+      const GradientFigures kept = compute_gradients(source, batches, sums);
+      std::vector<at::Tensor> expected;
+      for (const NamedTensor& p : parameters) expected.push_back(p.tensor.grad().clone());
+      source.recompute = true;
+      const GradientFigures again = compute_gradients(source, batches, sums);
+      EXPECT_EQ(again.loss, kept.loss);
+      for (size_t i = 0; i < parameters.size(); ++i)
+        EXPECT_TRUE(at::equal(parameters[i].tensor.grad(), expected[i])) << parameters[i].name << " " << dtype;
+    }
+  }
+}
+
 TEST(Gradient, OfBf16ParametersIsSummedInFp32) {
   const auto rows = toy_rows(8, 4);
   const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));

@@ -460,6 +460,7 @@ TEST(Run, FlagsHaveRanges) {
   refused("--target", [](auto& o) { o.target = ""; });
   refused("--draft", [](auto& o) { o.draft = "prune"; });
   refused("--loss", [](auto& o) { o.loss = "mse"; });
+  refused("--recompute", [](auto& o) { o.recompute = true, o.on_policy = 2; });
   refused("--lr", [](auto& o) { o.learning_rate = -1; });
   refused("--lr", [](auto& o) { o.learning_rate = std::nan(""); });
   refused("--batch-tokens", [](auto& o) { o.batch_tokens = 1; });

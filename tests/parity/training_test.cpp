@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 
 #include "base/json.h"
 #include "engine/model/forward.h"
@@ -10,10 +11,12 @@
 namespace specdec::parity {
 namespace {
 
-class Training : public ::testing::TestWithParam<const char*> {};
+// The golden, and whether activations are recomputed in the backward pass.
+class Training : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
 
 TEST_P(Training, LossAndGradients) {
-  const std::string file = "train_" + std::string(GetParam()) + ".safetensors";
+  const auto [name_of_loss, recompute] = GetParam();
+  const std::string file = "train_" + std::string(name_of_loss) + ".safetensors";
   const auto golden = load_golden(file);
   const Json config = parse_json(SafetensorsFile(golden_path(file)).metadata().at("config"), file);
   model::Decoder decoder = model::random_decoder(model::parse_decoder_config(config, file), 0, at::kCPU, at::kFloat);
@@ -21,9 +24,10 @@ TEST_P(Training, LossAndGradients) {
     tensor = golden.at("init." + name).clone().requires_grad_();
   });
 
-  const at::Tensor tokens = golden.at("tokens"), log_q = model::forward(decoder, {.tokens = tokens}).log_softmax(-1);
+  const at::Tensor tokens = golden.at("tokens"),
+                   log_q = model::forward(decoder, {.tokens = tokens, .recompute = recompute}).log_softmax(-1);
   at::Tensor loss;
-  if (std::string(GetParam()) == "ce") {
+  if (std::string(name_of_loss) == "ce") {
     const int64_t last = tokens.size(1) - 1;
     loss = -log_q.narrow(1, 0, last).gather(-1, tokens.narrow(1, 1, last).unsqueeze(-1)).mean();
   } else {
@@ -43,7 +47,7 @@ TEST_P(Training, LossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Values("ce", "kl"));
+INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Combine(::testing::Values("ce", "kl"), ::testing::Bool()));
 
 // Rows packed into one sequence give the same logits as alone: segments do not see each other, and positions restart.
 TEST(Packing, SegmentsAreIndependent) {
