@@ -18,8 +18,8 @@ namespace {
 
 // Operations of LibTorch that start nothing on a device: they make tensors and views, or contain others of this list.
 const std::set<std::string> kStartNothing = {
-    "aten::empty", "aten::narrow", "aten::slice",         "aten::view",
-    "aten::to",    "aten::select", "aten::empty_strided", "aten::split_with_sizes"};
+    "aten::empty",         "aten::narrow",           "aten::slice",      "aten::view",      "aten::to", "aten::select",
+    "aten::empty_strided", "aten::split_with_sizes", "aten::as_strided", "aten::empty_like"};
 
 std::map<std::string, int>& operations() {
   static std::map<std::string, int> all;
