@@ -47,6 +47,8 @@ const std::vector<Room> kRooms = {
     {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
       "engine/decode/tap_source."},
      {"engine/decode/", "engine/model/", "base/"}},
+    // A round on a device launches kernels between the passes.
+    {{"engine/decode/device_round."}, {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},
     // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
     {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
     {{"engine/decode/controller."},
