@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "cli/command.h"
-#include "distill/launch.h"
 #include "distill/options.h"
+#include "engine/parallel/launch.h"
 
 namespace specdec::cli {
 
@@ -143,9 +143,9 @@ void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
 }
 
 int print_launch(const Global& global) {
-  const distill::Launch launch = distill::detect_launch(distill::process_environment());
-  const std::string text =
-      global.json ? to_json(launch).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : launch_text(launch);
+  const parallel::Launch launch = parallel::detect_launch(parallel::process_environment());
+  const std::string text = global.json ? to_json(launch).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                                       : parallel::launch_text(launch);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
   return 0;

@@ -178,7 +178,8 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   } catch (const Error& e) {
     return report_error(e, global, command);
   } catch (const DeviceLost& lost) {
-    return failed(ErrorKind::kDevice, "the GPU can no longer be used by this process: " + lost.what());
+    const char* const gpu = "the GPU can no longer be used by this process: ";
+    return failed(lost.kind(), (lost.kind() == ErrorKind::kDevice ? gpu : "") + lost.what());
   } catch (const std::bad_alloc&) {
     return failed(ErrorKind::kDevice, "out of memory");
   } catch (const std::filesystem::filesystem_error& e) {

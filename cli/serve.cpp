@@ -70,9 +70,10 @@ void add_capacity_flags(CLI::App& app, deploy::ServeOptions& options) {
                  "Longest prompt and answer together, in tokens; 0 = the target's context")
       ->capture_default_str()
       ->group("Capacity");
-  app.add_option("--cache", options.cache_mib,
-                 "MiB for the KV caches of both models, reusable prompts included; 0 = --max-batch answers of "
-                 "--max-context tokens")
+  app.add_option(
+         "--cache", options.cache_mib,
+         "MiB for the KV caches of both models, reusable prompts included, in each process of --tensor-parallel; "
+         "0 = --max-batch answers of --max-context tokens")
       ->capture_default_str()
       ->group("Capacity");
   app.add_option("--drain-seconds", options.drain_seconds, "Time that accepted requests have to finish after SIGTERM")
@@ -134,6 +135,11 @@ void add_serve(Cli& cli) {
   add_chat_flags(*sub, *options);
   add_record_flags(*sub, *options);
   sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
+  sub->add_option("--tensor-parallel", options->tensor_parallel,
+                  "Number of processes that hold the target together, one GPU each; the draft stays with the first")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str()
+      ->group("Device");
   add_speculation_flags(*sub, options->speculation);
   add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
@@ -151,7 +157,7 @@ void add_serve(Cli& cli) {
       "Routes: /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /health, /ready, /ping, "
       "/version, /openapi.json, /metrics, /gate, /dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address "
-      "in use, 75 another server records to the same directory.");
+      "in use, 75 another server records to the same directory, or a process of --tensor-parallel was lost.");
   sub->callback([&cli, options, sub] {
     if (sub->count("package") == 0 && sub->count("--target") == 0)
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");

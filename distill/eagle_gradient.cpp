@@ -149,7 +149,7 @@ bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& b
 
 }  // namespace
 
-std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const Ranks& ranks) {
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks) {
   std::vector<double> rows(static_cast<size_t>(steps));
   for (size_t i = 0; i < rows.size(); ++i)
     for (const Batch& batch : batches)
@@ -167,7 +167,7 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
   loss.acceptance = loss.acceptance.value_or(0);
   at::Tensor& head_grad = sums.of(draft.head.weights.lm_head);
   EagleFigures out;
-  for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, Ranks::alone()) : rows)
+  for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, parallel::Ranks::alone()) : rows)
     if (count > 0) out.steps.push_back({.rows = count});  // the last steps may have no rows
   for (const Batch& batch : batches) {
     pause();

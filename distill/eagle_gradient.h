@@ -13,9 +13,9 @@
 #include "distill/batcher.h"
 #include "distill/gradient_sums.h"
 #include "distill/losses.h"
-#include "distill/ranks.h"
 #include "distill/teacher.h"
 #include "engine/model/eagle_head.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -50,7 +50,7 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
                                  const std::vector<int64_t>& rows = {});
 
 // Returns the number of rows of each step in the batches of all ranks together. Every rank calls it.
-std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const Ranks& ranks);
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks);
 
 // Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
 // label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.

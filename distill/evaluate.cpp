@@ -190,7 +190,7 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
 }
 
 // Gives every rank the scores of all rows, each of which one rank has computed.
-void exchange_scores(const Ranks& ranks, Evaluation& out) {
+void exchange_scores(const parallel::Ranks& ranks, Evaluation& out) {
   if (ranks.count() == 1) return;
   std::vector<double> values;
   for (const RowScore& row : out.rows) {

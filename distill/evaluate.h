@@ -14,9 +14,9 @@
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
 #include "base/verdict.h"
-#include "distill/ranks.h"
 #include "distill/teacher.h"
 #include "distill/trained_draft.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -57,7 +57,7 @@ struct EvaluationOptions {
   EvaluationStep step = {};
   // Each rank computes a share of the rows, and all get all scores. If `step` throws on one rank, the evaluation ends
   // on all of them.
-  const Ranks* ranks = &Ranks::alone();
+  const parallel::Ranks* ranks = &parallel::Ranks::alone();
 };
 
 // Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large

@@ -31,7 +31,8 @@ struct AdamW::StateTensor {
   at::Tensor Slot::* part = nullptr;  // null: the counts
 };
 
-AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, const Ranks& ranks, bool shared)
+AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, const parallel::Ranks& ranks,
+             bool shared)
     : parameters_(std::move(parameters)), options_(options), ranks_(ranks), shared_(shared && ranks.count() > 1) {
   first_.push_back(0);
   for (const NamedTensor& p : parameters_) first_.push_back(first_.back() + p.tensor.numel());

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/safetensors_writer.h"
-#include "distill/ranks.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -34,8 +34,8 @@ class AdamW {
  public:
   // `parameters` are contiguous leaf tensors, the same on all ranks. step() and load() update them in place. With
   // `shared`, the ranks share the state; the parameters get the same bits as without.
-  AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, const Ranks& ranks = Ranks::alone(),
-        bool shared = false);
+  AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options,
+        const parallel::Ranks& ranks = parallel::Ranks::alone(), bool shared = false);
 
   bool is_shared() const { return shared_; }
   // Returns the global norm of the gradients before clipping; a parameter without a gradient counts as zero. If the
@@ -72,7 +72,7 @@ class AdamW {
 
   std::vector<NamedTensor> parameters_;
   AdamWOptions options_;
-  const Ranks& ranks_;
+  const parallel::Ranks& ranks_;
   bool shared_;
   std::vector<int64_t> first_;  // of the values of each parameter among all; the last entry is their total
   std::vector<Slot> slots_;

@@ -282,7 +282,7 @@ DraftInit draft_like(const Json& first, const std::shared_ptr<const model::Decod
 
 }  // namespace
 
-void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const Ranks& ranks,
+void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const parallel::Ranks& ranks,
                  at::Device device) {
   if (ranks.count() == 1) return;
   const Json first = Json::parse(ranks.broadcast(ranks.is_first() ? describe_draft(init).dump() : ""));
@@ -296,7 +296,7 @@ void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& t
     ranks.broadcast({init.eagle->head.weights.embed});
 }
 
-void share_weights(const TrainedDraft& draft, const Ranks& ranks) {
+void share_weights(const TrainedDraft& draft, const parallel::Ranks& ranks) {
   std::vector<at::Tensor> weights;
   draft.visit([&](const std::string&, at::Tensor& t) { weights.push_back(t); });
   ranks.broadcast(weights);

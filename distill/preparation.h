@@ -52,7 +52,7 @@ struct PreparationInput {
   const model::EagleConfig* eagle = nullptr;  // null unless the draft is a head
   // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
   std::function<HeldOutAnswers(const HeldOut&)> answer = {};
-  const Ranks* ranks = &Ranks::alone();
+  const parallel::Ranks* ranks = &parallel::Ranks::alone();
 };
 struct Preparation {
   DraftInit init;
@@ -73,8 +73,9 @@ Json choose_settings(DistillOptions& options, const RunLimits& limits, const Ste
 void apply_settings(const Json& chosen, DistillOptions& options);
 
 // Gives every rank the draft of rank 0, whatever it had. `target` may be null unless the draft is a head.
-void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const Ranks& ranks,
+void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const parallel::Ranks& ranks,
                  at::Device device);
-void share_weights(const TrainedDraft& draft, const Ranks& ranks);  // the same, if all have a draft of that shape
+void share_weights(const TrainedDraft& draft,
+                   const parallel::Ranks& ranks);  // the same, if all have a draft of that shape
 
 }  // namespace specdec::distill

@@ -295,7 +295,7 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
 }
 
 DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
-  const Ranks& ranks = *s.ranks;
+  const parallel::Ranks& ranks = *s.ranks;
   const double begin = clock.seconds();
   Stages stages(progress);
   std::optional<CheckpointStore> store;
@@ -372,7 +372,7 @@ void check_request(const DistillOptions& options) {
 namespace {
 
 DistillResult run_on_device(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
-                            const Ranks& ranks) {
+                            const parallel::Ranks& ranks) {
   const std::string started = format_utc(clock.unix_seconds());
   Setup s = begin_setup(options);
   s.ranks = &ranks;
@@ -420,7 +420,8 @@ DistillResult run_on_device(const DistillOptions& options, const ProgressFn& pro
 
 }  // namespace
 
-DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock, const Ranks& ranks) {
+DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
+                  const parallel::Ranks& ranks) {
   return model::with_device_errors([&] { return run_on_device(options, progress, clock, ranks); });
 }
 

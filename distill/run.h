@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "distill/options.h"
-#include "distill/ranks.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -38,6 +38,6 @@ void check_request(const DistillOptions& options);
 // With several ranks all of them call this with the same options. Rank 0 alone writes to RUN, reports progress and
 // returns the result's JSON; the others return its exit code.
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
-                  const Ranks& ranks = Ranks::alone());
+                  const parallel::Ranks& ranks = parallel::Ranks::alone());
 
 }  // namespace specdec::distill

@@ -11,10 +11,10 @@
 #include "distill/open_teacher.h"
 #include "distill/options.h"
 #include "distill/preparation.h"
-#include "distill/ranks.h"
 #include "distill/rejects.h"
 #include "engine/model/eagle_head.h"
 #include "engine/model/memory_plan.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -39,7 +39,7 @@ struct Setup {
   Json inputs, data_counts;
   bool shares_optimizer = false;  // the ranks share the optimizer's state
   at::Device device = at::kCPU;
-  const Ranks* ranks = nullptr;
+  const parallel::Ranks* ranks = nullptr;
 };
 
 // Returns the rows of a share of the conversations, in their order: those with the smallest hashes of seed and

@@ -202,7 +202,7 @@ Trainer::StepFigures Trainer::train_step() {
   StepFigures out;
   try {
     out = step_gradients(share);
-  } catch (const RankError&) {
+  } catch (const parallel::RankError&) {
     batcher_.seek(before);
     throw;
   }
@@ -360,7 +360,7 @@ TrainingSummary Trainer::run() {
   if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_, options_.sink);
   try {
     train();
-  } catch (const RankError&) {
+  } catch (const parallel::RankError&) {
     // A share of the optimizer's state is lost with its rank; then the run goes on from the checkpoint before.
     if (saved_step_ != step_ && !optimizer_.is_shared()) save();
     throw;

@@ -19,10 +19,10 @@
 #include "distill/losses.h"
 #include "distill/metrics.h"
 #include "distill/optimizer.h"
-#include "distill/ranks.h"
 #include "distill/schedule.h"
 #include "distill/teacher.h"
 #include "distill/trained_draft.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::distill {
 
@@ -64,7 +64,7 @@ struct TrainerData {
   Teacher* judge = nullptr;  // teacher for the selection rows; if null, they are scored by cross entropy
   // All ranks have the same data and draft. Each step is divided among them, and rank 0 decides, measures time and
   // writes files.
-  const Ranks* ranks = &Ranks::alone();
+  const parallel::Ranks* ranks = &parallel::Ranks::alone();
 };
 
 struct TrainingSummary {
@@ -121,7 +121,7 @@ class Trainer {
   TrainedDraft draft_;
   const Clock& clock_;
   ProgressFn progress_;
-  const Ranks& ranks_;
+  const parallel::Ranks& ranks_;
   std::optional<CheckpointStore> store_;  // of rank 0
   std::vector<NamedTensor> parameters_;
   AdamW optimizer_;

@@ -19,8 +19,8 @@
 #include "distill/comparison.h"
 #include "distill/forecast.h"
 #include "distill/label_endpoint.h"
-#include "distill/launch.h"
 #include "distill/run.h"
+#include "engine/parallel/launch.h"
 
 namespace specdec::cli {
 
@@ -115,7 +115,7 @@ void be_quiet(const Global& global) {
 }
 
 // The processes of one machine share its cores, unless the launcher or the user has said how.
-void share_cores(const distill::Launch& launch, distill::DistillOptions& options) {
+void share_cores(const parallel::Launch& launch, distill::DistillOptions& options) {
   if (launch.local_ranks == 1 || options.device.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.device.threads = std::max(1, cores / launch.local_ranks);
@@ -166,7 +166,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   take_huge_pages();
   distill::DistillOptions options = given;
   distill::validate(options);
-  const distill::Launch launch = distill::detect_launch(distill::process_environment());
+  const parallel::Launch launch = parallel::detect_launch(parallel::process_environment());
   if (launch.rank > 0) be_quiet(global);
   share_cores(launch, options);
   const bool asks = distill::parse_teacher(options.teacher).kind == distill::TeacherSpec::Kind::kEndpoint;
@@ -182,7 +182,11 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
   // Every rank says what it waits for, because only it knows.
   const auto on_wait = [](const std::string& what) { say("specdec: " + what, LogLevel::kWarn); };
-  const distill::Ranks ranks(launch, {.on_lost = on_lost, .on_wait = on_wait}, clock);
+  const parallel::Ranks ranks(launch,
+                              {.on_lost = on_lost,
+                               .on_wait = on_wait,
+                               .next = "the same command with --resume goes on from the last checkpoint"},
+                              clock);
   return ranks.together([&] {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);

@@ -1,5 +1,9 @@
 // `specdec-engine`: the same command line with the runners that need LibTorch.
 #include "cli/engine/runners.h"
+#include "cli/engine/tensor_rank.h"
 #include "cli/program.h"
 
-int main(int argc, char** argv) { return specdec::cli::run_program(argc, argv, specdec::cli::engine_runners()); }
+int main(int argc, char** argv) {
+  if (specdec::cli::is_tensor_rank(argc, argv)) return specdec::cli::run_tensor_rank(argv);
+  return specdec::cli::run_program(argc, argv, specdec::cli::engine_runners());
+}

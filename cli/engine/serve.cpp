@@ -1,11 +1,13 @@
 // Runs deploy/serve until a signal or the admin socket requests the drain. Notes are written to stderr.
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/clock.h"
 #include "base/progress.h"
 #include "base/reload_request.h"
 #include "base/verdict.h"
 #include "cli/engine/runners.h"
+#include "cli/engine/tensor_rank.h"
 #include "cli/error_report.h"
 #include "cli/log.h"
 #include "cli/stop_deadline.h"
@@ -27,6 +29,10 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
   };
   hooks.stop_asked = stop_requested;
   hooks.reload_asked = take_reload_request;
+  hooks.rank_command = tensor_rank_command(global);
+  // All ranks are on this machine, whatever the environment says of other ones. It is set before there are threads.
+  if (options.tensor_parallel > 1) ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  hooks.on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "serve")); };
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);
   if (outcome.stale) {
     if (global.json)

@@ -139,7 +139,7 @@ class Run {
     result_.inputs["target"] = {{"path", pair_.target_dir.string()}, {"id", fingerprint_model(pair_.target_dir).id}};
     result_.inputs["device"] = pair_.device.str();
     result_.inputs["dtype"] = dtype();
-    target_ = decode::make_model_runner(pair_.target);
+    target_ = pair_.make_target_runner();
     rounds_ = decode::make_device_round(*target_);
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
     plain_->use_rounds(rounds_.get());

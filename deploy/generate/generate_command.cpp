@@ -146,7 +146,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   SpeculationOptions speculation = options.speculation;
   if (!pair.draft && !speculation.suffix) speculation.k = 0;
 
-  const auto target = decode::make_model_runner(pair.target);
+  const auto target = pair.make_target_runner();
   const auto draft = decode::make_draft_runner(pair.draft, *target);
   const auto rounds = decode::make_device_round(*target);
   decode::CostModel costs;

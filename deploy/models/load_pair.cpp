@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
+#include "engine/decode/model_runner.h"
+#include "engine/kernels/cuda.h"
 #include "engine/model/device_errors.h"
 
 namespace specdec::deploy {
@@ -93,6 +95,45 @@ int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& t
                                          : target.max_position;
 }
 
+// Throws unless there is a GPU for each of the processes that will hold the target together.
+void check_gpus(const PairOptions& options) {
+  if (options.device.device.starts_with("cuda:"))
+    throw Error(ErrorKind::kUsage,
+                "--tensor-parallel takes the first GPUs that are visible: give --device cuda, and choose them by "
+                "CUDA_VISIBLE_DEVICES");
+  const int visible = kernels::cuda_device_count();
+  if (visible < options.tensor_parallel)
+    throw Error(ErrorKind::kUsage, "--tensor-parallel " + std::to_string(options.tensor_parallel) +
+                                       " needs as many GPUs, and " + std::to_string(visible) +
+                                       (visible == 1 ? " is" : " are") +
+                                       " visible (a process sees only one MIG instance)");
+}
+
+// Loads the target, or this process's share of it.
+void load_target(const PairOptions& options, const std::shared_ptr<const DirectoryLock>& hold, LoadedPair& pair) {
+  if (options.tensor_parallel == 1) {
+    pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), hold);
+    return;
+  }
+  pair.ranks = std::make_unique<TensorRanks>(TensorRankOptions{.ranks = options.tensor_parallel,
+                                                               .target = pair.target_dir,
+                                                               .device = options.device.device,
+                                                               .dtype = pair.dtype,
+                                                               .threads = options.device.threads,
+                                                               .command = options.rank_command,
+                                                               .on_lost = options.on_rank_lost});
+  pair.target = keep(pair.ranks->load(), hold);
+  pair.device = pair.ranks->device();
+}
+
+// Reads a draft for the target. A head needs the target's whole embedding, of which each rank has only a share.
+model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, at::ScalarType dtype) {
+  if (!pair.ranks || !model::holds_eagle_head(directory))
+    return model::load_draft_model(directory, *pair.target, pair.device, dtype);
+  const model::Decoder embedding = model::load_embedding(pair.target_dir, pair.device, pair.target->config.dtype);
+  return model::load_draft_model(directory, embedding, pair.device, dtype);
+}
+
 LoadedPair load(const PairOptions& options) {
   validate(options.device);
   LoadedPair pair;
@@ -109,7 +150,9 @@ LoadedPair load(const PairOptions& options) {
   if (!accept_draft(draft, options.allow_stale, pair)) return pair;
 
   pair.device = model::resolve_device(options.device.device);
+  if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
+  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if it cannot be
   pair.dtype = model::resolve_dtype(options.device.dtype, config);
   std::optional<model::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
@@ -126,7 +169,8 @@ LoadedPair load(const PairOptions& options) {
                                      .sequences = options.sequences,
                                      .tokens_per_sequence = planned_tokens(options, config),
                                      .device = pair.device,
-                                     .head = head ? &*draft_config->head : nullptr};
+                                     .head = head ? &*draft_config->head : nullptr,
+                                     .ranks = options.tensor_parallel};
   if (options.may_give_up) {
     const model::FittedMemory fit =
         model::fit_memory(request, options.cache_bytes, options.device.draft_dtype.empty() && !head);
@@ -143,10 +187,9 @@ LoadedPair load(const PairOptions& options) {
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
-  pair.target =
-      keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
-  if (draft_config)
-    pair.draft = keep(model::load_draft_model(pair.draft_dir, *pair.target, pair.device, draft_dtype), draft.hold);
+  pair.config = config;
+  load_target(options, target.hold, pair);
+  if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
   return pair;
@@ -158,6 +201,10 @@ LoadedPair load_pair(const PairOptions& options) {
   return model::with_device_errors([&] { return load(options); });
 }
 
+std::unique_ptr<decode::CausalModel> LoadedPair::make_target_runner(int64_t cache_bytes) const {
+  return ranks ? ranks->make_runner(target, cache_bytes) : decode::make_model_runner(target, cache_bytes);
+}
+
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, {});
   LoadedDraft loaded{found.directory, {}, "", 0};
@@ -167,17 +214,18 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
-  const model::DraftConfig config = draft_config_for(pair.target->config, loaded.directory);
+  const model::DraftConfig config = draft_config_for(pair.config, loaded.directory);
   const at::ScalarType dtype =
       model::resolve_draft_dtype(options.device.dtype_of_draft(), config.config, config.head.has_value());
-  model::MemoryRequest request{.target = pair.target->config,
+  model::MemoryRequest request{.target = pair.config,
                                .target_dtype = pair.dtype,
                                .draft = &config.config,
                                .draft_dtype = dtype,
                                .sequences = options.sequences,
-                               .tokens_per_sequence = planned_tokens(options, pair.target->config),
+                               .tokens_per_sequence = planned_tokens(options, pair.config),
                                .device = pair.device,
-                               .head = config.head ? &*config.head : nullptr};
+                               .head = config.head ? &*config.head : nullptr,
+                               .ranks = pair.ranks ? pair.ranks->count() : 1};
   model::MemoryPlan plan = model::plan_memory(request);
   request.draft = nullptr;
   plan.workspace_bytes -= model::plan_memory(request).workspace_bytes;
@@ -185,7 +233,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;
-  loaded.draft = keep(model::load_draft_model(loaded.directory, *pair.target, pair.device, dtype), found.hold);
+  loaded.draft = keep(read_draft(pair, loaded.directory, dtype), found.hold);
   require_unchanged(found.verified);
   return loaded;
 }

@@ -15,6 +15,7 @@
 #include "base/model_directory.h"
 #include "base/run_options.h"
 #include "base/schema/binding.h"
+#include "deploy/models/tensor_ranks.h"
 #include "engine/model/draft_model.h"
 #include "engine/model/memory_plan.h"
 #include "engine/model/weights.h"
@@ -38,6 +39,11 @@ struct PairOptions {
   bool may_give_up = false;
   // Bytes for both models' KV caches together, used only with may_give_up. 0 = sequences × tokens_per_sequence.
   int64_t cache_bytes = 0;
+  // Above 1, this many processes of this machine hold the target together (tensor_ranks.h), and LoadedPair::ranks are
+  // set. rank_command and on_lost are those of TensorRankOptions.
+  int tensor_parallel = 1;
+  std::vector<std::string> rank_command = {};
+  std::function<void(const Error&)> on_rank_lost = {};
   // Called before the memory check and before any model is loaded. May be empty.
   std::function<void(const model::MemoryPlan&)> on_plan;
 };
@@ -49,7 +55,9 @@ struct LoadedPair {
   // draft_dir is empty if the pair has no draft; it stays set if memory is too short to load the draft.
   std::filesystem::path target_dir, draft_dir;
   std::string package_digest;
-  std::shared_ptr<const model::Decoder> target;
+  std::unique_ptr<TensorRanks> ranks;               // null: the target is whole
+  std::shared_ptr<const model::Decoder> target;     // with `ranks` this process's share
+  model::DecoderConfig config;                      // of the whole target
   model::DraftModel draft;                          // may be empty
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
@@ -60,6 +68,8 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 
+  // Makes the runner of the target. cache_bytes as for decode::make_model_runner().
+  std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
   // Returns the number of CPU threads that a timed step needs. On a GPU this is only the one that launches the kernels.
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };

@@ -33,6 +33,7 @@ struct ServeOptions {
   int64_t tenant_queue = 0;  // queue places for one API key; 0: half of queue_limit with several keys, else all
   double drain_seconds = 30;
   bool allow_stale = false;
+  int tensor_parallel = 1;  // processes that hold the target together
   DeviceOptions device;
   SpeculationOptions speculation;
   bool max_k_given = false, verify_given = false;  // set by the user, so the package's value does not replace it

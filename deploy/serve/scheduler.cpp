@@ -74,7 +74,7 @@ void Scheduler::run() {
       queue_.wait();
     }
   } catch (const DeviceLost& lost) {
-    log(LogLevel::kError, "the device is lost: " + lost.what());
+    log(LogLevel::kError, "the model can no longer be run: " + lost.what());
     lost_ = lost;
     queue_.close();
   }

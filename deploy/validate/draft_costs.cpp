@@ -46,7 +46,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   wanted.tokens_per_sequence = static_cast<int64_t>(longest) + options.tokens;
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) throw Error(ErrorKind::kModel, options.draft + ": " + pair.warning);
-  const auto target = decode::make_model_runner(pair.target);
+  const auto target = pair.make_target_runner();
   const auto draft = decode::make_draft_runner(pair.draft, *target);
 
   decode::RolloutOptions rollout;

@@ -205,7 +205,7 @@ class Run {
     if (!pair_.warning.empty()) note(pair_.warning);
     r.device = pair_.device.str();
     r.dtype = model::dtype_flag(pair_.dtype);
-    target_ = decode::make_model_runner(pair_.target);
+    target_ = pair_.make_target_runner();
     draft_ = decode::make_draft_runner(pair_.draft, *target_);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;

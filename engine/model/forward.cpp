@@ -69,9 +69,28 @@ ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   return out;
 }
 
+// Returns x · weightᵀ + bias, where the ranks divide the columns of the matrix: the sum of their products.
+at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight,
+                         const at::Tensor& bias) {
+  if (!decoder.group) return ops::linear(x, weight, bias);
+  const at::Tensor sum = decoder.group->sum(ops::linear(x, weight)).to(x.scalar_type());
+  return bias.defined() ? sum + bias : sum;
+}
+
+// Norms the heads of x [..., n · D] as one row (QkNorm::kProjection), of which this rank has a share. The ranks'
+// shares together have `copies` of each head.
+at::Tensor norm_over_ranks(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, int64_t copies) {
+  const DecoderConfig& config = decoder.config;
+  const at::Tensor wide = x.to(at::kFloat), squares = decoder.group->sum(wide.square().sum(-1, /*keepdim=*/true));
+  const int64_t width = x.size(-1) * decoder.group->count() / copies;
+  const at::Tensor scaled = wide * (squares / static_cast<double>(copies * width) + config.rms_norm_eps).rsqrt();
+  return (scaled * (weight.to(at::kFloat) + config.norm_offset)).to(x.scalar_type());
+}
+
 // Runs, for each row of h [..., E], the experts with the largest router probabilities and returns the sum of their
 // results, weighted by these probabilities.
-at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at::Tensor& h) {
+at::Tensor mixture(const Decoder& decoder, const LayerWeights& w, const at::Tensor& h) {
+  const DecoderConfig& config = decoder.config;
   const at::Tensor rows = h.reshape({-1, config.hidden_size});
   auto [weights, chosen] = ops::linear(rows, w.router).to(at::kFloat).softmax(-1).topk(config.experts_per_token, -1);
   if (config.normalise_experts) weights = weights / weights.sum(-1, /*keepdim=*/true);
@@ -87,6 +106,7 @@ at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at:
     const at::Tensor weight = weights.flatten().index_select(0, entry);
     out = out.index_add(0, row, (ops::linear(inner, expert.down) * weight.unsqueeze(-1)).to(out.scalar_type()));
   }
+  if (decoder.group) out = decoder.group->sum(out).to(h.scalar_type());
   return out.view(h.sizes());
 }
 
@@ -103,22 +123,25 @@ at::Tensor run_layer(const Decoder& decoder, int64_t l, at::Tensor x, const Pass
     shape.push_back(config.head_dim);
     return projected.view(shape);
   };
-  const auto turned = [&](at::Tensor projected, int64_t count, const at::Tensor& weight) {
-    if (flags.qk_norm == QkNorm::kProjection) projected = ops::rms_norm(projected, weight, norm);
+  const auto turned = [&](at::Tensor projected, int64_t count, const at::Tensor& weight, int64_t copies) {
+    if (flags.qk_norm == QkNorm::kProjection)
+      projected =
+          decoder.group ? norm_over_ranks(decoder, projected, weight, copies) : ops::rms_norm(projected, weight, norm);
     projected = heads(projected, count);
     if (flags.qk_norm == QkNorm::kHead) projected = ops::rms_norm(projected, weight, norm);
     return angles.cos.defined() ? ops::rope(projected, angles.cos, angles.sin) : projected;
   };
   at::Tensor h = flags.input_norm ? ops::rms_norm(x, w.input_norm, norm) : x;
-  const at::Tensor q = turned(ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm);
-  const at::Tensor k = turned(ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm);
+  const at::Tensor q = turned(ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm, 1);
+  const at::Tensor k = turned(ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm, decoder.key_copies);
   const at::Tensor v = heads(ops::linear(h, w.v, w.v_bias), config.num_kv_heads);
-  h = ops::linear(attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
+  h = summed_linear(decoder, attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
   x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
   h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
-  h = flags.experts ? mixture(config, w, h)
-                    : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
-                                  w.down, w.down_bias);
+  h = flags.experts
+          ? mixture(decoder, w, h)
+          : summed_linear(decoder, gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
+                          w.down, w.down_bias);
   return ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
 }
 
@@ -148,7 +171,8 @@ at::Tensor scaled(const Decoder& decoder, const at::Tensor& rows) {
 }
 
 at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
-  return scaled(decoder, ops::embedding(decoder.weights.embed, ids));
+  const at::Tensor& table = decoder.weights.embed;
+  return scaled(decoder, decoder.group ? shared_embedding(decoder, ids) : ops::embedding(table, ids));
 }
 
 ops::AttentionOptions attention_options(const DecoderConfig& config, int64_t layer) {
@@ -299,6 +323,15 @@ at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
 }
 
+at::Tensor shared_embedding(const Decoder& decoder, const at::Tensor& ids) {
+  const at::Tensor& table = decoder.weights.embed;
+  const Share own = share_of(decoder.config.vocab_size, decoder.group->rank(), decoder.group->count());
+  const at::Tensor local = ids - own.begin, here = local.ge(0).logical_and(local.lt(own.length));
+  const at::Tensor rows =
+      ops::embedding(table, local.clamp(0, own.length - 1)) * here.unsqueeze(-1).to(table.scalar_type());
+  return decoder.group->sum(rows).to(table.scalar_type());
+}
+
 at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden) {
   return ops::rms_norm(hidden, decoder.weights.norm, norm_options(decoder.config));
 }
@@ -318,7 +351,13 @@ at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden) {
 }
 
 at::Tensor normed_logits(const Decoder& decoder, const at::Tensor& normed) {
-  const at::Tensor logits = ops::linear(normed, head_matrix(decoder));
+  at::Tensor logits = ops::linear(normed, head_matrix(decoder));
+  if (decoder.group) {
+    const int64_t vocab = decoder.config.vocab_size;
+    auto shape = logits.sizes().vec();
+    shape.back() = vocab;
+    logits = decoder.group->join(logits.flatten(0, -2), vocab).view(shape);
+  }
   return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
 }
 

@@ -59,6 +59,9 @@ class TrainPass {
   at::Tensor hidden_;
 };
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
+// Returns the rows of the embedding table for these ids, [..., E], of a decoder whose ranks have a share of the rows
+// each. All ranks give the same ids.
+at::Tensor shared_embedding(const Decoder& decoder, const at::Tensor& ids);
 
 // The parts of head_logits(), for callers that compute the head's gradient themselves: the logits are
 // final_norm(hidden) · head_matrix()ᵀ, under soft_cap() if config.final_soft_cap is not 0. head_matrix() returns [V,

@@ -456,7 +456,9 @@ at::Tensor run_pass(const Decoder& decoder, std::span<const SequencePart> parts,
 bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts) {
   const at::Tensor& embed = decoder.weights.embed;
   const auto dtype = embed.scalar_type();
-  if (kernels::reference_forced() || !embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
+  if (decoder.group || kernels::reference_forced() || !embed.is_cpu() ||
+      (dtype != at::kFloat && dtype != at::kBFloat16))
+    return false;
   const auto plain = [&](const at::Tensor& tensor) {
     return !tensor.defined() ||
            (tensor.is_contiguous() &&

@@ -166,13 +166,24 @@ void CudaPass::project(const at::Tensor& x, const LayerWeights& w, const at::Ten
   multiply({.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .out_column = w.q.size(0) + w.k.size(0)});
 }
 
+// Adds x weightᵀ + bias to `sum`. With ranks, which divide the matrix's columns, it is the sum of their products, and
+// `work`, which has the shape of `sum`, is overwritten.
+void CudaPass::add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
+                           const at::Tensor& work) const {
+  if (!decoder_.group) return multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .residual = &sum});
+  multiply({.x = x, .weight = weight, .bias = at::Tensor(), .out = work});
+  sum.add_(decoder_.group->sum(work).to(sum.scalar_type()));
+  if (bias.defined()) sum.add_(bias);
+}
+
 at::Tensor CudaPass::run(const DeviceUpload& upload, const HiddenObserver& observer) const {
   const DecoderWeights& weights = decoder_.weights;
   const int64_t rows = num_rows(), e = config_.hidden_size, d = config_.head_dim, heads = config_.num_heads,
                 kv_heads = config_.num_kv_heads;
   const auto buffer = [&](int64_t width) { return at::empty({rows, width}, weights.embed.options()); };
   const auto narrow = [](int64_t n) { return static_cast<int32_t>(n); };
-  at::Tensor x = weights.embed.index_select(0, upload.tensor(at_.ids, rows, at::kInt));
+  const at::Tensor ids = upload.tensor(at_.ids, rows, at::kInt);
+  at::Tensor x = decoder_.group ? shared_embedding(decoder_, ids) : weights.embed.index_select(0, ids);
   const at::Tensor h = buffer(e), projected = buffer((heads + 2 * kv_heads) * d), q = buffer(heads * d),
                    attended = buffer(heads * d), inner = buffer(config_.intermediate_size);
   const at::Tensor work = at::empty({rows_.num_parts() * kv_heads * kernels::kPagedQueries * (d + 2)},
@@ -217,20 +228,21 @@ at::Tensor CudaPass::run(const DeviceUpload& upload, const HiddenObserver& obser
                                            .v = nullptr,
                                            .out = attended.mutable_data_ptr()};
     check(library_.paged_attention(dtype_, device_, &pass, &attention), "attention");
-    multiply({.x = attended, .weight = w.o, .bias = w.o_bias, .out = x, .residual = &x});
+    add_product(attended, w.o, w.o_bias, x, h);
     norm(x, w.mlp_norm, h);
     multiply({.x = h, .weight = w.gate, .bias = w.gate_bias, .out = inner, .up = &w.up, .up_bias = &w.up_bias});
-    multiply({.x = inner, .weight = w.down, .bias = w.down_bias, .out = x, .residual = &x});
+    add_product(inner, w.down, w.down_bias, x, h);
     observe(l + 1);
   }
-  if (num_logits() == 0) return at::empty({0, weights.lm_head.size(0)}, weights.embed.options());
+  const int64_t scored = decoder_.group ? config_.vocab_size : weights.lm_head.size(0);
+  if (num_logits() == 0) return at::empty({0, scored}, weights.embed.options());
   if (num_logits() != rows) x = x.index_select(0, upload.tensor(at_.logit_rows, num_logits(), at::kInt));
   const at::Tensor normed = at::empty_like(x),
                    logits = at::empty({num_logits(), weights.lm_head.size(0)}, weights.embed.options());
   norm(x, weights.norm, normed);
   const at::Tensor no_bias;
   multiply({.x = normed, .weight = weights.lm_head, .bias = no_bias, .out = logits});
-  return logits;
+  return decoder_.group ? decoder_.group->join(logits, scored) : logits;
 }
 
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -48,13 +48,16 @@ class CudaPass {
   void describe(DeviceUpload& upload);
   // Returns where in the upload the id of a row is, an int32_t.
   size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
-  // Runs the pass and returns its logits [num_logits, rows of lm_head] in the embeddings' dtype. Commits nothing.
+  // Runs the pass and returns its logits [num_logits, rows of lm_head], with ranks the columns of all side by side, in
+  // the embeddings' dtype. Commits nothing.
   at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {}) const;
 
  private:
   struct Product;
   void multiply(const Product& product) const;
   void norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) const;
+  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
+                   const at::Tensor& work) const;
   void project(const at::Tensor& x, const LayerWeights& w, const at::Tensor& out) const;
   void check(int32_t code, const char* what) const;
 

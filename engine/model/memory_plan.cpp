@@ -95,16 +95,21 @@ int64_t num_parameters(const DecoderConfig& config) {
   return total;
 }
 
-int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
+int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int ranks) {
   DecoderWeights none;
   const auto wide = static_cast<int64_t>(c10::elementSize(side_dtype(dtype, config)));
   const auto int8 = [](const std::vector<int64_t>& shape) {
     return shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]);
   };
   int64_t total = 0;
-  for (const Parameter& p : list_parameters(none, config))
-    total += dtype == at::kChar && p.in_products ? int8(p.shape) : wide * c10::multiply_integers(p.shape);
-  return total + (dtype == at::kChar && config.tie_embeddings ? int8({config.vocab_size, config.hidden_size}) : 0);
+  for (const Parameter& p : list_parameters(none, config)) {
+    std::vector<int64_t> shape = p.shape;
+    const Slice slice = slice_of(ranks > 1 ? p.split : Split::kNone, shape, config, ranks - 1, ranks);
+    shape[static_cast<size_t>(slice.dim)] = slice.share.length;
+    total += dtype == at::kChar && p.in_products ? int8(shape) : wide * c10::multiply_integers(shape);
+  }
+  if (dtype != at::kChar || !config.tie_embeddings) return total;
+  return total + int8({share_of(config.vocab_size, ranks - 1, ranks).length, config.hidden_size});
 }
 
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence) {
@@ -119,26 +124,35 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
 MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
-  const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights, int64_t& caches) {
-    weights = weight_bytes(config, dtype);
+  const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& caches) {
     caches = cache_bytes(config, dtype, request.sequences, request.tokens_per_sequence);
     const int64_t logit_rows = request.sequences * kLogitRows;
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
       plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
   };
-  add(request.target, request.target_dtype, plan.target_bytes, plan.target_cache_bytes);
-  if (request.draft) add(*request.draft, request.draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);
+  const int ranks = request.ranks;
+  add(ranks > 1 ? shard_config(request.target, ranks - 1, ranks) : request.target, request.target_dtype,
+      plan.target_cache_bytes);
+  plan.target_bytes = weight_bytes(request.target, request.target_dtype, ranks);
+  if (request.draft) {
+    add(*request.draft, request.draft_dtype, plan.draft_cache_bytes);
+    plan.draft_bytes = weight_bytes(*request.draft, request.draft_dtype);
+  }
   if (request.draft && request.head) {
     const EagleConfig& head = *request.head;
     plan.draft_bytes = head_bytes(head, request.draft_dtype);
+    // Where ranks have a share of the target's embedding each, the head has the whole one.
+    if (ranks > 1 && head.layer.hidden_size == head.target_hidden_size)
+      plan.draft_bytes += static_cast<int64_t>(c10::elementSize(side_dtype(request.target_dtype, request.target))) *
+                          request.target.vocab_size * request.target.hidden_size;
     // The target keeps its states of a prefill chunk for the head.
     plan.workspace_bytes += request.sequences * kPromptRows * head.num_taps() * head.target_hidden_size *
                             static_cast<int64_t>(c10::elementSize(request.draft_dtype));
   }
   plan.target_int8 = request.target_dtype == at::kChar;
   plan.draft_int8 = request.draft && request.draft_dtype == at::kChar;
-  plan.available_bytes = available_bytes(request.device);
+  plan.available_bytes = available_bytes(request.device) / (request.device.is_cpu() ? ranks : 1);
   return plan;
 }
 

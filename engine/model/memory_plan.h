@@ -20,9 +20,9 @@ struct MemoryPlan {
   std::string text() const;  // such as "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
-// Returns the bytes of all weights. For kChar, the matrices of products count as int8 with their scales, and everything
-// else as side_dtype().
-int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);
+// Returns the bytes of all weights, or of the largest share that one of several ranks holds. For kChar, the matrices of
+// products count as int8 with their scales, and everything else as side_dtype().
+int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int ranks = 1);
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
@@ -36,6 +36,9 @@ struct MemoryRequest {
   int64_t sequences, tokens_per_sequence;
   at::Device device;
   const EagleConfig* head = nullptr;  // if the draft is an EAGLE-3 head; `draft` is then its layer
+  // The number of ranks that hold the target together. The plan is that of rank 0, which also holds the draft. On a CPU
+  // the ranks share its memory, so a rank may take an equal part of what is available.
+  int ranks = 1;
 };
 // Returns how much of a GPU's free memory a plan may use. It leaves 1 GiB or 2 % of the GPU's memory, whichever is
 // more, to what no plan counts: the modules and workspaces of CUDA's libraries, and fragmentation.

@@ -10,14 +10,17 @@ class ParameterList {
  public:
   std::vector<Parameter> all;
 
-  void add(const std::string& name, at::Tensor& tensor, std::vector<int64_t> shape, bool in_products = false) {
+  void add(const std::string& name, at::Tensor& tensor, std::vector<int64_t> shape, bool in_products = false,
+           Split split = Split::kNone) {
     const int64_t rows = shape[0];
-    all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows, in_products});
+    all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows, in_products, split});
   }
-  // `bias` is null where the layer has none.
-  void linear(const std::string& name, at::Tensor& weight, at::Tensor* bias, int64_t out, int64_t in) {
-    add(name, weight, {out, in}, true);
-    if (bias) all.push_back({name + ".bias", bias, {out}, name + ".bias", 0, out});
+  // `bias` is null where the layer has none. It is divided like the matrix's rows.
+  void linear(const std::string& name, at::Tensor& weight, at::Tensor* bias, int64_t out, int64_t in, Split split) {
+    add(name, weight, {out, in}, true, split);
+    const bool by_columns = split == Split::kQueryHeadColumns || split == Split::kInnerColumns;
+    if (bias)
+      all.push_back({name + ".bias", bias, {out}, name + ".bias", 0, out, false, by_columns ? Split::kNone : split});
   }
   // Marks the matrices from index `first` on as parts of one stored tensor, in this order.
   void join(size_t first, const std::string& name) {
@@ -46,16 +49,19 @@ void add_attention(ParameterList& list, const Layer& layer) {
                 g = config.num_kv_heads * config.head_dim;
   const std::string attention = name + "self_attn.";
   const size_t first = list.all.size();
-  list.linear(attention + "q_proj", w.q, flags.qkv_bias ? &w.q_bias : nullptr, h, e);
-  list.linear(attention + "k_proj", w.k, flags.qkv_bias ? &w.k_bias : nullptr, g, e);
-  list.linear(attention + "v_proj", w.v, flags.qkv_bias ? &w.v_bias : nullptr, g, e);
+  list.linear(attention + "q_proj", w.q, flags.qkv_bias ? &w.q_bias : nullptr, h, e, Split::kQueryHeads);
+  list.linear(attention + "k_proj", w.k, flags.qkv_bias ? &w.k_bias : nullptr, g, e, Split::kKeyHeads);
+  list.linear(attention + "v_proj", w.v, flags.qkv_bias ? &w.v_bias : nullptr, g, e, Split::kKeyHeads);
   if (family.fused) list.join(first, attention + "qkv_proj");
   if (flags.qk_norm != QkNorm::kNone) {
     const bool whole = flags.qk_norm == QkNorm::kProjection;
-    list.add(attention + "q_norm", w.q_norm, {whole ? h : config.head_dim});
-    list.add(attention + "k_norm", w.k_norm, {whole ? g : config.head_dim});
+    const auto norm = [&](const char* norm_name, at::Tensor& weight, int64_t size, Split split) {
+      list.add(attention + norm_name, weight, {whole ? size : config.head_dim}, false, whole ? split : Split::kNone);
+    };
+    norm("q_norm", w.q_norm, h, Split::kQueryHeads);
+    norm("k_norm", w.k_norm, g, Split::kKeyHeads);
   }
-  list.linear(attention + "o_proj", w.o, flags.out_bias ? &w.o_bias : nullptr, e, h);
+  list.linear(attention + "o_proj", w.o, flags.out_bias ? &w.o_bias : nullptr, e, h, Split::kQueryHeadColumns);
 }
 
 void add_feed_forward(ParameterList& list, const Layer& layer) {
@@ -67,18 +73,18 @@ void add_feed_forward(ParameterList& list, const Layer& layer) {
     w.experts.resize(static_cast<size_t>(config.num_experts));
     for (size_t k = 0; k < w.experts.size(); ++k) {
       const std::string expert = name + names.experts + "." + std::to_string(k) + ".";
-      list.add(expert + names.gate, w.experts[k].gate, {x, e}, true);
-      list.add(expert + names.up, w.experts[k].up, {x, e}, true);
-      list.add(expert + names.down, w.experts[k].down, {e, x}, true);
+      list.add(expert + names.gate, w.experts[k].gate, {x, e}, true, Split::kInner);
+      list.add(expert + names.up, w.experts[k].up, {x, e}, true, Split::kInner);
+      list.add(expert + names.down, w.experts[k].down, {e, x}, true, Split::kInnerColumns);
     }
     return;
   }
   const std::string mlp = name + "mlp.";
   const size_t first = list.all.size();
-  list.linear(mlp + "gate_proj", w.gate, flags.mlp_bias ? &w.gate_bias : nullptr, i, e);
-  list.linear(mlp + "up_proj", w.up, flags.mlp_bias ? &w.up_bias : nullptr, i, e);
+  list.linear(mlp + "gate_proj", w.gate, flags.mlp_bias ? &w.gate_bias : nullptr, i, e, Split::kInner);
+  list.linear(mlp + "up_proj", w.up, flags.mlp_bias ? &w.up_bias : nullptr, i, e, Split::kInner);
   if (family.fused) list.join(first, mlp + "gate_up_proj");
-  list.linear(mlp + "down_proj", w.down, flags.mlp_bias ? &w.down_bias : nullptr, e, i);
+  list.linear(mlp + "down_proj", w.down, flags.mlp_bias ? &w.down_bias : nullptr, e, i, Split::kInnerColumns);
 }
 
 }  // namespace
@@ -88,7 +94,7 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
   const int64_t e = config.hidden_size, v = config.vocab_size;
   ParameterList list;
   weights.layers.resize(config.layers.size());
-  list.add("model.embed_tokens", weights.embed, {v, e});
+  list.add("model.embed_tokens", weights.embed, {v, e}, false, Split::kVocabulary);
   for (size_t l = 0; l < weights.layers.size(); ++l) {
     LayerWeights& w = weights.layers[l];
     const LayerConfig& flags = config.layers[l];
@@ -106,7 +112,7 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     if (flags.mlp_out_norm) list.add(name + "post_feedforward_layernorm", w.mlp_out_norm, {e});
   }
   list.add("model.norm", weights.norm, {e});
-  if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e}, true);
+  if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e}, true, Split::kVocabulary);
   return list.all;
 }
 

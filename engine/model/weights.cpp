@@ -26,33 +26,50 @@ bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
 
-// Sets every parameter to make(parameter), converted to its dtype and moved to the device. On the CPU all parameters
-// share one block of memory, in the order in which a pass reads them.
+// Returns the slice of a whole parameter that this rank keeps; all of it without ranks.
+Slice own_slice(const Parameter& p, const DecoderConfig& config, const ShardGroup* group) {
+  return slice_of(group ? p.split : Split::kNone, p.shape, config, group ? group->rank() : 0,
+                  group ? group->count() : 1);
+}
+
+at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
+  return whole.narrow(slice.dim, slice.share.begin, slice.share.length);
+}
+
+// Sets every parameter to make(parameter), or to this rank's slice of it, converted to its dtype and moved to the
+// device. decoder.config is that of the whole decoder. On the CPU all parameters share one block of memory, in the
+// order in which a pass reads them.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
   const at::ScalarType side = side_dtype(dtype, decoder.config);
   DecoderWeights& weights = decoder.weights;
   const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
+  const auto shape_of = [&](const Parameter& p) {
+    const Slice slice = own_slice(p, decoder.config, decoder.group.get());
+    std::vector<int64_t> shape = p.shape;
+    shape[static_cast<size_t>(slice.dim)] = slice.share.length;
+    return shape;
+  };
   size_t bytes = 0;
   const auto plan = [&](at::IntArrayRef shape, bool quantised) {
     bytes += TensorBlock::padded(
         static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1])
                                       : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
   };
-  for (const Parameter& p : parameters) plan(p.shape, int8 && p.in_products);
-  if (own_head) plan(parameters.front().shape, true);
+  for (const Parameter& p : parameters) plan(shape_of(p), int8 && p.in_products);
+  if (own_head) plan(shape_of(parameters.front()), true);
   TensorBlock block(device.is_cpu() ? bytes : 0);
   const auto take_int8 = [&](const at::Tensor& made) {
     const at::Tensor quantised = kernels::quantise_int8(made);
     return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
   for (const Parameter& p : parameters) {
-    const at::Tensor made = make(p);
+    const at::Tensor made = narrowed(make(p), own_slice(p, decoder.config, decoder.group.get()));
     if (int8 && p.in_products) {
       *p.tensor = take_int8(made);
     } else {
-      *p.tensor = device.is_cpu() ? block.take(p.shape, side).copy_(made) : made.to(side).to(device);
+      *p.tensor = device.is_cpu() ? block.take(shape_of(p), side).copy_(made) : made.to(side).to(device);
     }
   }
   if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed.cpu()) : weights.embed;
@@ -65,8 +82,16 @@ void DecoderWeights::visit(const DecoderConfig& config,
   for (const Parameter& p : list_parameters(*this, config)) f(p.name, *p.tensor);
 }
 
-Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
-  Decoder decoder{load_decoder_config(directory), {}};
+namespace {
+
+Decoder load(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+             std::shared_ptr<const ShardGroup> group) {
+  Decoder decoder{load_decoder_config(directory), {}, std::move(group)};
+  DecoderConfig config = decoder.config;
+  if (decoder.group) {
+    config = shard_config(config, decoder.group->rank(), decoder.group->count());
+    decoder.key_copies = key_copies(decoder.config, decoder.group->count());
+  }
   // For int8, tensors are read as fp32, so that nothing is rounded twice.
   const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : dtype;
   const SafetensorsDirectory files(directory);
@@ -102,32 +127,72 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
   if (narrowed)
     log(LogLevel::kWarn,
         directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
-  decoder.config.dtype = side_dtype(dtype, decoder.config);
-  decoder.config.quantisation = {};
+  config.dtype = side_dtype(dtype, config);
+  config.quantisation = {};
+  decoder.config = std::move(config);
   return decoder;
 }
 
-Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+// Reads only the parameters for which needed(tensor, decoder) returns true.
+template <class Needed>
+Decoder load_part(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+                  const Needed& needed) {
   Decoder decoder{load_decoder_config(directory), {}};
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
   with_context(directory.string(), [&] {
     DecoderWeights& weights = decoder.weights;
-    const bool tied = decoder.config.tie_embeddings;
     for (const Parameter& p : list_parameters(weights, decoder.config)) {
-      const bool needed = p.tensor == &weights.norm || p.tensor == (tied ? &weights.embed : &weights.lm_head);
-      if (!needed) continue;
+      if (!needed(p.tensor, decoder)) continue;
       at::Tensor made = read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
       made =
           made.defined() ? converted(made, dtype, "tensor " + p.stored) : read_tensor(files, p.stored, p.shape, dtype);
       *p.tensor = made.to(device);
     }
-    if (tied) weights.lm_head = weights.embed;
+    if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
     weights.layers.clear();
   });
   decoder.config.dtype = dtype;
   decoder.config.quantisation = {};
   return decoder;
+}
+
+}  // namespace
+
+Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load(directory, device, dtype, nullptr);
+}
+
+Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+                   std::shared_ptr<const ShardGroup> group) {
+  return load(directory, device, dtype, std::move(group));
+}
+
+Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) {
+  Decoder own{shard_config(whole.config, group->rank(), group->count()),
+              {},
+              group,
+              key_copies(whole.config, group->count()),
+              whole.library};
+  DecoderWeights from = whole.weights;
+  const std::vector<Parameter> theirs = list_parameters(from, whole.config),
+                               ours = list_parameters(own.weights, whole.config);
+  for (size_t i = 0; i < ours.size(); ++i)
+    *ours[i].tensor = narrowed(*theirs[i].tensor, own_slice(ours[i], whole.config, group.get())).contiguous();
+  if (whole.config.tie_embeddings) own.weights.lm_head = own.weights.embed;
+  return own;
+}
+
+Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype,
+                   [](const at::Tensor* tensor, Decoder& decoder) { return tensor == &decoder.weights.embed; });
+}
+
+Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
+    DecoderWeights& weights = decoder.weights;
+    return tensor == &weights.norm || tensor == (decoder.config.tie_embeddings ? &weights.embed : &weights.lm_head);
+  });
 }
 
 void reduce_head(Decoder& decoder) {
@@ -171,14 +236,26 @@ void join_projections(Decoder& decoder) {
   }
 }
 
-std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                 at::ScalarType dtype, Role role) {
-  Decoder decoder = load_decoder(directory, device, dtype);
+namespace {
+
+std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
-  pack_matrices(decoder);
-  if (device.is_cuda()) join_projections(decoder);
+  if (!decoder.group) pack_matrices(decoder);  // the pass of a share reads plain matrices
+  if (decoder.weights.embed.is_cuda()) join_projections(decoder);
   return std::make_shared<const Decoder>(std::move(decoder));
+}
+
+}  // namespace
+
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                 at::ScalarType dtype, Role role) {
+  return prepared(load_decoder(directory, device, dtype), role);
+}
+
+std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group) {
+  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget);
 }
 
 constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
+#include "engine/model/shard.h"
 
 namespace specdec::kernels {
 struct CudaLibrary;
@@ -63,13 +64,17 @@ struct Parameter {
   std::string stored;
   int64_t row = 0, stored_rows = 0;
   bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
+  Split split = Split::kNone;
 };
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
 
 struct Decoder {
-  DecoderConfig config;
+  DecoderConfig config;  // of a rank's share: shard_config()
   DecoderWeights weights;
+  // The ranks that hold the decoder together with this one; null: it is whole.
+  std::shared_ptr<const ShardGroup> group = nullptr;
+  int64_t key_copies = 1;  // the number of ranks that keep the same head of keys: key_copies()
   // The kernels that run passes of weights on a CPU as a GPU's would, for tests; null: the device's own.
   const kernels::CudaLibrary* library = nullptr;
 };
@@ -80,6 +85,14 @@ struct Decoder {
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one. All matrices of a share are read from the
+// files as a whole, one at a time. Throws what load_decoder() and shard_config() throw.
+Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+                   std::shared_ptr<const ShardGroup> group);
+// Returns a rank's share of a whole decoder whose matrices are not packed.
+Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
+// Reads only the embedding: a decoder for load_eagle_head().
+Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
 // throws, except for unknown tensors.
@@ -99,6 +112,9 @@ void join_projections(Decoder& decoder);
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                  at::ScalarType dtype, Role role);
+// The same for this rank's share of a target.
+std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group);
 // Returns the dtype that the decoder was loaded with: that of the matrices of products.
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.

@@ -42,10 +42,14 @@ const std::vector<Room> kRooms = {
     {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
     {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    // The parts of parallel without LibTorch find out how processes were started, and watch over them.
+    {{"engine/parallel/launch.", "engine/parallel/rank_watch."},
+     {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "base/"}},
+    {{"engine/parallel/"}, {"engine/parallel/", "engine/model/shard.h", "engine/kernels/*", "base/"}},
     {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
     {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
-      "engine/decode/tap_source."},
+      "engine/decode/tap_source.", "engine/decode/mirrored_model."},
      {"engine/decode/", "engine/model/", "base/"}},
     // A round on a device launches kernels between the passes.
     {{"engine/decode/device_round."}, {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},
@@ -86,6 +90,10 @@ const std::vector<Room> kRooms = {
     // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
     // which has no code that downloads anything.
     {{"deploy/report/"}, {"deploy/report/", "base/"}},
+    // A target that several processes hold together needs a runner that tells the others what to do.
+    {{"deploy/models/load_pair.", "deploy/models/tensor_ranks."},
+     {"deploy/models/", "engine/model/", "engine/decode/", "engine/parallel/", "engine/kernels/cuda.h", "text/",
+      "base/"}},
     {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
     {{"deploy/validate/"},
      {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
@@ -113,7 +121,7 @@ const std::vector<Room> kRooms = {
     {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
     {{"monitor/"}, {"monitor/*", "net/", "base/"}},
 
-    {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
+    {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "engine/parallel/launch.h", "base/"}},
     {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
 };
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",

@@ -176,8 +176,10 @@ class Table:
             "code",
             f"model:{self.folder}/target-run/draft",
             *learnt,
-            *("--time-limit", f"{self.o.target_seconds / 8:.0f}s"),
+            *("--time-limit", f"{self.o.target_seconds / 8:.0f}s", "--lr", "2e-4", "--batch-tokens", "2048"),
         )
+        if json.loads((self.folder / "update-run/result.json").read_text())["training"]["kept_step"] == 0:
+            sys.exit(f"{self.folder}/update-run left the target as it was: there is no update to measure")
 
     def measure(self, name):
         cell, folder = CELLS[name], self.folder / "cells" / name

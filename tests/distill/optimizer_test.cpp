@@ -9,8 +9,8 @@
 #include "distill/losses.h"
 #include "engine/model/forward.h"
 #include "tests/distill/optimizer_state.h"
-#include "tests/distill/rank_threads.h"
 #include "tests/distill/toy.h"
+#include "tests/parallel/rank_threads.h"
 
 namespace specdec::distill {
 namespace {
@@ -179,7 +179,7 @@ TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
     const auto expected = state_of(one);
     for (const int count : {2, 3}) {
       std::vector<NamedTensor> written;
-      const auto errors = as_ranks(count, [&](const Ranks& ranks) {
+      const auto errors = as_ranks(count, [&](const parallel::Ranks& ranks) {
         auto own = parameters();
         AdamW first(own, options, ranks, true);
         for (int i = 0; i < 3; ++i) step(first, own, i);

@@ -4,8 +4,8 @@
 #include "distill/draft_init.h"
 #include "distill/run.h"
 #include "distill/trainer.h"
-#include "tests/distill/rank_threads.h"
 #include "tests/distill/toy.h"
+#include "tests/parallel/rank_threads.h"
 
 namespace specdec::distill {
 namespace {
@@ -43,7 +43,7 @@ struct Training {
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
 
   // Trains on one rank, from the newest intact checkpoint if there is one.
-  TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const Ranks& ranks,
+  TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
                       const ProgressFn& progress = {}) {
     TrainerOptions own = options;
     own.run_directory = directory;
@@ -64,7 +64,7 @@ struct Training {
   // Trains on as many ranks as there are drafts.
   void run_on(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
     std::vector<TrainingSummary> summaries(drafts.size());
-    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const Ranks& ranks) {
+    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const parallel::Ranks& ranks) {
       const auto r = static_cast<size_t>(ranks.rank());
       summaries[r] = run(drafts[r], directory, ranks);
     });
@@ -84,7 +84,7 @@ struct Training {
   }
   // Trains on `count` ranks until step 5, when the power fails. The newest checkpoint is that of step 4.
   void cut_off(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
-    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const Ranks& ranks) {
+    const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const parallel::Ranks& ranks) {
       run(drafts[static_cast<size_t>(ranks.rank())], directory, ranks, [&](const Progress& p) {
         if (p.done == 5 && ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
       });
@@ -120,7 +120,7 @@ TEST(RankTraining, TwoRanksAreOneProcess) {
     t.options.loss.mix = parse_loss(loss);
     t.options.on_policy.length = on_policy;
     model::Decoder one = t.draft(), start = t.draft();
-    const TrainingSummary alone = t.run(one, scratch / "one", Ranks::alone());
+    const TrainingSummary alone = t.run(one, scratch / "one", parallel::Ranks::alone());
     for (const int count : {2, 3}) {
       const fs::path directory = scratch / std::to_string(count);
       auto many = t.run_on(count, directory);
@@ -145,7 +145,7 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   const Scratch scratch(true);
   Training t(8);
   model::Decoder straight = t.draft();
-  t.run(straight, scratch / "straight", Ranks::alone());
+  t.run(straight, scratch / "straight", parallel::Ranks::alone());
   for (const auto& [before, after] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {3, 2}}) {
     const fs::path directory = scratch / (std::to_string(before) + "-" + std::to_string(after));
     std::vector<model::Decoder> drafts(static_cast<size_t>(before));
@@ -162,7 +162,7 @@ TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
     HeadTraining t(9);
     t.options.loss.mix = parse_loss(loss);
     auto one = t.heads(1), start = t.heads(1);
-    t.run(one[0], scratch / "one", Ranks::alone());
+    t.run(one[0], scratch / "one", parallel::Ranks::alone());
     EXPECT_GT(distance(one[0], start[0]), 1e-3);
     for (const int count : {2, 3}) {
       const fs::path directory = scratch / std::to_string(count);
@@ -178,7 +178,7 @@ TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
     const fs::path directory = scratch / "2-1";
     auto two = t.heads(2), after = t.heads(1);
     t.cut_off(drafts_of(two), directory);
-    t.run(after[0], directory, Ranks::alone());
+    t.run(after[0], directory, parallel::Ranks::alone());
     EXPECT_LT(distance(one[0], after[0]), 1e-5) << "two ranks are cut off, and one process goes on";
   }
 }
@@ -211,7 +211,7 @@ TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLos
     const Scratch scratch(true);
     Training t(8);
     t.options.shares_optimizer = shares;
-    const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+    const auto errors = as_ranks(2, [&](const parallel::Ranks& ranks) {
       model::Decoder draft = t.draft();
       t.run(draft, scratch / "run", ranks, [&](const Progress& p) {
         if (p.done == 5 && !ranks.is_first()) throw Error(ErrorKind::kInternal, "power cut");
@@ -228,7 +228,7 @@ TEST(RankTraining, ARankWithDamagedWeightsIsRestored) {
   const Scratch scratch;
   Training t(20);
   std::vector<model::Decoder> drafts = {t.draft(), t.draft()};
-  const auto errors = as_ranks(2, [&](const Ranks& ranks) {
+  const auto errors = as_ranks(2, [&](const parallel::Ranks& ranks) {
     const auto r = static_cast<size_t>(ranks.rank());
     bool damaged = false;
     const TrainingSummary s = t.run(drafts[r], scratch / "run", ranks, [&](const Progress& p) {

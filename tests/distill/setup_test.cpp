@@ -3,15 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/distill/rank_threads.h"
 #include "tests/distill/toy.h"
+#include "tests/parallel/rank_threads.h"
 
 namespace specdec::distill {
 namespace {
 
 using namespace specdec::testing;
 
-Setup small_setup(const fs::path& out, const Ranks& ranks) {
+Setup small_setup(const fs::path& out, const parallel::Ranks& ranks) {
   Setup s;
   s.options.out = out.string();
   s.options.batch_tokens = 16;
@@ -32,7 +32,7 @@ model::DecoderConfig config_of(int64_t parameters) {
 
 TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
   const Scratch scratch;
-  const auto errors = as_ranks(3, [&](const Ranks& ranks) {
+  const auto errors = as_ranks(3, [&](const parallel::Ranks& ranks) {
     distill::Setup s = small_setup(scratch.root(), ranks);
     const model::DecoderConfig config = config_of(int64_t{1} << 22);
     const int64_t parameters = model::num_parameters(config), share = (parameters + 2) / 3;
@@ -60,9 +60,9 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   // The memory that is free can change between the choice of the size and the plan, so this has several tries.
   for (int tries = 0; tries < 5 && !shared; ++tries) {
     const int64_t available =
-        memory_plan(small_setup(scratch.root(), Ranks::alone()), config_of(1 << 22), false).available_bytes;
+        memory_plan(small_setup(scratch.root(), parallel::Ranks::alone()), config_of(1 << 22), false).available_bytes;
     const model::DecoderConfig config = config_of(available / 14);  // 16 bytes a parameter do not fit, 12 do
-    as_ranks(2, [&](const Ranks& ranks) {
+    as_ranks(2, [&](const parallel::Ranks& ranks) {
       distill::Setup s = small_setup(scratch.root(), ranks);
       try {
         plan_memory(s, config);
@@ -71,7 +71,7 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
       }
       if (ranks.rank() == 1) shared = s.shares_optimizer;
     });
-    distill::Setup alone = small_setup(scratch.root(), Ranks::alone());
+    distill::Setup alone = small_setup(scratch.root(), parallel::Ranks::alone());
     expect_error(ErrorKind::kDevice, {"not enough memory"}, [&] { plan_memory(alone, config); });
   }
   EXPECT_TRUE(shared);

@@ -208,6 +208,31 @@ TEST(MemoryPlan, CountsAndRefuses) {
   }
 }
 
+TEST(MemoryPlan, OfARankCountsItsShare) {
+  DecoderConfig c = tiny();
+  c.num_heads = 4, c.num_kv_heads = 2, c.vocab_size = 65;
+  MemoryRequest request{c, at::kFloat, nullptr, at::kFloat, 3, 100, at::kCPU};
+  const MemoryPlan whole = plan_memory(request);
+  request.ranks = 2;
+  const MemoryPlan share = plan_memory(request);
+  EXPECT_EQ(share.target_cache_bytes, whole.target_cache_bytes / 2);
+  EXPECT_LT(share.target_bytes, whole.target_bytes * 0.6);
+  EXPECT_NEAR(static_cast<double>(share.available_bytes), static_cast<double>(whole.available_bytes) / 2,
+              0.2 * static_cast<double>(whole.available_bytes));
+  int64_t both = 0;
+  for (const int rank : {0, 1}) {
+    DecoderWeights none;
+    for (const Parameter& p : list_parameters(none, c)) {
+      const Slice slice = slice_of(p.split, p.shape, c, rank, 2);
+      both += p.split == Split::kNone ? 0 : slice.share.length * c10::multiply_integers(p.shape) / p.shape[slice.dim];
+    }
+  }
+  int64_t once = 0;
+  for (DecoderWeights none; const Parameter& p : list_parameters(none, c))
+    once += p.split == Split::kNone ? 0 : c10::multiply_integers(p.shape);
+  EXPECT_EQ(both, once) << "every row and column belongs to one rank";
+}
+
 TEST(MemoryPlan, LeavesPartOfAGpuToWhatNoPlanCounts) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   EXPECT_EQ(plannable_bytes(20 * kGiB, 24 * kGiB), 19 * kGiB);

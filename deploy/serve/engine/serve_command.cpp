@@ -66,6 +66,7 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   wanted.target = options.package.empty() ? options.target : options.package;
   wanted.draft = options.draft;
   wanted.device = options.device;
+  wanted.tensor_parallel = options.tensor_parallel;
   wanted.allow_stale = options.allow_stale;
   wanted.speculate = options.speculation.k != 0;
   wanted.chat = false;
@@ -131,6 +132,8 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const text::GrammarChecker grammars;  // forks the process, like loading the template
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
+  wanted.rank_command = hooks.rank_command;
+  wanted.on_rank_lost = hooks.on_lost;
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) return {true, pair.warning};
   if (chat.error) throw *chat.error;
@@ -145,7 +148,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::optional<ValidationReport> report = packaged_report(options, package);
   if (report) note(gate_warning(options, *report));
 
-  const auto target = decode::make_model_runner(pair.target, pair.plan.target_cache_bytes);
+  const auto target = pair.make_target_runner(pair.plan.target_cache_bytes);
   NamedDraft draft;
   if (pair.draft)
     draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id,
@@ -175,7 +178,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
         options.tool_call_parser == "auto" ? tool_format_of(source) : parse_tool_format(options.tool_call_parser);
     if (options.split_reasoning) model.reasoning = reasoning_markers_of(source);
   }
-  model.eos_ids = pair.target->config.eos_ids;
+  model.eos_ids = pair.config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;
   server->run(std::move(model), runner,

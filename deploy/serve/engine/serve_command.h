@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "deploy/serve/options.h"
 
 namespace specdec::deploy {
@@ -14,6 +16,9 @@ struct ServeHooks {
   std::function<void(const std::string&)> on_note;
   std::function<bool()> stop_asked;         // called repeatedly; must not be empty
   std::function<bool()> reload_asked = {};  // as in ServerHooks
+  // For tensor_parallel above 1, as in TensorRankOptions.
+  std::vector<std::string> rank_command = {};
+  std::function<void(const Error&)> on_lost = {};
 };
 
 struct ServeOutcome {

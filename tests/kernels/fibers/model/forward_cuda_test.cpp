@@ -7,6 +7,7 @@
 
 #include "tests/kernels/fibers/fibers.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
+#include "tests/model/turn_group.h"
 
 namespace specdec::model {
 namespace {
@@ -164,6 +165,24 @@ TEST(CudaPass, LaunchesNineKernelsALayer) {
     const int64_t one = launches(1, texts), four = launches(4, texts);
     EXPECT_EQ(four - one, 3 * 9);
     EXPECT_EQ(one - 9, 2);  // the last norm and the head
+  }
+}
+
+// Each rank runs its own share of every product, and they add up what they have.
+TEST(CudaPass, RanksGiveTheLogitsOfOneProcess) {
+  Json config = toy_config("qwen2", 2);
+  config["num_attention_heads"] = 4, config["num_key_value_heads"] = 2;
+  const Decoder exact = toy_decoder(config);
+  const auto logits = [](const Decoder& decoder) { return forward(decoder, Batch(decoder, kTexts).parts()); };
+  const at::Tensor alone = logits(*on_fibers(exact, at::kBFloat16));
+  for (const int ranks : {2, 4}) {
+    Turns::run(ranks, [&](const std::shared_ptr<const ShardGroup>& group) {
+      const auto share = on_fibers(shard_of(exact, group), at::kBFloat16);
+      ASSERT_TRUE(cuda_pass_applies(*share, Batch(*share, kTexts).parts()));
+      const at::Tensor together = logits(*share);
+      ASSERT_EQ(together.sizes(), alone.sizes());
+      EXPECT_LT((together - alone).abs().max().item<double>() / alone.std().item<double>(), 0.1) << ranks << " ranks";
+    });
   }
 }
 

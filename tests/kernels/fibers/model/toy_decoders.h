@@ -32,8 +32,9 @@ inline Json toy_config(const std::string& type, int64_t layers) {
 // Returns a decoder whose logits differ by a few units, as those of trained decoders do.
 inline Decoder toy_decoder(const Json& config, uint64_t seed = 1) {
   Decoder decoder = random_decoder(parse_decoder_config(config, "toy"), seed, at::kCPU, at::kFloat);
+  uint64_t number = 0;
   decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
-    at::manual_seed(static_cast<int64_t>(seed) * 1000 + static_cast<int64_t>(name.size()));
+    at::manual_seed(seed * 1000 + ++number);  // no two tensors have the same values
     if (tensor.dim() == 1) {
       tensor = tensor + 0.2 * at::randn(tensor.sizes());
     } else {

@@ -1,4 +1,4 @@
-#include "distill/rank_watch.h"
+#include "engine/parallel/rank_watch.h"
 
 #include <algorithm>
 #include <charconv>
@@ -11,11 +11,9 @@
 #include "base/json.h"
 #include "base/progress.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 namespace {
-
-constexpr const char* kGoOn = ": the same command with --resume goes on from the last checkpoint";
 
 constexpr const char* kLeft = "left";  // the beat of a rank that needs the board no longer
 // How long a rank that knows that another one is lost may take to save its state.
@@ -151,8 +149,8 @@ struct RankWatch::State {
   void decide_lost(int late) {
     const std::string who =
         options.rank == 0 && late == 0 ? "the launcher's store" : name(late == options.rank ? 0 : late);
-    decide(
-        Error(ErrorKind::kNetwork, who + " is gone or cannot be reached, so " + name(options.rank) + " ends" + kGoOn));
+    decide(Error(ErrorKind::kNetwork,
+                 who + " is gone or cannot be reached, so " + name(options.rank) + " ends: " + options.next));
   }
 
   void judge_until_closed() {
@@ -231,7 +229,8 @@ Error RankWatch::reason(const std::string& what) {
   state_->changed.wait_for(guard, for_seconds(state_->options.grace_seconds),
                            [&] { return state_->verdict.has_value(); });
   if (state_->verdict) return *state_->verdict;
-  return Error(ErrorKind::kNetwork, "another rank is gone or cannot be reached (" + what.substr(0, 200) + ")" + kGoOn);
+  return Error(ErrorKind::kNetwork,
+               "another rank is gone or cannot be reached (" + what.substr(0, 200) + "): " + state_->options.next);
 }
 
 void RankWatch::fail(const Error& error) {
@@ -261,4 +260,4 @@ bool RankWatch::others_left() {
   return all || !answers;
 }
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

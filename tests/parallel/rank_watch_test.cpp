@@ -1,4 +1,4 @@
-#include "distill/rank_watch.h"
+#include "engine/parallel/rank_watch.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "base/progress.h"
 #include "tests/base/scratch.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 namespace {
 
 using namespace specdec::testing;
@@ -97,7 +97,7 @@ TEST(RankWatch, ARankThatStopsBeatingIsReportedToAll) {
   EXPECT_EQ(at_zero.kind(), ErrorKind::kNetwork);
   EXPECT_EQ(std::string(at_zero.what()).find("rank 2 (host 2) is gone"), 0u) << at_zero.what();
   EXPECT_STREQ(at_one.what(), at_zero.what()) << "rank 1 does not look at rank 2 itself";
-  EXPECT_NE(std::string(at_zero.what()).find("--resume"), std::string::npos);
+  EXPECT_NE(std::string(at_zero.what()).find(": start all ranks again"), std::string::npos);
 }
 
 // Rank 1 may start long after rank 0, and is missed only after it has joined.
@@ -210,4 +210,4 @@ TEST(RankWatch, AStopOfOneRankIsAStopOfAll) {
 }
 
 }  // namespace
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

@@ -1,4 +1,4 @@
-#include "distill/launch.h"
+#include "engine/parallel/launch.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 namespace {
 
@@ -283,4 +283,4 @@ std::string launch_text(const Launch& l) {
   return text + "found in     " + names + "\n";
 }
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

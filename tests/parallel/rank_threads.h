@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "distill/ranks.h"
+#include "engine/parallel/ranks.h"
 
 namespace specdec::testing {
 
@@ -35,8 +35,8 @@ inline int free_port() {
   return ntohs(address.sin_port);
 }
 
-inline distill::Launch launch_of(int rank, int ranks, int port) {
-  distill::Launch launch;
+inline parallel::Launch launch_of(int rank, int ranks, int port) {
+  parallel::Launch launch;
   launch.launcher = "environment";
   launch.rank = launch.local_rank = rank;
   launch.ranks = launch.local_ranks = ranks;
@@ -46,7 +46,7 @@ inline distill::Launch launch_of(int rank, int ranks, int port) {
 }
 
 // Calls f(ranks) on each rank. Returns what each threw as an Error, "" for nothing.
-inline std::vector<std::string> as_ranks(int count, const std::function<void(const distill::Ranks&)>& f) {
+inline std::vector<std::string> as_ranks(int count, const std::function<void(const parallel::Ranks&)>& f) {
   const int port = free_port();
   static const SystemClock clock;
   std::vector<std::string> errors(static_cast<size_t>(count));
@@ -54,7 +54,7 @@ inline std::vector<std::string> as_ranks(int count, const std::function<void(con
   for (int rank = 0; rank < count; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const distill::Ranks ranks(launch_of(rank, count, port), {}, clock);
+        const parallel::Ranks ranks(launch_of(rank, count, port), {}, clock);
         ranks.together([&] {
           f(ranks);
           return 0;

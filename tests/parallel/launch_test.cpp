@@ -1,10 +1,10 @@
-#include "distill/launch.h"
+#include "engine/parallel/launch.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/base/scratch.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 namespace {
 
 using specdec::testing::expect_error;
@@ -186,4 +186,4 @@ TEST(Launch, AsJson) {
 }
 
 }  // namespace
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

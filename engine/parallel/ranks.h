@@ -1,5 +1,5 @@
-// The processes ("ranks") that train one draft together, each on its share of every batch. Sums and broadcasts go over
-// c10d: Gloo between CPUs, and NCCL between GPUs.
+// The processes ("ranks") that work together: they train one draft, each on its share of every batch, or hold one
+// target, each a share of every matrix. Sums and broadcasts go over c10d: Gloo between CPUs, and NCCL between GPUs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "base/device_lost.h"
 #include "base/error.h"
-#include "distill/launch.h"
+#include "engine/parallel/launch.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 // Thrown when another rank is lost or has ended: this rank's own state is sound.
 struct RankError : Error {
@@ -32,6 +32,9 @@ struct RankHooks {
   // thread, or from the one that joins. May be empty.
   std::function<void(const std::string&)> on_wait = {};
   double wait_seconds = 10;
+  // Called again and again while the others are joined; may throw to end that. May be empty.
+  std::function<void()> look = {};
+  std::string next = "start all ranks again";  // what a user does after a rank was lost; the end of a message
 };
 
 // The collective functions wait until every rank has called them, in the same order. They throw RankError: of
@@ -52,9 +55,13 @@ class Ranks {
   bool is_first() const { return rank_ == 0; }  // rank 0 decides, writes files and prints
   // Returns the device that --device `flag` means for this rank: with auto or cuda the GPU of its local rank.
   std::string device(const std::string& flag) const;
-  // Chooses where the tensors of sum() and broadcast() are. Called by all ranks; not called, it is the CPU.
+  // Chooses where the tensors of sum(), gather() and broadcast() are. Called by all ranks; not called, it is the CPU.
   void use_device(at::Device device) const;
 
+  // Adds up one contiguous fp32 tensor in place. Its shape is the same on all ranks.
+  void sum(const at::Tensor& tensor) const;
+  // Returns every rank's tensor, by rank. All have the shape and dtype of `own`.
+  std::vector<at::Tensor> gather(const at::Tensor& own) const;
   // Replace each value by its sum over the ranks, which has the same bits on all of them.
   void sum(std::span<double> values) const;
   // Tensors may be undefined on some ranks, where they then become zeros like shapes[i] before they are added; those
@@ -79,7 +86,7 @@ class Ranks {
       fail(Error(ErrorKind::kDevice, "out of memory"));
       throw;
     } catch (const DeviceLost& lost) {
-      fail(Error(ErrorKind::kDevice, lost.what()));
+      fail(Error(lost.kind(), lost.what()));
       throw;
     } catch (const std::exception& e) {
       fail(Error(ErrorKind::kInternal, e.what()));
@@ -96,4 +103,4 @@ class Ranks {
   std::unique_ptr<Group> group_;
 };
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

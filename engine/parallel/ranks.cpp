@@ -1,10 +1,11 @@
 // This file alone includes c10d. Gloo's headers are Debian's and older than the Gloo inside LibTorch, so nothing that
 // they define inline may be used: only ProcessGroupGloo's constructor, the functions that create devices, and
 // collectives, which are compiled into LibTorch.
-#include "distill/ranks.h"
+#include "engine/parallel/ranks.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -25,10 +26,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/progress.h"
-#include "distill/rank_watch.h"
 #include "engine/kernels/cuda.h"
+#include "engine/parallel/rank_watch.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 namespace {
 
@@ -46,11 +47,6 @@ constexpr int64_t kBucketValues = int64_t{1} << 24;
 std::string first_line(const std::exception& e) {
   const std::string text = e.what();
   return text.substr(0, text.find('\n'));
-}
-
-void look_for_stop(const std::string& what) {
-  if (stop_requested())
-    throw Error(ErrorKind::kNetwork, "stopped by a signal while " + what + ": the same command with --resume goes on");
 }
 
 // Calls f(socket, address, size) for the addresses of a host until it returns true.
@@ -104,7 +100,10 @@ class LongWait {
   LongWait(const RankHooks& hooks, const Clock& clock) : hooks_(hooks), clock_(clock), begin_(clock.seconds()) {}
 
   double seconds() const { return clock_.seconds() - begin_; }
+  // Called again and again while this rank waits, as `what` says. Throws if it should not wait any longer.
   void look(const std::string& what) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while " + what + ": " + hooks_.next);
+    if (hooks_.look) hooks_.look();
     if (seconds() >= hooks_.wait_seconds) tell(what);
   }
   // Calls f(), which cannot look meanwhile. If f() has not returned after join_seconds, on_lost ends the process.
@@ -144,10 +143,10 @@ Store open_store(const Launch& launch, double join_seconds, LongWait& wait) {
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = launch.rank == 0 && !launch.agent_store;
   options.waitWorkers = false;
+  if (launch.listener >= 0) options.masterListenFd = ::fcntl(launch.listener, F_DUPFD_CLOEXEC, 0);
   options.timeout = kStoreTimeout;
   const std::string where = launch.address + ":" + std::to_string(launch.port);
   while (!options.isServer && !answers(launch.address, launch.port)) {
-    look_for_stop("waiting for rank 0 at " + where);
     wait.look(name_of(launch) + " waits for rank 0: nothing answers at " + where + " yet");
     if (wait.seconds() > join_seconds)
       throw Error(ErrorKind::kNetwork, name_of(launch) + " does not reach rank 0 at " + where + " within " +
@@ -196,7 +195,6 @@ void meet_all(const Store& store, const Launch& launch, double join_seconds, Lon
       watch.meet(rank++, name);
       continue;
     }
-    look_for_stop("waiting for the other ranks");
     wait.look(name_of(launch) + " waits for rank " + std::to_string(rank) + " of " + std::to_string(launch.ranks) +
               ", which has not started yet");
     if (wait.seconds() - begin > join_seconds)
@@ -235,7 +233,8 @@ using Gloo = c10d::ProcessGroupGloo;
 
 c10::intrusive_ptr<Gloo::Options> gloo_options(const Launch& launch) {
   const auto options = Gloo::Options::create(kCollectiveTimeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  // Ranks that the server starts itself are on one machine, whatever the environment says of other ones.
+  const char* interface = launch.launcher == "specdec" ? nullptr : std::getenv("GLOO_SOCKET_IFNAME");
   const std::string address = address_for_others(launch);
   options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
                              : !address.empty()      ? Gloo::createDeviceForHostname(address)
@@ -295,6 +294,13 @@ struct Ranks::Group {
     std::vector<at::Tensor> one = {std::move(tensor)};
     wait([&] { return (one[0].is_cpu() ? control : data)->allreduce(one); });
   }
+  std::vector<at::Tensor> gather(at::Tensor own) const {
+    std::vector<at::Tensor> one = {std::move(own)};
+    std::vector<std::vector<at::Tensor>> all(1);
+    for (int r = 0; r < launch.ranks; ++r) all[0].push_back(at::empty_like(one[0]));
+    wait([&] { return (one[0].is_cpu() ? control : data)->allgather(all, one); });
+    return all[0];
+  }
   void broadcast(at::Tensor bytes, int from = 0) const {
     std::vector<at::Tensor> one = {std::move(bytes)};
     c10d::BroadcastOptions options;
@@ -331,6 +337,7 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
   options.rank = rank_;
   options.ranks = count_;
   options.on_lost = hooks.on_lost;
+  options.next = hooks.next;
   options.names.resize(static_cast<size_t>(count_));
   try {
     const auto gloo = gloo_options(launch);
@@ -367,6 +374,14 @@ void Ranks::use_device(at::Device device) const {
 void Ranks::sum(std::span<double> values) const {
   if (count_ == 1 || values.empty()) return;
   group_->sum(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble));
+}
+
+void Ranks::sum(const at::Tensor& tensor) const {
+  if (count_ > 1) group_->sum(tensor);
+}
+
+std::vector<at::Tensor> Ranks::gather(const at::Tensor& own) const {
+  return count_ > 1 ? group_->gather(own.contiguous()) : std::vector<at::Tensor>{own};
 }
 
 bool Ranks::any(bool value) const {
@@ -477,4 +492,4 @@ void Ranks::fail(const Error& error) const {
     std::this_thread::sleep_for(kLook);
 }
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

@@ -1,6 +1,6 @@
-// Watches over the processes of a data-parallel run. Each rank leaves a growing number (its beat) on a board that all
-// ranks see; a rank whose beat stays the same for too long is lost. A stop that one rank is asked for, and the error
-// that ends a rank, reach the other ranks over the same board.
+// Watches over the processes ("ranks") that work on one thing together. Each rank leaves a growing number (its beat) on
+// a board that all ranks see; a rank whose beat stays the same for too long is lost. A stop that one rank is asked for,
+// and the error that ends a rank, reach the other ranks over the same board.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 // Decides which ranks still beat. Times are in seconds of one clock.
 class Beats {
@@ -46,6 +46,8 @@ struct WatchOptions {
   double lost_seconds = 30;   // without a beat, while everything else works
   double hurry_seconds = 4;   // the same once a collective has failed
   double grace_seconds = 10;  // from the verdict until on_lost, for the rank's own work to notice it
+  // What a user does after a rank was lost; the end of a message.
+  std::string next = "start all ranks again";
   // Called from another thread if this rank does not end by itself. It must end the process.
   std::function<void(const Error&)> on_lost;
 };
@@ -73,4 +75,4 @@ class RankWatch {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-namespace specdec::distill {
+namespace specdec::parallel {
 
 using Environment = std::map<std::string, std::string>;
 Environment process_environment();
@@ -22,6 +22,8 @@ struct Launch {
   std::string address;
   int port = 0;
   bool agent_store = false;
+  // A socket that listens at address:port already, which rank 0 takes a copy of; -1: rank 0 opens one.
+  int listener = -1;
   int restarts = 0;       // how often the launcher has started this run again
   Environment variables;  // those that the values above come from
 };
@@ -44,4 +46,4 @@ Json to_json(const Launch& launch);
 // Lines for people: what was found, or without a launcher how to start one.
 std::string launch_text(const Launch& launch);
 
-}  // namespace specdec::distill
+}  // namespace specdec::parallel
