@@ -54,6 +54,9 @@ const std::vector<Room> kRooms = {
     {{"engine/decode/controller."},
      {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
+    // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
+    {{"engine/self_test/"},
+     {"engine/self_test/", "engine/decode/", "engine/model/device_errors.h", "engine/kernels/*", "base/"}},
 
     // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
     // base/schema/ may include a schema.
