@@ -116,6 +116,8 @@ const std::vector<Room> kRooms = {
     {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
     {{"monitor/"}, {"monitor/*", "net/", "base/"}},
 
+    // Only `doctor` asks the engine itself, about the machine.
+    {{"cli/engine/doctor."}, {"cli/", "engine/self_test/", "base/"}},
     {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
     {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
 };
