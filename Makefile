@@ -40,10 +40,11 @@ tidy: setup
 demo: build
 	@$(ENV) && $(BUILD)/bin/specdec demo
 
-# Makes the relocatable tree: binaries, the small shared libraries that they need, licences. To run, it needs only a
-# Python venv with torch.
+# Makes the relocatable tree: binaries, the small shared libraries that they need, licences, and the tests for a machine
+# with a GPU (share/specdec/gpu/run.py). To run, it needs only a Python venv with torch.
 dist: build
-	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip
+	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip && \
+	  cmake --install $(BUILD) --prefix dist/specdec --strip --component gpu
 
 # Makes dist/specdec_VERSION-1_ARCHITECTURE.deb.
 deb: build

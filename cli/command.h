@@ -46,6 +46,7 @@ struct EngineRunners {
   int (*validate)(const Global&, const deploy::ValidateOptions&) = nullptr;
   int (*bench)(const Global&, const deploy::BenchOptions&) = nullptr;
   int (*serve)(const Global&, const deploy::ServeOptions&) = nullptr;
+  int (*doctor)(const Global&) = nullptr;  // prints what it found of the GPUs, in JSON
 };
 
 struct Cli {

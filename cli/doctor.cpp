@@ -1,5 +1,5 @@
-// `specdec doctor`: lists what this machine has and what is missing, one line each. It does not link LibTorch: a child
-// process checks the engine.
+// `specdec doctor`: lists what this machine has and what is missing, one line each. It does not link LibTorch: the
+// engine, as a child process, checks the GPUs (cli/engine/doctor.cpp) and shows that it starts.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -17,17 +17,12 @@
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/exec_engine.h"
+#include "cli/gpu_findings.h"
 #include "net/hub.h"
 
 namespace specdec::cli {
 
 namespace {
-
-struct Finding {
-  std::string name;
-  bool good;
-  std::string text;
-};
 
 std::string gibibytes(uint64_t bytes) {
   char text[32];
@@ -45,23 +40,16 @@ Finding check_memory() {
   return {"memory", false, "cannot be read"};
 }
 
-Finding check_engine(const Global& global) {
+// Lets the engine check the GPUs. Sets `gpus` to what it printed of them.
+std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   fs::path engine;
   try {
     engine = prepare_engine(global);
   } catch (const Error& e) {
-    return {"engine", false, e.what()};
+    return {{"engine", false, e.what()}};
   }
-  // --version needs no more than a loader that finds LibTorch.
-  const int status = run_child(engine.string(), {"--version"}, "/dev/null").exit_code;
-  return {"engine", status == 0,
-          status == 0 ? engine.string() + " starts"
-                      : engine.string() + " does not start: LibTorch not found (set SPECDEC_TORCH_LIB)"};
-}
-
-Finding check_gpu() {
-  const bool driver = fs::exists("/proc/driver/nvidia/version");
-  return {"gpu", true, driver ? "NVIDIA driver present" : "no NVIDIA driver: models run on the CPU"};
+  const ChildResult child = run_child(engine.string(), {"--json", "doctor"}, "/dev/null");
+  return engine_findings(engine.string(), child.exit_code, child.output, gpus);
 }
 
 // Reports where models named org/name come from, without asking the hub.
@@ -86,8 +74,8 @@ int run_doctor(const Global& global) {
   findings.push_back(check_memory());
   const uint64_t disk = free_disk_bytes(fs::current_path());
   findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});
-  findings.push_back(check_engine(global));
-  findings.push_back(check_gpu());
+  Json gpus = Json::array();
+  for (Finding& finding : check_engine(global, gpus)) findings.push_back(std::move(finding));
   findings.push_back(check_hub());
   findings.push_back(
       {"clock", std::time(nullptr) > 1767225600,
@@ -105,7 +93,8 @@ int run_doctor(const Global& global) {
     std::printf("%s\n", Json({{"schema", "specdec.doctor/1"},
                               {"verdict", good ? "ok" : "bad"},
                               {"tool_version", kToolVersion},
-                              {"checks", checks}})
+                              {"checks", checks},
+                              {"gpus", gpus}})
                             .dump()
                             .c_str());
   return good ? 0 : 3;
@@ -114,9 +103,12 @@ int run_doctor(const Global& global) {
 }  // namespace
 
 void add_doctor(Cli& cli) {
-  CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU, hub");
+  CLI::App* sub = cli.app.add_subcommand(
+      "doctor", "Checks this machine: cores, memory, disk, LibTorch, GPUs and their kernels, hub");
   sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 nothing is missing, 3 something is missing.");
-  sub->callback([&cli] { cli.selected = [&cli] { return run_doctor(cli.global); }; });
+  sub->callback([&cli] {
+    cli.selected = [&cli] { return cli.runners.doctor ? cli.runners.doctor(cli.global) : run_doctor(cli.global); };
+  });
 }
 
 }  // namespace specdec::cli

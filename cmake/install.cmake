@@ -27,6 +27,12 @@ if(SPECDEC_TORCH)
     install(TARGETS specdec_cuda LIBRARY DESTINATION libexec)
     set_target_properties(specdec_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
   endif()
+  if(TARGET gpu_test)  # only `make dist` installs this component, for machines with a GPU (tests/gpu/run.py)
+    install(TARGETS gpu_test RUNTIME DESTINATION libexec COMPONENT gpu EXCLUDE_FROM_ALL)
+    install(PROGRAMS ${CMAKE_SOURCE_DIR}/tests/gpu/run.py DESTINATION share/specdec/gpu COMPONENT gpu EXCLUDE_FROM_ALL)
+    set_target_properties(gpu_test PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
+    target_link_options(gpu_test PRIVATE ${SPECDEC_EXECUTABLE_LINKING})
+  endif()
 endif()
 if(CMAKE_CROSSCOMPILING)  # GET_RUNTIME_DEPENDENCIES below looks where the run path of the built program points
   set_target_properties(specdec PROPERTIES

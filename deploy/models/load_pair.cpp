@@ -11,6 +11,7 @@
 #include "base/schema/package_manifest.h"
 #include "engine/decode/model_runner.h"
 #include "engine/kernels/cuda.h"
+#include "engine/kernels/visible_devices.h"
 #include "engine/model/device_errors.h"
 
 namespace specdec::deploy {
@@ -105,8 +106,8 @@ void check_gpus(const PairOptions& options) {
   if (visible < options.tensor_parallel)
     throw Error(ErrorKind::kUsage, "--tensor-parallel " + std::to_string(options.tensor_parallel) +
                                        " needs as many GPUs, and " + std::to_string(visible) +
-                                       (visible == 1 ? " is" : " are") +
-                                       " visible (a process sees only one MIG instance)");
+                                       (visible == 1 ? " is" : " are") + " visible (" +
+                                       kernels::visible_devices_text() + "; a process sees only one MIG instance)");
 }
 
 // Loads the target, or this process's share of it.

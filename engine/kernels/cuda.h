@@ -132,11 +132,19 @@ struct VerifyPass {
   int32_t num_tasks, vocab;
 };
 
+// What the CUDA runtime says of a device.
+struct CudaDevice {
+  char name[256];
+  int32_t major, minor;     // compute capability
+  int32_t driver, runtime;  // versions of CUDA: 13000 is 13.0
+};
+
 // The functions of the shared library, with plain C types. Data pointers point to device memory. Launches go to the
 // current stream of `device` and return a CUDA error code; 0 means launched, and kCudaException that a library threw.
 struct CudaLibrary {
   int32_t version;            // must equal kCudaLibraryVersion
   int32_t (*device_count)();  // 0 if there is no driver or no device
+  int32_t (*describe)(int32_t device, CudaDevice* description);
   int32_t (*memory)(int32_t device, int64_t* free_bytes, int64_t* total_bytes);
   const char* (*error_text)(int32_t code);  // of kCudaException, the last one's message in this thread
   int32_t (*synchronize)(int32_t device);   // waits until the current stream is idle
@@ -160,7 +168,7 @@ struct CudaLibrary {
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 6;
+inline constexpr int32_t kCudaLibraryVersion = 7;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

@@ -11,6 +11,7 @@
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/visible_devices.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/quantised.h"
 #include "engine/model/stored_tensor.h"
@@ -298,9 +299,7 @@ at::Device resolve_device(const std::string& flag) {
   std::string reason;
   const int count = kernels::cuda_device_count(&reason);
   if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: " + reason + "; use --device cpu");
-  if (index >= count)
-    throw Error(ErrorKind::kDevice,
-                "no CUDA device " + std::to_string(index) + ": this machine has " + std::to_string(count));
+  if (index >= count) throw Error(ErrorKind::kDevice, kernels::no_such_device(index, count));
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 

@@ -58,6 +58,9 @@ const std::vector<Room> kRooms = {
     {{"engine/decode/controller."},
      {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
+    // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
+    {{"engine/self_test/"},
+     {"engine/self_test/", "engine/decode/", "engine/model/device_errors.h", "engine/kernels/*", "base/"}},
 
     // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
     // base/schema/ may include a schema.
@@ -92,8 +95,7 @@ const std::vector<Room> kRooms = {
     {{"deploy/report/"}, {"deploy/report/", "base/"}},
     // A target that several processes hold together needs a runner that tells the others what to do.
     {{"deploy/models/load_pair.", "deploy/models/tensor_ranks."},
-     {"deploy/models/", "engine/model/", "engine/decode/", "engine/parallel/", "engine/kernels/cuda.h", "text/",
-      "base/"}},
+     {"deploy/models/", "engine/model/", "engine/decode/", "engine/parallel/", "engine/kernels/*", "text/", "base/"}},
     {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
     {{"deploy/validate/"},
      {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
@@ -121,6 +123,8 @@ const std::vector<Room> kRooms = {
     {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
     {{"monitor/"}, {"monitor/*", "net/", "base/"}},
 
+    // Only `doctor` asks the engine itself, about the machine.
+    {{"cli/engine/doctor."}, {"cli/", "engine/self_test/", "base/"}},
     {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "engine/parallel/launch.h", "base/"}},
     {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
 };

@@ -160,8 +160,16 @@ TEST_F(MlflowTest, AServerThatFailsForAWhileGetsEverythingLater) {
   server_.broken = 3;
   {
     MlflowRun run(options());
-    run.take(1700000000, 1, {{"train/loss", 2.5}});
-    while (server_.bodies("runs/log-batch").size() < 2) std::this_thread::yield();
+    int64_t step = 1;
+    run.take(1700000000, step, {{"train/loss", 2.5}});
+    while (server_.broken > 0) std::this_thread::yield();
+    // A value that arrives alone shows that those before it were acknowledged. While one fails, finish() gives up.
+    for (Json sent; sent.size() != 1 || sent[0]["step"] != step;) {
+      const size_t before = server_.bodies("runs/log-batch").size();
+      run.take(1700000000, ++step, {{"train/loss", 2.5}});
+      while (server_.bodies("runs/log-batch").size() == before) std::this_thread::yield();
+      sent = server_.bodies("runs/log-batch").back()["metrics"];
+    }
     run.finish(1700000001, {});
   }
   EXPECT_EQ(server_.bodies("runs/log-batch").back()["metrics"].size(), 1u);

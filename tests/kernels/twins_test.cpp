@@ -1,5 +1,5 @@
 // Compares the twins of the CUDA kernels with the reference, which defines what is right.
-#include "tests/kernels/twins.h"
+#include "engine/self_test/twins.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
+#include <cstring>
 #include <string>
 
 #include "engine/kernels/cuda/launch.h"
@@ -43,6 +44,20 @@ int32_t on_device(int32_t device, const F& f) {
                                                                              : exception_text().find('\n'));
     return kCudaException;
   }
+}
+
+int32_t describe(int32_t device, CudaDevice* description) {
+  return on_device(device, [&](cudaStream_t) {
+    cudaDeviceProp properties;
+    cudaError_t code = cudaGetDeviceProperties(&properties, device);
+    if (code == cudaSuccess) code = cudaDriverGetVersion(&description->driver);
+    if (code == cudaSuccess) code = cudaRuntimeGetVersion(&description->runtime);
+    if (code != cudaSuccess) return static_cast<int32_t>(code);
+    static_assert(sizeof description->name == sizeof properties.name);
+    std::memcpy(description->name, properties.name, sizeof properties.name);
+    description->major = properties.major, description->minor = properties.minor;
+    return 0;
+  });
 }
 
 int32_t memory(int32_t device, int64_t* free_bytes, int64_t* total_bytes) {
@@ -109,6 +124,7 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
   using namespace specdec::kernels;
   static const CudaLibrary library = {.version = kCudaLibraryVersion,
                                       .device_count = device_count,
+                                      .describe = describe,
                                       .memory = memory,
                                       .error_text = error_text,
                                       .synchronize = synchronize,

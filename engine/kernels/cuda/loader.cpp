@@ -10,6 +10,7 @@
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/variants.h"
+#include "engine/kernels/visible_devices.h"
 
 namespace specdec::kernels {
 
@@ -97,7 +98,7 @@ int cuda_device_count(std::string* reason) {
   int count = 0;
   try {
     if (driver_present()) {
-      why = "the driver reports no GPU";
+      why = "the driver reports no GPU (" + visible_devices_text() + ")";
       count = cuda_library().device_count();
     }
   } catch (const Error& e) {

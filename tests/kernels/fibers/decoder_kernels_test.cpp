@@ -23,7 +23,8 @@ struct Case {
 };
 
 Case rms_norm_case(CudaDtype dtype, size_t rows, size_t n) {
-  return {"rms_norm " + std::to_string(rows) + " x " + std::to_string(n), [=](std::vector<uint8_t>& bytes) {
+  return {name_of(dtype) + " rms_norm " + std::to_string(rows) + " x " + std::to_string(n),
+          [=](std::vector<uint8_t>& bytes) {
             const Values x = random_values(dtype, rows * n, n, 3), weight = random_values(dtype, n, 2);
             Array in(dtype, x), scale(dtype, weight), out(dtype, x.size());
             if (cuda::launch_rms_norm(dtype, in.data(), scale.data(), kEps, static_cast<int64_t>(rows),
@@ -35,7 +36,7 @@ Case rms_norm_case(CudaDtype dtype, size_t rows, size_t n) {
 }
 
 Case silu_mul_case(CudaDtype dtype, size_t n) {
-  return {"silu_mul " + std::to_string(n), [=](std::vector<uint8_t>& bytes) {
+  return {name_of(dtype) + " silu_mul " + std::to_string(n), [=](std::vector<uint8_t>& bytes) {
             const Values gate = random_values(dtype, n, n, 8), up = random_values(dtype, n, 3);
             Array g(dtype, gate), u(dtype, up), out(dtype, n);
             if (cuda::launch_silu_mul(dtype, g.data(), u.data(), static_cast<int64_t>(n), out.data(), nullptr) != 0)
@@ -46,7 +47,7 @@ Case silu_mul_case(CudaDtype dtype, size_t n) {
 }
 
 Case rope_case(CudaDtype dtype, size_t rows, size_t heads, size_t d) {
-  return {"rope " + std::to_string(rows) + " x " + std::to_string(heads) + " x " + std::to_string(d),
+  return {name_of(dtype) + " rope " + std::to_string(rows) + " x " + std::to_string(heads) + " x " + std::to_string(d),
           [=](std::vector<uint8_t>& bytes) {
             const Values x = random_values(dtype, rows * heads * d, d);
             Values cosines, sines;

@@ -12,8 +12,8 @@ namespace {
 
 namespace cuda = kernels::cuda;
 namespace twins = kernels::twins;
-
-constexpr CudaDtype kHalves[] = {CudaDtype::kBFloat16, CudaDtype::kHalf};
+using self_test::int8_matrix;
+using self_test::Int8Matrix;
 
 struct Product {
   CudaDtype dtype;
@@ -93,36 +93,6 @@ TEST(RowsLinear, ARowsBitsDoNotDependOnTheNumberOfRows) {
       EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin())) << rows << " rows of " << k;
     }
   }
-}
-
-// Int8 weights in the layout that engine/kernels/cpu/cpu.h describes, and the numbers that they stand for.
-struct Int8Matrix {
-  std::vector<uint8_t> packed;
-  Values values;
-};
-Int8Matrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
-  constexpr size_t kOutputs = 32, kGroup = 64;
-  Int8Matrix out;
-  out.values.resize(n * k);
-  uint64_t next = 0;
-  for (size_t first = 0; first < n; first += kOutputs) {
-    const size_t outputs = std::min(kOutputs, n - first);
-    for (size_t begin = 0; begin < k; begin += kGroup) {
-      std::vector<float> scales;
-      for (size_t o = 0; o < outputs; ++o)
-        scales.push_back(static_cast<float>(0.01 + philox_uniform(seed, 8, next++) / 99));
-      const auto* bytes = reinterpret_cast<const uint8_t*>(scales.data());
-      out.packed.insert(out.packed.end(), bytes, bytes + 4 * outputs);
-      for (size_t pair = 0; pair < kGroup / 2; ++pair)
-        for (size_t o = 0; o < outputs; ++o)
-          for (size_t i = begin + 2 * pair; i < begin + 2 * pair + 2; ++i) {
-            const auto code = i < k ? static_cast<int8_t>(255 * philox_uniform(seed, 9, next++) - 127) : int8_t{0};
-            out.packed.push_back(static_cast<uint8_t>(code));
-            if (i < k) out.values[(first + o) * k + i] = static_cast<double>(scales[o]) * code;
-          }
-    }
-  }
-  return out;
 }
 
 TEST(RowsLinear, Int8EqualsItsTwin) {

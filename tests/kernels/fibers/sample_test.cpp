@@ -21,7 +21,7 @@ TEST(SampleKernel, GivesTheHostsDistributionsAndTokens) {
   for (const size_t vocab : {2, 31, 64, 333})
     for (const SamplingOptions& options : all_options)
       for (uint64_t number = 0; number < 6; ++number) {
-        const std::vector<float> logits = logits_of(number + 1000 * vocab, vocab, number % 2 == 1);
+        const std::vector<float> logits = random_logits(number + 1000 * vocab, vocab, number % 2 == 1);
         std::vector<float> expected(vocab);
         decode::distribution(logits, options, expected, scratch);
         settings().seed = number;
@@ -38,7 +38,7 @@ TEST(SampleKernel, TellsHowSureItIsAndPlacesTokens) {
   constexpr size_t kVocab = 150;
   for (const double temperature : {0.0, 0.7})
     for (uint64_t number = 0; number < 8; ++number) {
-      const std::vector<float> logits = logits_of(number, kVocab, false);
+      const std::vector<float> logits = random_logits(number, kVocab, false);
       DeviceMemory<int32_t> places(std::vector<int32_t>{-7, -7, -7});
       kernels::SampleRow row = {};
       row.temperature = temperature, row.top_p = 1, row.seed = number;
@@ -59,11 +59,11 @@ TEST(SampleKernel, TellsHowSureItIsAndPlacesTokens) {
 
 TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    std::vector<float> logits = logits_of(1, 50, false);
+    std::vector<float> logits = random_logits(1, 50, false);
     logits[37] = bad;
     EXPECT_EQ(sample(logits, {.temperature = 1}, 1, 64).token, -1);
   }
-  EXPECT_EQ(sample(std::vector<float>(50, kNone), {.temperature = 1}, 1, 64).token, -1);
+  EXPECT_EQ(sample(std::vector<float>(50, kMasked), {.temperature = 1}, 1, 64).token, -1);
 }
 
 }  // namespace

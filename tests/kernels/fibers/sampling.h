@@ -7,29 +7,17 @@
 #include <limits>
 #include <vector>
 
-#include "base/philox.h"
 #include "engine/decode/randomness.h"
 #include "engine/decode/sampler.h"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/self_test/random_drafts.h"
 #include "tests/kernels/fibers/device_memory.h"
 #include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::fibers {
 
-inline constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-// Returns random logits, some of them -inf; with `ties`, many are equal.
-inline std::vector<float> logits_of(uint64_t number, size_t vocab, bool ties) {
-  PhiloxStream random(5, number);
-  std::vector<float> row(vocab);
-  for (float& x : row) {
-    x = static_cast<float>(10 * random.uniform() - 5);
-    if (ties) x = std::round(x);
-    if (random.uniform() < 0.1) x = kNone;
-  }
-  row[random.below(vocab)] = 2;
-  return row;
-}
+using self_test::kMasked;
+using self_test::random_logits;
 
 struct Sampled {
   std::vector<float> probs;

@@ -8,6 +8,14 @@ namespace {
 
 using namespace kernels;
 
+int32_t describe(int32_t, CudaDevice* description) {
+  *description = {"fibers", 0, 0, 0, 0};
+  return 0;
+}
+int32_t memory(int32_t, int64_t* free_bytes, int64_t* total_bytes) {
+  *free_bytes = *total_bytes = int64_t{64} << 20;
+  return 0;
+}
 const char* error_text(int32_t) { return "refused"; }
 int32_t no_work(int32_t) { return 0; }
 int32_t rms_norm(CudaDtype dtype, int32_t, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
@@ -40,7 +48,8 @@ int32_t verify(int32_t, const VerifyPass* pass) { return cuda::launch_verify(*pa
 const CudaLibrary& fiber_library() {
   static const CudaLibrary library = {.version = kCudaLibraryVersion,
                                       .device_count = [] { return 1; },
-                                      .memory = nullptr,
+                                      .describe = describe,
+                                      .memory = memory,
                                       .error_text = error_text,
                                       .synchronize = no_work,
                                       .rms_norm = rms_norm,

@@ -1,6 +1,6 @@
-// The operations of engine/kernels/cuda/kernels.cu written as plainly as possible, in double precision and with
-// rounding at the steps of the reference (engine/kernels/ops_ref.cpp). Kernels on fibers are compared with these, and
-// these with the reference.
+// The operations of the CUDA kernels (engine/kernels/cuda) written as plainly as possible, in double precision and with
+// rounding at the steps of the reference (engine/kernels/ops_ref.cpp). Kernels on a GPU and on fibers are compared with
+// these, and these with the reference. The twins of sampling and verification are the host's own (engine/decode).
 #pragma once
 
 #include <algorithm>
@@ -73,6 +73,20 @@ inline Values linear(CudaDtype dtype, const Values& x, const Values& weight, con
       for (size_t i = 0; i < k; ++i) sum += x[r * k + i] * weight[o * k + i];
       out[r * n + o] = rounded(dtype, sum);
     }
+  return out;
+}
+
+// Returns heads [rows, heads, d] on their way to attention: normalised under `weight` [d] unless it is empty, and their
+// first `rotated` numbers rotated. cos, sin [rows, rotated / 2].
+inline Values prepare_heads(CudaDtype dtype, const Values& x, const Values& weight, double eps, const Values& cos,
+                            const Values& sin, size_t d, size_t rotated) {
+  Values out = weight.empty() ? x : rms_norm(dtype, x, weight, eps);
+  if (rotated == 0) return out;
+  Values part;
+  for (size_t i = 0; i < out.size(); ++i)
+    if (i % d < rotated) part.push_back(out[i]);
+  const Values turned = rope(dtype, part, cos, sin, rotated);
+  for (size_t i = 0; i < turned.size(); ++i) out[i / rotated * d + i % rotated] = turned[i];
   return out;
 }
 

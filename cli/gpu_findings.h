@@ -1,0 +1,26 @@
+// What `specdec doctor` says of the GPUs that the engine has checked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace specdec::cli {
+
+// One line of `specdec doctor`.
+struct Finding {
+  std::string name;
+  bool good;
+  std::string text;
+};
+
+// Returns the lines for what the engine printed, {gpus, none} (engine/self_test/gpu_check.h): of each GPU what it is
+// and whether its kernels compute what they should, with one line for each kernel that does not.
+std::vector<Finding> gpu_findings(const Json& checks);
+
+// Returns the lines for an engine that was asked for its GPUs and ended with this code after it had printed `output`.
+// They say whether it starts, and then what it found. Sets `gpus` to the GPUs for --json.
+std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output, Json& gpus);
+
+}  // namespace specdec::cli

@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <cmath>
+
+#include "engine/self_test/kernel_cases.h"
+#include "engine/self_test/twins.h"
+
+namespace specdec::self_test {
+
+namespace {
+
+namespace twins = kernels::twins;
+
+// What a product ends with.
+enum class End { kPlain, kGated, kResidual };
+
+struct Product {
+  CudaDtype dtype;
+  bool int8;
+  End end;
+  size_t rows, n, k;
+  bool bias;
+  std::string name() const {
+    return name_of(dtype) + " " + (int8 ? "by int8 " : "") + std::to_string(rows) + " rows, " + std::to_string(k) +
+           " -> " + std::to_string(n) +
+           (end == End::kGated      ? ", gated"
+            : end == End::kResidual ? ", added"
+                                    : "");
+  }
+};
+
+// A matrix as the kernel and as its twin see it.
+struct Matrix {
+  Values values;
+  std::vector<uint8_t> memory;
+};
+Matrix matrix_of(const Product& p, uint64_t stream) {
+  if (p.int8) {
+    Int8Matrix made = int8_matrix(p.n, p.k, stream);
+    return {std::move(made.values), std::move(made.packed)};
+  }
+  Matrix made{random_values(p.dtype, p.n * p.k, stream), {}};
+  made.memory = memory_of(p.dtype, made.values);
+  return made;
+}
+
+// Tensor cores add in fp32 and may cut what does not fit, so a sum of k products may be wrong by some parts of 2^-24 of
+// the sum of their sizes.
+double rounding_of_sums(const Product& p, const Matrix& matrix) {
+  double most = 0;
+  for (const double w : matrix.values) most = std::max(most, std::fabs(w));
+  return static_cast<double>(p.k) * most * 0x1p-21;
+}
+
+// Places rows of n results `stride` apart, with nothing written between them.
+Values spread(const Values& rows, size_t n, size_t stride) {
+  Values out(rows.size() / n * stride, kUnwritten);
+  for (size_t i = 0; i < rows.size(); ++i) out[i / n * stride + i % n] = rows[i];
+  return out;
+}
+
+std::string test_product(const TestDevice& device, const Product& p) {
+  const Values x = random_values(p.dtype, p.rows * p.k, 1), bias = p.bias ? random_values(p.dtype, p.n, 4) : Values{},
+               before = random_values(p.dtype, p.rows * p.n, 6);
+  const Matrix weight = matrix_of(p, 2), up = p.end == End::kGated ? matrix_of(p, 3) : Matrix{};
+  const size_t stride = p.n + (p.end == End::kPlain ? 0 : 3);
+
+  const DeviceValues in(device, p.dtype, x), offsets(device, p.dtype, bias), residual(device, p.dtype, before),
+      out(device, p.dtype, p.rows * stride);
+  const DeviceArray<uint8_t> matrix(device, weight.memory), second(device, up.memory);
+  kernels::RowsProduct call = {};
+  call.rows = static_cast<int64_t>(p.rows), call.n = static_cast<int64_t>(p.n), call.k = static_cast<int64_t>(p.k);
+  call.x = in.data(), call.weight = matrix.data(), call.out = out.data();
+  call.stride = static_cast<int64_t>(stride), call.int8 = p.int8 ? 1 : 0;
+  if (p.bias) call.bias = offsets.data();
+  if (p.end == End::kGated) call.up = second.data();
+  if (p.end == End::kResidual) call.residual = residual.data();
+  finish(device, device.library.rows_product(p.dtype, device.index, &call));
+
+  Tolerance tolerance{.share = 0.1, .absolute = rounding_of_sums(p, weight)};
+  Values expected = twins::linear(p.dtype, x, weight.values, bias, p.k);
+  const auto step = [&](double value) { return twins::spacing(p.dtype, value) + tolerance.absolute; };
+  if (p.end == End::kGated) {
+    // A gate and its partner may each be rounded the other way; the slope of silu is at most 1.1.
+    const Values gates = expected, ups = twins::linear(p.dtype, x, up.values, {}, p.k);
+    expected = twins::silu_mul(p.dtype, gates, ups);
+    for (size_t i = 0; i < gates.size(); ++i)
+      tolerance.each.push_back(1.1 * step(gates[i]) * std::fabs(ups[i]) + std::fabs(gates[i]) * step(ups[i]));
+  }
+  if (p.end == End::kResidual)
+    for (size_t i = 0; i < expected.size(); ++i) {
+      tolerance.each.push_back(step(expected[i]));
+      expected[i] = twins::rounded(p.dtype, expected[i] + before[i]);
+    }
+  if (!tolerance.each.empty()) tolerance.each = spread(tolerance.each, p.n, stride);
+  return difference(p.dtype, out.read(), spread(expected, p.n, stride), tolerance);
+}
+
+struct Size {
+  size_t rows, n, k;
+  bool bias;
+};
+
+void add(Cases& cases, bool int8, End end, const std::vector<Size>& sizes) {
+  for (const CudaDtype dtype : kHalves)
+    for (const Size& s : sizes) {
+      const Product p = {.dtype = dtype, .int8 = int8, .end = end, .rows = s.rows, .n = s.n, .k = s.k, .bias = s.bias};
+      cases.push_back({"rows_product", p.name(), [p](const TestDevice& on) { return test_product(on, p); }});
+    }
+}
+
+}  // namespace
+
+void add_product_cases(Cases& cases, Extent extent) {
+  std::vector<Size> plain = {{3, 20, 264, true}, {9, 17, 37, true}}, ends = {{9, 19, 72, true}},
+                    int8 = {{5, 40, 192, true}};
+  if (extent != Extent::kFew) {
+    plain.insert(plain.end(), {{1, 500, 4096, false},
+                               {5, 4096 + 21, 24, true},
+                               {16, 300, 2048, false},
+                               {40, 8192 + 40, 8, true},
+                               {64, 200, 1000, true},
+                               {130, 17, 64, true},
+                               {256, 64, 512, false}});
+    ends.insert(ends.end(), {{1, 300, 1024, false}, {33, 4100, 8, true}, {70, 40, 37, true}});
+    int8.insert(int8.end(), {{1, 300, 4096, false}, {17, 33, 640, true}, {40, 9, 37, true}, {256, 64, 128, true}});
+  }
+  if (extent == Extent::kMany) {
+    for (const size_t rows : {2, 7, 8, 31, 32, 63, 65, 255}) plain.push_back({rows, 129, 328, rows % 2 == 1});
+    for (const size_t n : {1, 15, 16, 31, 6144}) int8.push_back({6, n, 448, true});
+    plain.push_back({12, 28672, 512, false});
+    ends.push_back({64, 1500, 1024, false});
+  }
+  add(cases, false, End::kPlain, plain);
+  add(cases, true, End::kPlain, int8);
+  for (const End end : {End::kGated, End::kResidual})
+    for (const bool narrow : {false, true}) add(cases, narrow, end, ends);
+}
+
+}  // namespace specdec::self_test

@@ -1,0 +1,39 @@
+// The self-test of the CUDA kernels: each kernel of the library runs on small problems, on the user's own GPU, and its
+// results are compared with those of a twin in plain C++. Tests without a GPU give it a library of fibers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/self_test/test_device.h"
+
+namespace specdec::self_test {
+
+// How many problems are tried: few for tests on fibers, which are slow; a few seconds of them; a minute of them.
+// Each has those of the ones before it.
+enum class Extent { kFew, kUsual, kMany };
+
+struct KernelCase {
+  std::string kernel;  // its name in CudaLibrary
+  std::string shape;   // the problem, for people
+  // Returns what is wrong with the results, or an empty text. Throws Error(kDevice) if the kernel cannot be run, and
+  // DeviceLost.
+  std::function<std::string(const TestDevice&)> run;
+};
+std::vector<KernelCase> kernel_cases(Extent extent);
+
+struct KernelFault {
+  std::string kernel, shape, what;
+  std::string text() const { return kernel + ", " + shape + ": " + what; }
+};
+struct SelfTestResult {
+  int64_t cases = 0;
+  std::vector<KernelFault> faults;
+};
+// Runs the cases one after the other. Throws DeviceLost, with the name of the kernel, if the device cannot be used any
+// more.
+SelfTestResult test_kernels(const TestDevice& device, const std::vector<KernelCase>& cases);
+
+}  // namespace specdec::self_test

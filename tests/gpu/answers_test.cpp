@@ -1,0 +1,183 @@
+// Whole answers on the machine: greedy text is the same with a draft and without, and drawn tokens follow the target's
+// distribution.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/statistics.h"
+#include "engine/decode/device_round.h"
+#include "engine/decode/model_runner.h"
+#include "engine/decode/step.h"
+#include "engine/model/forward.h"
+#include "tests/gpu/machine.h"
+#include "tests/model/toy_decoders.h"
+
+namespace specdec::gpu {
+namespace {
+
+using decode::Request;
+using decode::Sequence;
+using decode::Stepper;
+using model::Decoder;
+
+// A target and a draft that often agrees with it.
+struct Pair {
+  std::shared_ptr<Decoder> target, draft;
+};
+Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
+  const Decoder target = model::toy_decoder(model::toy_config(type, layers), 3);
+  Decoder draft = target;
+  int64_t seed = 10;
+  draft.weights.visit(draft.config, [&](const std::string&, at::Tensor& tensor) {
+    at::manual_seed(seed++);
+    if (tensor.dim() == 2) tensor = tensor + 0.2 * tensor.std() * at::randn(tensor.sizes());
+  });
+  return {on_machine(target, dtype), on_machine(draft, at::kBFloat16)};
+}
+
+// How a batch is answered: K, the rule, and whether steps run as rounds of the device.
+struct Way {
+  int k = 0;
+  VerifyRule rule = VerifyRule::kToken;
+  bool rounds = false;
+  std::string text() const {
+    return "K " + std::to_string(k) + ", rule " + to_string(rule) + (rounds ? ", in rounds" : ", step by step");
+  }
+};
+
+struct Answers {
+  std::vector<std::vector<int32_t>> tokens;
+  int64_t drafted = 0, accepted = 0;
+};
+Answers answer(const Pair& pair, const std::vector<Request>& requests, const Way& way) {
+  const auto target = decode::make_model_runner(pair.target), draft = decode::make_model_runner(pair.draft);
+  const auto rounds = decode::make_device_round(*target);
+  Stepper stepper(*target, draft.get());
+  if (way.rounds) stepper.use_rounds(rounds.get());
+  decode::Drafting drafting;
+  drafting.verify = way.rule;
+  if (way.k > 0) drafting.model.emplace().fixed_k = way.k;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (const Request& request : requests) {
+    sequences.push_back(std::make_unique<Sequence>(stepper, request, drafting));
+    stepper.start(*sequences.back());
+  }
+  for (;;) {
+    std::vector<Sequence*> open;
+    for (const auto& sequence : sequences)
+      if (sequence->remaining() > 0) open.push_back(sequence.get());
+    if (open.empty()) break;
+    stepper.step(open);
+  }
+  Answers out;
+  for (const auto& sequence : sequences) {
+    out.tokens.emplace_back(sequence->answer().begin(), sequence->answer().end());
+    out.drafted += sequence->counts().drafted, out.accepted += sequence->counts().accepted;
+  }
+  return out;
+}
+
+TEST(Answers, GreedyTextIsTheSameWithADraft) {
+  const int64_t length = machine().real ? 200 : 12;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < (machine().real ? 7 : 3); ++i) {
+    Request request{{5, 9 + i, 2, 7}, 3, {.max_tokens = length, .sampling = {.temperature = 0}}};
+    for (int32_t more = 0; more < 9 * i; ++more) request.prompt.push_back((more * 7 + i) % 61);
+    requests.push_back(request);
+  }
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kChar})
+    for (const char* type : {"llama", "qwen2", "qwen3"}) {
+      const Pair pair = toy_pair(type, dtype, machine().real ? 4 : 1);
+      const Answers plain = answer(pair, requests, {});
+      Answers alone;
+      for (const Request& request : requests) alone.tokens.push_back(answer(pair, {request}, {}).tokens[0]);
+      EXPECT_EQ(plain.tokens, alone.tokens) << type << ": a batch changes the text";
+      for (const int k : {1, 3, 5})
+        for (const bool rounds : {false, true}) {
+          const Answers found = answer(pair, requests, {.k = k, .rounds = rounds});
+          EXPECT_EQ(found.tokens, plain.tokens) << type << ", " << Way{.k = k, .rounds = rounds}.text();
+          EXPECT_GT(found.accepted, 0);
+          EXPECT_LT(found.accepted, found.drafted);
+        }
+    }
+}
+
+// Returns the target's distributions after texts, from passes on the machine.
+std::vector<std::vector<double>> distributions(const Pair& pair, const std::vector<std::vector<int32_t>>& texts) {
+  std::vector<std::vector<double>> out;
+  for (const std::vector<int32_t>& text : texts) {
+    model::KvCache cache(pair.target->config, machine().device, at::kBFloat16);
+    const model::SequencePart part = {.cache = &cache, .tokens = text, .num_logits = 1};
+    const at::Tensor row = model::forward(*pair.target, {&part, 1}).cpu().to(at::kDouble).softmax(1).contiguous();
+    out.emplace_back(row.const_data_ptr<double>(), row.const_data_ptr<double>() + row.numel());
+  }
+  return out;
+}
+
+// Returns the p-value of Pearson's statistic. Rare tokens share a cell, so that every cell is expected at least five
+// times.
+double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
+  struct Cell {
+    double expected = 0, seen = 0;
+  };
+  std::vector<size_t> ids(counts.size());
+  std::iota(ids.begin(), ids.end(), size_t{0});
+  std::sort(ids.begin(), ids.end(), [&](size_t a, size_t b) { return probabilities[a] > probabilities[b]; });
+  std::vector<Cell> cells(1);
+  for (const size_t id : ids) {
+    if (cells.back().expected >= 5) cells.emplace_back();
+    cells.back().expected += probabilities[id] * static_cast<double>(n);
+    cells.back().seen += static_cast<double>(counts[id]);
+  }
+  if (cells.size() > 1 && cells.back().expected < 5) {
+    const Cell rest = cells.back();
+    cells.pop_back();
+    cells.back().expected += rest.expected, cells.back().seen += rest.seen;
+  }
+  double statistic = 0;
+  for (const Cell& cell : cells) statistic += (cell.seen - cell.expected) * (cell.seen - cell.expected) / cell.expected;
+  EXPECT_GT(cells.size(), 2u);
+  return chi_square_p_value(statistic, static_cast<double>(cells.size()) - 1);
+}
+
+// Draws answers of four tokens under many seeds. The first two tokens, of which the second is mostly a drafted one or
+// the correction of one, must follow the target's distributions.
+TEST(Answers, DrawnTokensFollowTheTarget) {
+  constexpr double kSuspicious = 1e-5;
+  const int64_t draws = machine().real ? 8192 : 128, batch = 64;
+  const Pair pair = toy_pair("llama", at::kBFloat16, machine().real ? 2 : 1);
+  const std::vector<int32_t> prompt = {5, 9, 2, 7};
+  const std::vector<double> first = distributions(pair, {prompt})[0];
+  std::vector<std::vector<int32_t>> texts;
+  for (int32_t token = 0; token < static_cast<int32_t>(first.size()); ++token) {
+    texts.push_back(prompt);
+    texts.back().push_back(token);
+  }
+  std::vector<double> second(first.size());
+  size_t token = 0;
+  for (const std::vector<double>& after : distributions(pair, texts)) {
+    for (size_t i = 0; i < after.size(); ++i) second[i] += first[token] * after[i];
+    ++token;
+  }
+  for (const Way& way :
+       {Way{}, Way{3, VerifyRule::kToken, false}, Way{3, VerifyRule::kToken, true}, Way{3, VerifyRule::kBlock, true},
+        Way{2, VerifyRule::kTarget, true}, Way{2, VerifyRule::kCoupled, false}}) {
+    std::vector<int64_t> counts[2] = {std::vector<int64_t>(first.size()), std::vector<int64_t>(first.size())};
+    for (int64_t begin = 0; begin < draws; begin += batch) {
+      std::vector<Request> requests;
+      for (int64_t i = 0; i < batch; ++i)
+        requests.push_back(
+            {prompt, static_cast<uint64_t>(begin + i), {.max_tokens = 4, .sampling = {.temperature = 1}}});
+      for (const std::vector<int32_t>& tokens : answer(pair, requests, way).tokens)
+        for (size_t at = 0; at < 2; ++at) ++counts[at][static_cast<size_t>(tokens[at])];
+    }
+    const double p[] = {p_value(counts[0], first, draws), p_value(counts[1], second, draws)};
+    EXPECT_GT(p[0], kSuspicious) << way.text() << ", first token";
+    EXPECT_GT(p[1], kSuspicious) << way.text() << ", second token";
+    figures()["chi_square"][way.text()] = Json::array({p[0], p[1]});
+  }
+}
+
+}  // namespace
+}  // namespace specdec::gpu

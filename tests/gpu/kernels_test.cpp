@@ -1,0 +1,25 @@
+// The self-test of the kernels, at more shapes than `specdec doctor` takes.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/gpu/machine.h"
+
+namespace specdec::gpu {
+namespace {
+
+using self_test::Extent;
+
+// SPECDEC_GPU_FEW: only a few shapes, for tools that make each of them slow.
+Extent extent() { return !machine().real || std::getenv("SPECDEC_GPU_FEW") ? Extent::kFew : Extent::kMany; }
+
+TEST(Kernels, EqualTheirTwins) {
+  const auto memory = machine().memory();
+  const self_test::GpuCheck check = check_gpu(machine().test_device(*memory), extent(), SystemClock());
+  for (const self_test::KernelFault& fault : check.tested.faults) ADD_FAILURE() << fault.text();
+  EXPECT_GT(check.tested.cases, 30);
+  figures()["self_test"] = to_json(self_test::GpuChecks{{check}, ""})["gpus"][0];
+}
+
+}  // namespace
+}  // namespace specdec::gpu

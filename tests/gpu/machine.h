@@ -1,0 +1,44 @@
+// Where the tests of this folder run: on the first GPU that CUDA shows (main.cpp). To be tested themselves without one,
+// they also run on fibers (tests/kernels/fibers/gpu), at a smaller size.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "base/json.h"
+#include "engine/kernels/ops.h"
+#include "engine/model/weights.h"
+#include "engine/self_test/gpu_check.h"
+
+namespace specdec::gpu {
+
+struct Machine {
+  at::Device device = at::kCPU;
+  const kernels::CudaLibrary* library = nullptr;
+  bool real = false;
+  int32_t index() const { return real ? device.index() : 0; }
+  self_test::TestDevice test_device(self_test::TestMemory& memory) const { return {*library, index(), memory}; }
+  std::unique_ptr<self_test::TestMemory> memory() const { return self_test::make_test_memory(real ? index() : -1); }
+  void wait() const { library->synchronize(index()); }
+};
+const Machine& machine();
+
+// What the tests measure, under the name of the test; main.cpp writes it to the file that SPECDEC_GPU_FIGURES names.
+Json& figures();
+
+// Returns a decoder of the host in a dtype on the machine, run by its kernels. kChar gives int8 products with bf16
+// beside them.
+inline std::shared_ptr<model::Decoder> on_machine(const model::Decoder& decoder, at::ScalarType dtype) {
+  auto out = std::make_shared<model::Decoder>(decoder);
+  const at::ScalarType side = dtype == at::kChar ? at::kBFloat16 : dtype;
+  for (const model::Parameter& p : list_parameters(out->weights, out->config))
+    *p.tensor = (dtype == at::kChar && p.in_products ? kernels::quantise_int8(*p.tensor) : p.tensor->to(side))
+                    .to(machine().device);
+  if (out->config.tie_embeddings && dtype != at::kChar) out->weights.lm_head = out->weights.embed;
+  out->config.dtype = side;
+  if (!machine().real) out->library = machine().library;
+  return out;
+}
+
+}  // namespace specdec::gpu

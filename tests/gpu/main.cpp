@@ -1,0 +1,62 @@
+// gpu_test: the tests that need a GPU. Without one it says why and ends with 77, which CTest shows as skipped.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/version.h"
+#include "engine/kernels/visible_devices.h"
+#include "tests/gpu/machine.h"
+
+namespace specdec::gpu {
+
+const Machine& machine() {
+  static const Machine made = {at::Device(at::kCUDA, 0), &kernels::cuda_library(), true};
+  return made;
+}
+
+Json& figures() {
+  static Json made = Json::object();
+  return made;
+}
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+void describe_machine() {
+  kernels::CudaDevice device = {};
+  int64_t free_bytes = 0, total_bytes = 0;
+  if (machine().library->describe(0, &device) != 0 || machine().library->memory(0, &free_bytes, &total_bytes) != 0)
+    return;
+  figures()["device"] = {{"name", std::string(device.name)},
+                         {"compute_capability", std::to_string(device.major) + "." + std::to_string(device.minor)},
+                         {"free_bytes", free_bytes},
+                         {"total_bytes", total_bytes},
+                         {"cuda_driver", device.driver},
+                         {"cuda_runtime", device.runtime},
+                         {"visible_devices", kernels::visible_devices_text()}};
+  figures()["specdec"] = kToolVersion;
+}
+
+int run_tests() {
+  std::string reason;
+  if (kernels::cuda_device_count(&reason) == 0) {
+    std::printf("gpu_test: SKIPPED: %s\n", reason.c_str());
+    return kSkipped;
+  }
+  describe_machine();
+  const int code = RUN_ALL_TESTS();
+  if (const char* file = std::getenv("SPECDEC_GPU_FIGURES")) std::ofstream(file) << figures().dump(2) << "\n";
+  return code;
+}
+
+}  // namespace
+
+}  // namespace specdec::gpu
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return specdec::gpu::run_tests();
+}
