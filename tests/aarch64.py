@@ -20,8 +20,6 @@ LEFT_OUT = {
     "architecture_test": "it reads sources",
     "format": "it reads sources",
     "prometheus_rules": "it reads files",
-    "fibers_forgets_tail": "only the address sanitizer, which qemu does not know, notices what it reads",
-    "fibers_reads_past_outputs": "only the address sanitizer, which qemu does not know, notices what it reads",
     "package_engine_parsers_test": "Python starts the program, which this machine cannot without qemu",
     "monitor_simulation_test": "it is a long simulation",
     "specdec_gate_simulation_test": "it is a long simulation",
