@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/log.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"
 
@@ -75,6 +76,27 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
     expect_error(ErrorKind::kDevice, {"not enough memory"}, [&] { plan_memory(alone, config); });
   }
   EXPECT_TRUE(shared);
+}
+
+// LibTorch has fast products of 16-bit numbers only on some CPUs.
+TEST(Setup, SaysWhereSixteenBitsTrainSlowly) {
+  const Scratch scratch;
+  distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
+  bool slow = false;
+#if defined(__x86_64__)
+  slow = !__builtin_cpu_supports("avx512bw");
+#endif
+  set_log_sink({});  // the first sink also gets what earlier tests have logged
+  for (const char* dtype : {"fp32", "bf16"}) {
+    int said = 0;
+    set_log_sink([&](LogLevel level, const std::string& text) {
+      said += level == LogLevel::kWarn && text.find("bf16 is slow on this CPU") == 0;
+    });
+    s.options.device.dtype = dtype;
+    plan_memory(s, config_of(1 << 22));
+    set_log_sink({});
+    EXPECT_EQ(said, slow && std::string(dtype) == "bf16") << dtype;
+  }
 }
 
 }  // namespace
