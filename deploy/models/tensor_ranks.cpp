@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -175,6 +177,8 @@ struct TensorRanks::State {
   decode::OtherRanks others{[this](std::span<const int64_t> call) { send(call); }};
   std::optional<RankShare> share;
   bool loaded = false;
+  std::atomic<bool> ends = false;  // the others may end
+  std::jthread watch;              // last, so that it ends first
 
   void start(int port) {
     for (int rank = 1; rank < options.ranks; ++rank) {
@@ -205,6 +209,24 @@ struct TensorRanks::State {
         throw Error(ErrorKind::kNetwork,
                     "rank " + std::to_string(i + 1) + " ended with exit code " + std::to_string(*code) + ": " + kNext);
   }
+  // Ends this process if another one has ended and this one does not notice it by itself, as while nothing is asked.
+  void watch_others() {
+    watch = std::jthread([this](const std::stop_token& stop) {
+      constexpr double kGraceSeconds = 5;
+      std::optional<Error> seen;
+      for (double since = 0; !stop.stop_requested() && !ends;) {
+        const double now = RankShare::clock().seconds();
+        try {
+          if (!seen) look();
+        } catch (const Error& e) {
+          seen.emplace(e);
+          since = now;
+        }
+        if (seen && now - since > kGraceSeconds && options.on_lost) options.on_lost(*seen);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+    });
+  }
   void send(std::span<const int64_t> numbers) const {
     for (size_t i = 0; i < processes.size(); ++i)
       if (!send_numbers(processes[i].socket.get(), numbers))
@@ -221,11 +243,13 @@ TensorRanks::TensorRanks(const TensorRankOptions& options) : state_(std::make_un
   parallel::RankHooks hooks = hooks_of(options.on_lost);
   hooks.look = [&s] { s.look(); };
   s.share.emplace(launch, hooks);
+  s.watch_others();
 }
 
 TensorRanks::~TensorRanks() {
   State& s = *state_;
   if (!s.share) return;
+  s.ends = true;
   try {
     if (s.loaded) s.others.tell(std::vector<int64_t>{kEnd});
   } catch (const DeviceLost&) {

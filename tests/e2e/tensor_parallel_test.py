@@ -120,6 +120,7 @@ try:
     code, said, seconds = lose(server, after=False)
     expect(code == 75, f"a rank lost while nothing is asked ends the server with {code}: {said[-300:]}")
     expect(seconds < 60, f"within {seconds:.0f} s")
+    expect("rank 1 ended with exit code 137" in said, said.strip()[-200:])
 
     server = Server("--tensor-parallel", 2)
     pids = server.others()
