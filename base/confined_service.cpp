@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/socket_bytes.h"
 
 namespace specdec {
 
@@ -26,28 +27,6 @@ struct Head {
 };
 
 constexpr int kInherited = 3;  // number of the first descriptor after stdin, stdout and stderr
-
-bool send_all(int socket, const void* data, size_t size) {
-  for (const char* at = static_cast<const char*>(data); size > 0;) {
-    const ssize_t n = ::send(socket, at, size, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += n;
-    size -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-bool receive_all(int socket, void* data, size_t size) {
-  for (char* at = static_cast<char*>(data); size > 0;) {
-    const ssize_t n = ::recv(socket, at, size, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += n;
-    size -= static_cast<size_t>(n);
-  }
-  return true;
-}
 
 // Sends head and bytes in one call if the socket allows it, because a system call takes as long as a short job.
 bool send_message(int socket, Head head, std::string_view bytes) {

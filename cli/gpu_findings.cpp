@@ -1,19 +1,13 @@
 #include "cli/gpu_findings.h"
 
-#include <cstdio>
 #include <map>
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace specdec::cli {
 
 namespace {
-
-std::string with_digit(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 // Returns what the engine printed, or null if that is no JSON.
 Json parsed(const std::string& output) try { return parse_json(output, "specdec-engine"); } catch (const Error&) {
@@ -21,12 +15,12 @@ Json parsed(const std::string& output) try { return parse_json(output, "specdec-
 }
 
 Finding device_finding(const std::string& device, const Json& gpu) {
-  const auto gibibytes = [&](const char* key) { return with_digit("%.1f", gpu.at(key).get<double>() / (1ull << 30)); };
+  const auto gibibytes = [&](const char* key) { return format("%.1f", gpu.at(key).get<double>() / (1ull << 30)); };
   return {"gpu", true,
           device + " " + gpu.at("name").get<std::string>() + ", compute capability " +
               gpu.at("compute_capability").get<std::string>() + ", " + gibibytes("free_bytes") + " of " +
               gibibytes("total_bytes") + " GiB free, copies " +
-              with_digit("%.0f GB/s", gpu.at("copy_bytes_per_second").get<double>() / 1e9) + " (read and written)"};
+              format("%.0f GB/s", gpu.at("copy_bytes_per_second").get<double>() / 1e9) + " (read and written)"};
 }
 
 std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu) {
@@ -37,7 +31,7 @@ std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu)
   if (faults.empty())
     return {{"kernels", true,
              device + " passes " + std::to_string(gpu.at("cases").get<int64_t>()) + " tests of its kernels in " +
-                 with_digit("%.1f s", gpu.at("seconds").get<double>())}};
+                 format("%.1f s", gpu.at("seconds").get<double>())}};
   std::vector<Finding> out;
   for (const auto& [kernel, of_kernel] : faults) {
     std::string text = device + " computes wrong results: " + kernel + ", " + of_kernel.front();

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/device_lost.h"
 #include "base/json.h"
+#include "base/socket_bytes.h"
 #include "engine/decode/mirrored_model.h"
 #include "engine/decode/model_runner.h"
 #include "engine/model/device_errors.h"
@@ -49,37 +50,17 @@ constexpr const char* kNext = "start the server again";
 enum Order : int64_t { kMake = -1, kEnd = -2 };
 constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // of one message
 
-// Sends or receives whole messages, each with its size before it. Both return false if the other side is gone.
-bool send_bytes(int file, const void* data, size_t size) {
-  for (const char* at = static_cast<const char*>(data); size > 0;) {
-    const ssize_t sent = ::send(file, at, size, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
-    at += sent;
-    size -= static_cast<size_t>(sent);
-  }
-  return true;
-}
-bool receive_bytes(int file, void* data, size_t size) {
-  for (char* at = static_cast<char*>(data); size > 0;) {
-    const ssize_t got = ::recv(file, at, size, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    size -= static_cast<size_t>(got);
-  }
-  return true;
-}
+// A message is the number of its numbers, and these.
 bool send_numbers(int file, std::span<const int64_t> numbers) {
   const auto count = static_cast<int64_t>(numbers.size());
-  return send_bytes(file, &count, sizeof count) && send_bytes(file, numbers.data(), numbers.size_bytes());
+  return send_all(file, &count, sizeof count) && send_all(file, numbers.data(), numbers.size_bytes());
 }
 // Returns nothing if the other side is gone.
 std::optional<std::vector<int64_t>> receive_numbers(int file) {
   int64_t count = 0;
-  if (!receive_bytes(file, &count, sizeof count) || count < 0 || count > kMaxNumbers) return std::nullopt;
+  if (!receive_all(file, &count, sizeof count) || count < 0 || count > kMaxNumbers) return std::nullopt;
   std::vector<int64_t> numbers(static_cast<size_t>(count));
-  if (!receive_bytes(file, numbers.data(), numbers.size() * sizeof(int64_t))) return std::nullopt;
+  if (!receive_all(file, numbers.data(), numbers.size() * sizeof(int64_t))) return std::nullopt;
   return numbers;
 }
 
