@@ -11,9 +11,9 @@
 #include <optional>
 #include <string>
 
+#include "engine/decode/round_models.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/model/device_errors.h"
-#include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cuda.h"
 #include "engine/model/rope.h"
 
@@ -44,20 +44,6 @@ kernels::SampleRow sample_row(const RoundSlot& slot) {
   row.purpose = -1;
   row.seed = slot.seed;
   return row;
-}
-
-// Writes a pass's logits as fp32 rows over the whole vocabulary, with −inf outside a reduced one.
-void write_logits(const model::Decoder& decoder, const at::Tensor& logits, const at::Tensor& rows) {
-  const std::vector<int32_t>& kept = decoder.config.draft_vocab;
-  if (kept.empty()) {
-    rows.copy_(logits);
-    return;
-  }
-  const at::Tensor ids =
-      decoder.weights.draft_ids.defined() ? decoder.weights.draft_ids : model::draft_vocab_index(kept, logits.device());
-  const bool whole = logits.size(1) != static_cast<int64_t>(kept.size());
-  rows.fill_(-std::numeric_limits<float>::infinity());
-  rows.index_copy_(1, ids, (whole ? logits.index_select(1, ids) : logits).to(at::kFloat));
 }
 
 // The times between marks on a GPU's stream; without a GPU it measures nothing.
@@ -100,7 +86,7 @@ class Layout {
 
 class DeviceRound final : public RoundRunner {
  public:
-  DeviceRound(CacheSource& target, const kernels::CudaLibrary& library)
+  DeviceRound(RoundTarget& target, const kernels::CudaLibrary& library)
       : target_(target),
         library_(library),
         device_(target.decoder().weights.embed.device()),
@@ -108,9 +94,11 @@ class DeviceRound final : public RoundRunner {
         marks_(device_) {}
 
   bool takes(std::span<const RoundSlot> slots) override {
-    if (target_.keeps_states() || !covers(target_)) return false;
+    const model::Decoder& target = target_.decoder();
+    if (model::rope_varies(target.config.rope) || target_.pool().dtype() != target.weights.embed.scalar_type())
+      return false;
     int64_t rows = 0, blocks = 0;
-    std::map<CacheSource*, std::array<int64_t, 2>> drafts;  // rows of the first pass, and blocks that are missing
+    std::map<RoundDraft*, std::array<int64_t, 2>> drafts;  // rows of the first pass, and blocks that are missing
     for (const RoundSlot& slot : slots) {
       const int64_t nodes = drafted_of(slot);
       if (slot.rule == VerifyRule::kCoupled || nodes + 1 > PagedRows::kMaxRows || nodes > kernels::kMaxVerifyNodes)
@@ -118,13 +106,13 @@ class DeviceRound final : public RoundRunner {
       rows += nodes + 1;
       blocks += target_.cache(slot.target).blocks_missing(nodes + 1);
       if (slot.k == 0) continue;
-      auto* const draft = dynamic_cast<CacheSource*>(&slot.drafter->innermost());
-      if (!draft || !covers(*draft) || draft->decoder().weights.embed.device() != device_) return false;
-      const int64_t feed = feed_of(slot, *draft);
-      if (feed > PagedRows::kMaxRows) return false;
+      auto* const draft = dynamic_cast<RoundDraft*>(&slot.drafter->innermost());
+      if (!draft || !draft->takes(slot.draft, slot.text, device_)) return false;
+      const int64_t unread = draft->unread(slot.draft, slot.text);
+      if (unread > PagedRows::kMaxRows) return false;
       auto& [first, missing] = drafts[draft];
-      first += feed;
-      missing += draft->cache(slot.draft).blocks_missing(feed + slot.k - 1);
+      first += unread;
+      missing += draft->cache(slot.draft).blocks_missing(unread + slot.k - 1);
     }
     for (const auto& [draft, need] : drafts)
       if (need[0] > kernels::kMaxProductRows || need[1] > draft->pool().available()) return false;
@@ -152,27 +140,20 @@ class DeviceRound final : public RoundRunner {
  private:
   // One pass of a draft, for the slots that draft a token with it.
   struct Level {
-    CacheSource* draft;
+    RoundDraft* draft;
     CausalModel* drafter;
-    model::CudaPass pass;
+    std::unique_ptr<RoundDraft::Pass> pass;
     std::vector<size_t> slots;
+    size_t first = 0;    // the level of the draft's first pass
     bool reads = false;  // more than two tokens of a text
     int64_t q_row = 0;   // of its first slot
     size_t samples = 0;  // place in the upload
   };
 
-  static bool covers(const CacheSource& source) {
-    const model::Decoder& decoder = source.decoder();
-    return model::cuda_pass_library(decoder) != nullptr && !model::rope_varies(decoder.config.rope) &&
-           source.pool().dtype() == decoder.weights.embed.scalar_type();
-  }
   static int64_t drafted_of(const RoundSlot& slot) {
     return slot.k > 0 ? slot.k : static_cast<int64_t>(slot.given.size());
   }
-  static int64_t feed_of(const RoundSlot& slot, CacheSource& draft) {
-    return static_cast<int64_t>(slot.text.size()) - draft.cache(slot.draft).length();
-  }
-  static CacheSource& draft_of(const RoundSlot& slot) { return dynamic_cast<CacheSource&>(slot.drafter->innermost()); }
+  static RoundDraft::Reader reader_of(const RoundSlot& slot) { return {slot.draft, slot.text, slot.k}; }
 
   // Makes room in the caches and describes the passes, with the ids of drafted tokens left open.
   void plan(std::span<const RoundSlot> slots) {
@@ -182,46 +163,49 @@ class DeviceRound final : public RoundRunner {
     for (const RoundSlot& slot : slots)
       if (slot.k > 0 && std::find(drafters.begin(), drafters.end(), slot.drafter) == drafters.end())
         drafters.push_back(slot.drafter);
-    int64_t q_rows = 0;
-    for (CausalModel* const drafter : drafters) {
-      auto& draft = dynamic_cast<CacheSource&>(drafter->innermost());
-      for (int depth = 0;; ++depth) {
-        Level level{&draft, drafter, model::CudaPass(draft.decoder()), {}};
-        for (size_t i = 0; i < slots.size(); ++i) {
-          const RoundSlot& slot = slots[i];
-          if (slot.drafter != drafter || slot.k <= depth) continue;
-          model::KvCache& cache = draft.cache(slot.draft);
-          const int64_t feed = feed_of(slot, draft), before = cache.length();
-          if (depth == 0) cache.reserve(before + feed + slot.k - 1);
-          level.reads |= depth == 0 && feed > 2;
-          const int32_t open = 0;
-          const std::span<const int32_t> tokens =
-              depth == 0 ? slot.text.subspan(static_cast<size_t>(before)) : std::span(&open, 1);
-          level.pass.add({&cache, depth == 0 ? before : before + feed + depth - 1, tokens, 1});
-          level.slots.push_back(i);
-        }
-        if (level.slots.empty()) break;
-        level.q_row = q_rows;
-        q_rows += static_cast<int64_t>(level.slots.size());
-        levels_.push_back(std::move(level));
-      }
-    }
-    num_q_ = q_rows;
+    num_q_ = 0;
+    for (CausalModel* const drafter : drafters) plan_levels(slots, *drafter);
     pass_.emplace(target_.decoder());
-    std::vector<int32_t> tokens;
+    extended_.clear();
+    extensions_.clear();
+    lengths_.clear();
     int32_t nodes = 0;
     for (const RoundSlot& slot : slots) {
       model::KvCache& cache = target_.cache(slot.target);
       const int64_t count = drafted_of(slot) + 1;
       cache.reserve(cache.length() + count);
-      tokens.assign(static_cast<size_t>(count), 0);
+      std::vector<int32_t>& tokens = extended_.emplace_back(static_cast<size_t>(count), 0);
       tokens[0] = slot.text.back();
       std::copy(slot.given.begin(), slot.given.end(), tokens.begin() + 1);
       pass_->add({&cache, cache.length(), tokens, count});
+      extensions_.push_back({slot.target, tokens, count, {}});
+      lengths_.push_back(cache.length());
       first_node_.push_back(nodes);
       nodes += static_cast<int32_t>(count) - 1;
     }
     num_nodes_ = nodes;
+  }
+
+  void plan_levels(std::span<const RoundSlot> slots, CausalModel& drafter) {
+    auto& draft = dynamic_cast<RoundDraft&>(drafter.innermost());
+    const size_t first = levels_.size();
+    std::vector<RoundDraft::Reader> readers;
+    for (int depth = 0;; ++depth) {
+      Level level{.draft = &draft, .drafter = &drafter, .pass = nullptr, .slots = {}, .first = first};
+      readers.clear();
+      for (size_t i = 0; i < slots.size(); ++i) {
+        const RoundSlot& slot = slots[i];
+        if (slot.drafter != &drafter || slot.k <= depth) continue;
+        readers.push_back(reader_of(slot));
+        level.reads |= depth == 0 && draft.unread(slot.draft, slot.text) > 2;
+        level.slots.push_back(i);
+      }
+      if (level.slots.empty()) return;
+      level.pass = draft.make_pass(readers, depth, depth == 0 ? nullptr : levels_.back().pass.get());
+      level.q_row = num_q_;
+      num_q_ += static_cast<int64_t>(level.slots.size());
+      levels_.push_back(std::move(level));
+    }
   }
 
   // Returns the first of a slot's rows in the target's pass.
@@ -257,8 +241,8 @@ class DeviceRound final : public RoundRunner {
         nodes[static_cast<size_t>(first_node_[slot] + depths[slot]++)].q_row =
             static_cast<int32_t>(level.q_row) + static_cast<int32_t>(row);
       }
-    for (Level& level : levels_) level.pass.describe(upload_);
-    pass_->describe(upload_);
+    for (Level& level : levels_) level.pass->describe(upload_);
+    pass_->describe(upload_, target_.graphs());
     nodes_ = upload_.add(nodes);
     tasks_ = upload_.add(tasks);
     target_samples_ = upload_.add(samples);
@@ -284,7 +268,7 @@ class DeviceRound final : public RoundRunner {
         if (depth + 1 >= slots[i].k) continue;
         const Level& next = levels_[l + 1];  // of the same draft, since this slot is in it
         const auto at = std::find(next.slots.begin(), next.slots.end(), i) - next.slots.begin();
-        upload_.link(places + 2 * sizeof(void*), next.pass.id_place(at));
+        upload_.link(places + 2 * sizeof(void*), next.pass->id_place(static_cast<size_t>(at)));
       }
     }
     const int64_t vocab = target_.decoder().config.vocab_size, count = static_cast<int64_t>(slots.size());
@@ -322,7 +306,7 @@ class DeviceRound final : public RoundRunner {
   void run_level(const Level& level) {
     const auto count = static_cast<int64_t>(level.slots.size());
     const at::Tensor rows = q_.narrow(0, level.q_row, count);
-    write_logits(level.draft->decoder(), level.pass.run(upload_), rows);
+    level.pass->run(upload_, rows);
     const kernels::SamplePass pass = {.rows = upload_.at<const kernels::SampleRow>(level.samples),
                                       .logits = rows.mutable_data_ptr<float>(),
                                       .tokens = result<int32_t>(at_.draft_tokens) + level.q_row,
@@ -336,7 +320,8 @@ class DeviceRound final : public RoundRunner {
   void run_target(std::span<const RoundSlot> slots) {
     const auto count = static_cast<int64_t>(slots.size()), num_p = num_nodes_ + count;
     const auto vocab = static_cast<int32_t>(p_.size(1));
-    write_logits(target_.decoder(), pass_->run(upload_), p_.narrow(0, 0, num_p));
+    const Observation read = target_.observe(extensions_);
+    p_.narrow(0, 0, num_p).copy_(pass_->run(upload_, read.observer, read.layers));
     const kernels::SamplePass rows = {.rows = upload_.at<const kernels::SampleRow>(target_samples_),
                                       .logits = p_.mutable_data_ptr<float>(),
                                       .tokens = result<int32_t>(at_.target_tokens),
@@ -401,22 +386,19 @@ class DeviceRound final : public RoundRunner {
   }
 
   void commit(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes) {
-    std::vector<int32_t> tokens;
-    const auto append = [&](model::KvCache& cache) {
-      if (cache.records()) cache.record(tokens, {});
-      cache.commit(static_cast<int64_t>(tokens.size()));
-    };
     for (size_t i = 0; i < slots.size(); ++i) {
-      const RoundSlot& slot = slots[i];
       const std::vector<int32_t>& drafted = outcomes[i].drafted;
-      tokens.assign(1, slot.text.back());
-      tokens.insert(tokens.end(), drafted.begin(), drafted.end());
-      append(target_.cache(slot.target));
-      if (slot.k == 0) continue;
-      model::KvCache& cache = draft_of(slot).cache(slot.draft);
-      tokens.assign(slot.text.begin() + cache.length(), slot.text.end());
-      tokens.insert(tokens.end(), drafted.begin(), drafted.end() - 1);
-      append(cache);
+      std::copy(drafted.begin(), drafted.end(), extended_[i].begin() + 1);
+      model::KvCache& cache = target_.cache(slots[i].target);
+      if (cache.records()) cache.record(extended_[i], {});
+      cache.commit(static_cast<int64_t>(extended_[i].size()));
+    }
+    target_.keep_observed(extensions_, lengths_);
+    for (size_t l = 0; l < levels_.size(); ++l) {
+      const Level& level = levels_[l];
+      if (level.first != l) continue;
+      for (size_t at = 0; at < level.slots.size(); ++at)
+        level.draft->commit(reader_of(slots[level.slots[at]]), outcomes[level.slots[at]].drafted, *level.pass, at);
     }
   }
 
@@ -426,19 +408,23 @@ class DeviceRound final : public RoundRunner {
     if (seconds.target == 0) return;
     for (size_t l = 0; l < levels_.size(); ++l) {
       const Level& level = levels_[l];
-      const int64_t more = level.pass.num_rows() - static_cast<int64_t>(level.slots.size());
+      const int64_t more = level.pass->num_rows() - static_cast<int64_t>(level.slots.size());
       seconds.levels.push_back({level.drafter, marks_.seconds(l), level.reads ? more : 0});
     }
   }
 
-  CacheSource& target_;
+  RoundTarget& target_;
   const kernels::CudaLibrary& library_;
   at::Device device_;
   model::DeviceUpload upload_;
   Marks marks_;
   std::vector<Level> levels_;
   std::optional<model::CudaPass> pass_;  // the target's
-  std::vector<int32_t> first_node_;      // by slot
+  // By slot: what the target reads, and how long its cache was.
+  std::vector<std::vector<int32_t>> extended_;
+  std::vector<Extension> extensions_;
+  std::vector<int64_t> lengths_;
+  std::vector<int32_t> first_node_;  // by slot
   int64_t num_q_ = 0, num_nodes_ = 0;
   size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // places in the upload
   at::Tensor q_, p_, left_;                            // rows [V], on the device
@@ -453,7 +439,7 @@ class DeviceRound final : public RoundRunner {
 }  // namespace
 
 std::unique_ptr<RoundRunner> make_device_round(CausalModel& target) {
-  auto* const source = dynamic_cast<CacheSource*>(&target.innermost());
+  auto* const source = dynamic_cast<RoundTarget*>(&target.innermost());
   const kernels::CudaLibrary* const library = source ? model::cuda_pass_library(source->decoder()) : nullptr;
   return library ? std::make_unique<DeviceRound>(*source, *library) : nullptr;
 }

@@ -5,20 +5,8 @@
 #include <memory>
 
 #include "engine/decode/round.h"
-#include "engine/model/kv_cache.h"
-#include "engine/model/weights.h"
 
 namespace specdec::decode {
-
-// A model whose caches a round can use. Runners of decoders are such models.
-class CacheSource {
- public:
-  virtual ~CacheSource() = default;
-  virtual const model::Decoder& decoder() const = 0;
-  virtual model::KvCache& cache(SequenceId sequence) = 0;
-  virtual const model::BlockPool& pool() const = 0;
-  virtual bool keeps_states() = 0;  // whether drafts read this model's hidden states, which a round does not keep
-};
 
 // Returns the runner of rounds for a target that make_model_runner() made and that must outlive it, or null if no
 // kernels run the target's passes (model::cuda_pass_library()). It takes slots whose drafts such kernels run, too,

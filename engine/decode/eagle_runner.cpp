@@ -12,10 +12,12 @@
 #include <string>
 
 #include "engine/decode/model_runner.h"
+#include "engine/decode/round_models.h"
 #include "engine/decode/runner_parts.h"
 #include "engine/decode/tap_source.h"
 #include "engine/model/device_errors.h"
 #include "engine/model/draft_vocab.h"
+#include "engine/model/eagle_cuda.h"
 #include "engine/model/eagle_forward.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/rope.h"
@@ -46,7 +48,7 @@ struct HeadSequence {
   int64_t text_rows() const { return std::max<int64_t>(0, tokens - 1); }
 };
 
-class EagleRunner final : public CausalModel {
+class EagleRunner final : public CausalModel, public RoundDraft {
  public:
   EagleRunner(std::shared_ptr<const model::EagleHead> head, TapSource& target, int64_t cache_bytes)
       : head_(std::move(head)),
@@ -145,7 +147,76 @@ class EagleRunner final : public CausalModel {
             .found_tokens = found_tokens_};
   }
 
+  bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) override {
+    const HeadSequence& s = find(sequence);
+    const at::Tensor& like = head_->weights.fc;
+    return model::cuda_head_library(*head_) && like.device() == device && pool_->dtype() == like.scalar_type() &&
+           s.tokens > 0 && s.cached_nodes == 0 && can_read(s, unread(sequence, text));
+  }
+  int64_t unread(SequenceId sequence, std::span<const int32_t> text) override {
+    return static_cast<int64_t>(text.size()) - find(sequence).tokens;
+  }
+  model::KvCache& cache(SequenceId sequence) override { return find(sequence).cache; }
+  const model::BlockPool& pool() const override { return *pool_; }
+  std::unique_ptr<RoundDraft::Pass> make_pass(std::span<const Reader> readers, int depth,
+                                              RoundDraft::Pass* before) override {
+    auto out = std::make_unique<HeadPass>(*head_, kept_ids_);
+    for (const Reader& reader : readers) {
+      HeadSequence& s = find(reader.sequence);
+      add_reader_rows(reader, depth, s.cache, 1, out->pass);
+      out->sequences.push_back(reader.sequence);
+      if (depth == 0) out->taps.push_back(taps_of(s, unread(reader.sequence, reader.text)));
+    }
+    out->follow(static_cast<HeadPass*>(before));
+    return out;
+  }
+  void commit(const Reader& reader, std::span<const int32_t>, RoundDraft::Pass& first, size_t i) override {
+    HeadSequence& s = find(reader.sequence);
+    const std::span<const int32_t> read = reader.text.subspan(static_cast<size_t>(s.tokens));
+    if (s.cache.records()) s.cache.record(read, {});
+    s.cache.commit(static_cast<int64_t>(read.size()));
+    note_text(s, static_cast<int64_t>(read.size()), static_cast<HeadPass&>(first).fed_back[static_cast<int64_t>(i)]);
+  }
+
  private:
+  // A pass of a round. The first one reads the target's states, and the others what the one before fed back.
+  struct HeadPass final : RoundDraft::Pass {
+    HeadPass(const model::EagleHead& of, const at::Tensor& kept) : head(of), pass(of), kept_ids(kept) {}
+    int64_t num_rows() const override { return pass.num_rows(); }
+    // Finds each sequence's row of what the pass before will have fed back.
+    void follow(const HeadPass* pass_before) {
+      before = pass_before;
+      if (!before || before->sequences.size() == sequences.size()) return;
+      for (const SequenceId sequence : sequences) {
+        const auto found = std::find(before->sequences.begin(), before->sequences.end(), sequence);
+        rows.push_back(static_cast<int32_t>(found - before->sequences.begin()));
+      }
+    }
+    void describe(model::DeviceUpload& upload) override {
+      pass.describe(upload);
+      rows_at = upload.add(rows);
+    }
+    size_t id_place(size_t i) const override { return pass.id_place(static_cast<int64_t>(i)); }
+    void run(const model::DeviceUpload& upload, const at::Tensor& out) override {
+      at::Tensor hidden = before ? before->fed_back : model::fuse_taps(head, at::cat(taps));
+      if (!rows.empty())
+        hidden = hidden.index_select(0, upload.tensor(rows_at, static_cast<int64_t>(rows.size()), at::kInt));
+      const model::EagleOutput output = pass.run(upload, hidden.contiguous());
+      fed_back = output.fed_back;
+      model::write_logits(model::eagle_logits(head, output.normed), kept_ids, out);
+    }
+
+    const model::EagleHead& head;
+    model::CudaHeadPass pass;
+    at::Tensor kept_ids;
+    std::vector<SequenceId> sequences;
+    std::vector<at::Tensor> taps;  // of the first pass, by sequence
+    const HeadPass* before = nullptr;
+    std::vector<int32_t> rows;  // by sequence, where they are not all of `before`
+    size_t rows_at = 0;
+    at::Tensor fed_back;  // [sequences, H], after run()
+  };
+
   const model::DecoderConfig& config() const { return head_->config.layer; }
 
   void pass(std::span<const Extension> extensions, LogitRows& out) {
@@ -203,10 +274,9 @@ class EagleRunner final : public CausalModel {
   // Returns the states [rows, H] that the rows of an extension read, and sets the part's mask and positions.
   at::Tensor states_of(HeadSequence& s, const Extension& e, model::SequencePart& part) const {
     if (e.parents.empty() && s.cached_nodes == 0 && can_read(s, static_cast<int64_t>(e.tokens.size()))) {
-      const KeptStates kept = kept_states(*reader_, s.target);
       const auto count = static_cast<int64_t>(part.tokens.size());
       if (count == 0) return at::empty({0, config().hidden_size}, head_->weights.fc.options());
-      return model::fuse_taps(*head_, kept.rows.narrow(0, s.text_rows() - kept.first, count));
+      return model::fuse_taps(*head_, taps_of(s, count));
     }
     if (e.parents.empty() ? e.tokens.size() != 1 : s.cached_nodes != 0)
       throw Error(ErrorKind::kInternal,
@@ -220,6 +290,11 @@ class EagleRunner final : public CausalModel {
     }
     if (!e.parents.empty()) set_tree(e.parents, part);
     return at::stack(states);
+  }
+  // Returns the target's states for the next `count` rows of the text.
+  at::Tensor taps_of(const HeadSequence& s, int64_t count) const {
+    const KeptStates kept = kept_states(*reader_, s.target);
+    return kept.rows.narrow(0, s.text_rows() - kept.first, count);
   }
   // Returns whether the target's states of `count` more tokens of the text are kept.
   bool can_read(const HeadSequence& s, int64_t count) const {
@@ -240,11 +315,7 @@ class EagleRunner final : public CausalModel {
     HeadSequence& s = find(e.sequence);
     const auto count = static_cast<int64_t>(e.tokens.size());
     if (e.parents.empty() && s.cached_nodes == 0 && can_read(s, count)) {
-      s.tokens += count;
-      s.fed_back = fed_back.defined() ? fed_back[-1].clone() : at::Tensor();
-      s.nodes.clear();
-      // The last token may be read again, when a step is undone.
-      forget_states(*reader_, s.target, s.tokens - 2);
+      note_text(s, count, fed_back.defined() ? fed_back[-1] : at::Tensor());
       return;
     }
     const auto first = static_cast<size_t>(s.cached_nodes);
@@ -255,6 +326,15 @@ class EagleRunner final : public CausalModel {
       s.nodes.push_back({e.tokens[at], parent, fed_back[i].clone()});
     }
     s.cached_nodes += count;
+  }
+
+  // Notes that `count` more tokens of the text were read; `last` [H] is what their last row fed back.
+  void note_text(HeadSequence& s, int64_t count, const at::Tensor& last) {
+    s.tokens += count;
+    s.fed_back = last.defined() ? last.clone() : at::Tensor();
+    s.nodes.clear();
+    // The last token may be read again, when a step is undone.
+    forget_states(*reader_, s.target, s.tokens - 2);
   }
 
   void write_logits(const at::Tensor& logits, int64_t rows, LogitRows& out) const {

@@ -5,14 +5,17 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
-#include "engine/decode/device_round.h"
+#include "engine/decode/round_models.h"
 #include "engine/decode/runner_parts.h"
 #include "engine/decode/tap_source.h"
 #include "engine/model/device_errors.h"
+#include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
+#include "engine/model/forward_cuda.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/rope.h"
 
@@ -20,12 +23,19 @@ namespace specdec::decode {
 
 namespace {
 
-class ModelRunner final : public CausalModel, public TapSource, public CacheSource {
+class ModelRunner final : public CausalModel, public TapSource, public RoundTarget, public RoundDraft {
  public:
   ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
       : decoder_(std::move(decoder)),
         pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(),
-                                                 decoder_->weights.embed.scalar_type(), cache_bytes)) {}
+                                                 decoder_->weights.embed.scalar_type(), cache_bytes)) {
+    if (!decoder_->group && model::cuda_pass_library(*decoder_)) graphs_.emplace(*decoder_);
+    const std::vector<int32_t>& kept = decoder_->config.draft_vocab;
+    if (!kept.empty())
+      kept_ids_ = decoder_->weights.draft_ids.defined()
+                      ? decoder_->weights.draft_ids
+                      : model::draft_vocab_index(kept, decoder_->weights.embed.device());
+  }
 
   int64_t vocab_size() const override { return decoder_->config.vocab_size; }
   int64_t max_length() const override { return decoder_->config.max_position; }
@@ -97,7 +107,32 @@ class ModelRunner final : public CausalModel, public TapSource, public CacheSour
   const model::Decoder& decoder() const override { return *decoder_; }
   model::KvCache& cache(SequenceId sequence) override { return find(sequence); }
   const model::BlockPool& pool() const override { return *pool_; }
-  bool keeps_states() override { return taps_.has_readers(); }
+  model::PassGraphs* graphs() override { return graphs_ ? &*graphs_ : nullptr; }
+  Observation observe(std::span<const Extension> extensions) override { return taps_.observe(extensions); }
+  void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) override {
+    taps_.keep_pass(extensions, lengths);
+  }
+
+  bool takes(SequenceId, std::span<const int32_t>, at::Device device) override {
+    const at::Tensor& like = decoder_->weights.embed;
+    return graphs_ && like.device() == device && !model::rope_varies(decoder_->config.rope) &&
+           pool_->dtype() == like.scalar_type();
+  }
+  int64_t unread(SequenceId sequence, std::span<const int32_t> text) override {
+    return static_cast<int64_t>(text.size()) - find(sequence).length();
+  }
+  std::unique_ptr<RoundDraft::Pass> make_pass(std::span<const Reader> readers, int depth, RoundDraft::Pass*) override {
+    auto out = std::make_unique<DraftPass>(*decoder_, kept_ids_, &*graphs_);
+    for (const Reader& reader : readers) add_reader_rows(reader, depth, find(reader.sequence), 0, out->pass);
+    return out;
+  }
+  void commit(const Reader& reader, std::span<const int32_t> drafted, RoundDraft::Pass&, size_t) override {
+    model::KvCache& cache = find(reader.sequence);
+    std::vector<int32_t> tokens(reader.text.begin() + cache.length(), reader.text.end());
+    tokens.insert(tokens.end(), drafted.begin(), drafted.end() - 1);
+    if (cache.records()) cache.record(tokens, {});
+    cache.commit(static_cast<int64_t>(tokens.size()));
+  }
 
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) override {
     return taps_.add_reader(std::move(layers));
@@ -108,6 +143,20 @@ class ModelRunner final : public CausalModel, public TapSource, public CacheSour
   }
 
  private:
+  struct DraftPass final : RoundDraft::Pass {
+    DraftPass(const model::Decoder& decoder, const at::Tensor& kept, model::PassGraphs* of_decoder)
+        : pass(decoder), kept_ids(kept), graphs(of_decoder) {}
+    int64_t num_rows() const override { return pass.num_rows(); }
+    void describe(model::DeviceUpload& upload) override { pass.describe(upload, graphs); }
+    size_t id_place(size_t i) const override { return pass.id_place(static_cast<int64_t>(i)); }
+    void run(const model::DeviceUpload& upload, const at::Tensor& out) override {
+      model::write_logits(pass.run(upload), kept_ids, out);
+    }
+    model::CudaPass pass;
+    at::Tensor kept_ids;
+    model::PassGraphs* graphs;
+  };
+
   void pass(std::span<const Extension> extensions, LogitRows& out) {
     c10::InferenceMode guard;
     parts_.clear();
@@ -123,7 +172,7 @@ class ModelRunner final : public CausalModel, public TapSource, public CacheSour
       rows += e.num_logits;
     }
     check_capacity(parts_, *pool_, model::rope_varies(decoder_->config.rope));
-    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions));
+    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions).observer);
     taps_.keep_pass(extensions, lengths_);
     out.vocab = vocab_size();
     const size_t need = static_cast<size_t>(rows * out.vocab);
@@ -147,7 +196,9 @@ class ModelRunner final : public CausalModel, public TapSource, public CacheSour
   model::KvCache& find(SequenceId sequence) { return const_cast<model::KvCache&>(std::as_const(*this).find(sequence)); }
 
   std::shared_ptr<const model::Decoder> decoder_;
+  at::Tensor kept_ids_;  // that it proposes as a draft; undefined: all
   std::shared_ptr<model::BlockPool> pool_;
+  std::optional<model::PassGraphs> graphs_;
   std::map<SequenceId, model::KvCache> caches_;
   std::vector<model::SequencePart> parts_;
   std::vector<int64_t> lengths_;  // of the caches before the pass

@@ -49,13 +49,7 @@ void TapStore::for_each_reader(const F& f) {
     if (const std::shared_ptr<TapReader> reader = weak.lock()) f(*reader);
 }
 
-bool TapStore::has_readers() {
-  bool any = false;
-  for_each_reader([&](const TapReader&) { any = true; });
-  return any;
-}
-
-model::HiddenObserver TapStore::observe(std::span<const Extension> extensions) {
+Observation TapStore::observe(std::span<const Extension> extensions) {
   seen_.clear();
   std::set<int64_t> layers;
   for_each_reader([&](const TapReader& reader) {
@@ -64,9 +58,10 @@ model::HiddenObserver TapStore::observe(std::span<const Extension> extensions) {
       layers.insert(reader.layers.begin(), reader.layers.end());
   });
   if (layers.empty()) return {};
-  return [this, layers](int64_t layer, const at::Tensor& hidden) {
-    if (layers.contains(layer)) seen_[layer] = hidden;
-  };
+  return {[this, layers](int64_t layer, const at::Tensor& hidden) {
+            if (layers.contains(layer)) seen_[layer] = hidden;
+          },
+          {layers.begin(), layers.end()}};
 }
 
 void TapStore::keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths) {

@@ -44,15 +44,20 @@ KeptStates kept_states(const TapReader& reader, SequenceId sequence);
 // Drops the positions before `before`.
 void forget_states(TapReader& reader, SequenceId sequence, int64_t before);
 
+// What drafts read of the hidden states of a pass.
+struct Observation {
+  model::HiddenObserver observer;  // empty: nothing
+  std::vector<int64_t> layers;     // that it looks at, ascending
+};
+
 // The states that a target keeps for its readers, beside its caches.
 class TapStore {
  public:
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
-  bool has_readers();
 
-  // Returns an observer for a pass over these extensions; empty if nobody follows their sequences. keep_pass() takes
-  // what it saw; `lengths` are those of the sequences before the pass.
-  model::HiddenObserver observe(std::span<const Extension> extensions);
+  // Returns what is read of a pass over these extensions; nothing if nobody follows their sequences. keep_pass() takes
+  // what the observer saw; `lengths` are those of the sequences before the pass.
+  Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
   // Follow what happens to the caches.
   void truncate(SequenceId sequence, int64_t length);

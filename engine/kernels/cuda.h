@@ -30,7 +30,7 @@ struct RowsProduct {
 // One row of a pass over cached sequences. The keys of a sequence lie in slots 0, 1, … of its blocks; a block of
 // kPagedSlots slots is [layers, 2 (keys, values), kv_heads, kPagedSlots, d]. The row's own key and value go to `slot`.
 // It sees the keys of the slots up to its own, but of the last 64 of these only those that `tail` names: bit i stands
-// for slot - i.
+// for slot - i. A row whose slot is below 0 is absent: its key and value go nowhere, and no tile has it.
 struct PagedRow {
   uint64_t tail;
   int32_t table;  // where the addresses of its sequence's blocks begin in PagedPass::blocks
@@ -156,6 +156,10 @@ struct CudaLibrary {
   // x, out [rows, heads, d]; cos, sin [rows, d / 2] fp32.
   int32_t (*rope)(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
                   int64_t heads, int64_t d, void* out);
+  // out[r, :] = table[ids[r], :]; table [·, n], out [rows, n].
+  int32_t (*gather_rows)(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows,
+                         int64_t n, void* out);
+  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // on the device
   // A row's bits do not depend on the other rows.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
   int32_t (*prepare_heads)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads);
@@ -164,11 +168,17 @@ struct CudaLibrary {
   int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);
   int32_t (*sample)(int32_t device, const SamplePass* pass);
   int32_t (*verify)(int32_t device, const VerifyPass* pass);
+  // From begin_capture() to end_capture() this thread's launches on the device are collected instead of run;
+  // end_capture() makes a graph of them, or sets it to null after an error. launch_graph() runs them all.
+  int32_t (*begin_capture)(int32_t device);
+  int32_t (*end_capture)(int32_t device, void** graph);
+  int32_t (*launch_graph)(int32_t device, void* graph);
+  void (*free_graph)(void* graph);
   // Makes the NCCL group of `ranks` processes, which find each other in `store`, a c10d::Store*. Returns a
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 7;
+inline constexpr int32_t kCudaLibraryVersion = 8;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

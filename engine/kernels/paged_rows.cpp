@@ -20,6 +20,11 @@ void PagedRows::clear() {
   num_splits_ = num_parts_ = 0;
 }
 
+void PagedRows::pad(int64_t rows, int64_t tiles) {
+  rows_.resize(static_cast<size_t>(rows), {0, 0, -1});
+  tiles_.resize(static_cast<size_t>(tiles), {});
+}
+
 void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed) {
   const auto table = static_cast<int32_t>(blocks_.size());
   const auto first = static_cast<int64_t>(rows_.size());

@@ -22,6 +22,8 @@ class PagedRows {
   // then it sees those up to itself. Throws Error(kInternal) for more rows than kMaxRows, too few blocks, a mask of
   // another size, or a row that sees later ones.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
+  // Adds absent rows (PagedRow) and empty tiles, up to these numbers of both. Nothing can be added after that.
+  void pad(int64_t rows, int64_t tiles);
   void clear();
 
   const std::vector<PagedRow>& rows() const { return rows_; }

@@ -20,5 +20,8 @@ at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& d
 // The same with the ids as draft_vocab_index() returns them on the logits' device, or undefined for all ids. A pass
 // keeps them, so that they are not uploaded each time.
 at::Tensor spread_logits(const at::Tensor& logits, const at::Tensor& ids, int64_t vocab_size);
+// Writes logits of the kept ids [n, D], or of all [n, V], as fp32 rows [n, V], with −inf outside of the kept ids
+// (draft_vocab_index(); undefined: all).
+void write_logits(const at::Tensor& logits, const at::Tensor& ids, const at::Tensor& rows);
 
 }  // namespace specdec::model

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "engine/kernels/ops.h"
+#include "engine/model/eagle_cuda.h"
 #include "engine/model/rope.h"
 
 namespace specdec::model {
@@ -61,8 +62,9 @@ EagleOutput eagle_forward(const EagleHead& head, const EagleInput& input, const 
   return {head.config.norm_output ? normed : sum, normed};
 }
 
-EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden) {
-  const c10::NoGradGuard no_gradients;
+namespace {
+
+EagleOutput reference_head_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden) {
   const at::Device device = head.weights.fc.device();
   std::vector<int64_t> tokens, positions;
   for (const SequencePart& part : parts) {
@@ -70,7 +72,6 @@ EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> part
       tokens.push_back(part.tokens[i]);
       positions.push_back(part.positions.empty() ? part.cache->length() + static_cast<int64_t>(i) : part.positions[i]);
     }
-    if (part.cache->records()) part.cache->record(part.tokens, part.positions);
   }
   const auto upload = [&](const std::vector<int64_t>& values) { return at::tensor(values, at::kLong).to(device); };
   const kernels::AttentionOptions options{.scale = head.config.layer.attention_scale()};
@@ -89,12 +90,25 @@ EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> part
     }
     return out.size() == 1 ? out.front() : at::cat(out, 0);
   };
-  EagleOutput out = eagle_forward(head, {upload(tokens), hidden, upload(positions), 0}, attend);
+  return eagle_forward(head, {upload(tokens), hidden, upload(positions), 0}, attend);
+}
+
+}  // namespace
+
+EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden) {
+  const c10::NoGradGuard no_gradients;
+  for (const SequencePart& part : parts)
+    if (part.cache->records()) part.cache->record(part.tokens, part.positions);
+  EagleOutput out =
+      cuda_head_applies(head, parts) ? cuda_head_pass(head, parts, hidden) : reference_head_pass(head, parts, hidden);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return out;
 }
 
 at::Tensor eagle_logits(const EagleHead& head, const at::Tensor& normed) {
+  if (!at::GradMode::is_enabled() && cuda_head_library(head) && normed.dim() == 2 &&
+      normed.size(0) <= kernels::kMaxProductRows)
+    return cuda_head_logits(head, normed);
   return kernels::linear(normed, head.weights.lm_head);
 }
 

@@ -33,6 +33,7 @@ struct EagleWeights {
 struct EagleHead {
   EagleConfig config;
   EagleWeights weights;
+  const kernels::CudaLibrary* library = nullptr;  // as Decoder::library
 };
 
 int64_t num_parameters(const EagleConfig& config);

@@ -4,78 +4,69 @@
 
 #include <ATen/ATen.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "engine/kernels/cuda.h"
-#include "engine/kernels/paged_rows.h"
+#include "engine/model/cuda_layers.h"
+#include "engine/model/cuda_rows.h"
 #include "engine/model/device_upload.h"
 #include "engine/model/forward.h"
+#include "engine/model/pass_graphs.h"
 
 namespace specdec::model {
 
 // Returns the library whose kernels run a decoder's passes, or null if they do not cover it. They cover 16-bit decoders
 // (with int8 products, too) of Llama's layers: norms before attention and before a dense feed-forward part with SiLU.
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
-// Returns whether cuda_pass() can run: the decoder is covered, no part has more than 64 tokens or a tree mask under
-// which a token sees a later one, and all parts together have at most kernels::kMaxProductRows tokens.
+// Returns whether cuda_pass() can run: the decoder is covered, and few_causal_rows().
 bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
 // As forward(), for checked parts. Returns fp32 logits [Σ num_logits, rows of lm_head].
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
 
-// One pass, described on the host before the values of all its tokens are known. Passes that share an upload are run
-// after it was sent, in any order; several can be described before the first is run.
+// Returns whether no part has more than 64 tokens or a tree mask under which a token sees a later one, all parts
+// together have at most kernels::kMaxProductRows tokens, and their caches are of this dtype.
+bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype);
+// Makes room in a part's cache and adds the part to a pass, which is a CudaPass or a CudaHeadPass.
+template <class Pass>
+void add_part(const SequencePart& part, int64_t num_logits, Pass& pass) {
+  const auto count = static_cast<int64_t>(part.tokens.size());
+  part.cache->reserve(part.cache->length() + count);
+  at::Tensor mask;
+  std::span<const bool> allowed;
+  if (part.tree_mask.defined()) {
+    mask = part.tree_mask.to(at::kCPU).contiguous();
+    allowed = {mask.const_data_ptr<bool>(), static_cast<size_t>(count * count)};
+  }
+  pass.add({part.cache, part.cache->length(), part.tokens, num_logits, allowed, part.positions});
+}
+
+// One pass of a decoder. See CudaRows for how it is described.
 class CudaPass {
  public:
   // `decoder` must be covered, and outlive the pass.
-  explicit CudaPass(const Decoder& decoder);
+  explicit CudaPass(const Decoder& decoder) : layers_(decoder), rows_(decoder.config) {}
 
-  // Rows that continue a cache, which must have room for them (KvCache::reserve()).
-  struct Rows {
-    const KvCache* cache;
-    int64_t length;                           // tokens that the cache holds when the pass runs
-    std::span<const int32_t> tokens;          // those that are not known yet may have any value
-    int64_t num_logits;                       // of the last tokens
-    std::span<const bool> allowed = {};       // [T, T]: whether a row sees each of these rows; empty: causal
-    std::span<const int64_t> positions = {};  // empty: length, length + 1, …
-  };
-  void add(const Rows& rows);
-  int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }
-  int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
-  // Adds the pass to an upload. Nothing can be added to the pass after that.
-  void describe(DeviceUpload& upload);
-  // Returns where in the upload the id of a row is, an int32_t.
-  size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
+  void add(const CudaRows::Part& part) { rows_.add(part); }
+  int64_t num_rows() const { return num_rows_; }
+  // Adds the pass to an upload. Nothing can be added to the pass after that. With `graphs` of the decoder, which must
+  // outlive the pass, it is run as one of them if they take it.
+  void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr);
+  size_t id_place(int64_t row) const { return rows_.id_place(row); }
   // Runs the pass and returns its logits [num_logits, rows of lm_head], with ranks the columns of all side by side, in
-  // the embeddings' dtype. Commits nothing.
-  at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {}) const;
+  // the embeddings' dtype. A graph's results, also those that the observer sees, may be overwritten by the next pass.
+  // With `layers` the observer is told of these alone, and without, the pass runs as no graph. Commits nothing.
+  at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {},
+                 const std::vector<int64_t>& layers = {}) const;
 
  private:
-  struct Product;
-  void multiply(const Product& product) const;
-  void norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) const;
-  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
-                   const at::Tensor& work) const;
-  void project(const at::Tensor& x, const LayerWeights& w, const at::Tensor& out) const;
-  void check(int32_t code, const char* what) const;
+  at::Tensor run_alone(const DeviceUpload& upload, const HiddenObserver& observer) const;
 
-  const Decoder& decoder_;
-  const DecoderConfig& config_;
-  const kernels::CudaLibrary& library_;
-  kernels::CudaDtype dtype_;
-  int32_t device_;
-  kernels::PagedRows rows_;
-  std::vector<int32_t> ids_, logit_rows_;
-  // Of the global rope and the local one, for the layers that use them.
-  std::array<bool, 2> turns_ = {};
-  std::array<std::vector<float>, 2> cos_, sin_;
-  struct Places {
-    size_t ids, logit_rows, rows, tiles, blocks;
-    std::array<size_t, 2> cos, sin;
-  };
-  Places at_ = {};
+  CudaLayers layers_;
+  CudaRows rows_;
+  int64_t num_rows_ = 0;  // without those that a graph adds
+  PassGraphs* graphs_ = nullptr;
 };
 
 }  // namespace specdec::model

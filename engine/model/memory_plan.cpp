@@ -12,6 +12,7 @@
 #include "engine/kernels/paged_rows.h"
 #include "engine/model/block_pool.h"
 #include "engine/model/eagle_head.h"
+#include "engine/model/pass_graphs.h"
 #include "engine/model/weights.h"
 
 namespace specdec::model {
@@ -129,7 +130,8 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     const int64_t logit_rows = request.sequences * kLogitRows;
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
-      plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
+      plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence) +
+                              PassGraphs::bytes(config, side_dtype(dtype, config));
   };
   const int ranks = request.ranks;
   add(ranks > 1 ? shard_config(request.target, ranks - 1, ranks) : request.target, request.target_dtype,

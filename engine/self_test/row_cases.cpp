@@ -40,6 +40,16 @@ std::string test_rope(const TestDevice& device, CudaDtype dtype, size_t rows, si
   return difference(dtype, out.read(), twins::rope(dtype, x, cosines, sines, d));
 }
 
+std::string test_gather_rows(const TestDevice& device, CudaDtype dtype, size_t rows, size_t n) {
+  const std::vector<int32_t> ids = gathered_ids(rows);
+  const Values table = random_values(dtype, rows * n, n);
+  const DeviceValues in(device, dtype, table), out(device, dtype, table.size());
+  const DeviceArray<int32_t> chosen(device, ids);
+  finish(device,
+         device.library.gather_rows(dtype, device.index, in.data(), chosen.data(), wide(rows), wide(n), out.data()));
+  return difference(dtype, out.read(), twins::gather_rows(table, ids, n));
+}
+
 struct Shape3 {
   size_t rows, heads, d;
 };
@@ -65,6 +75,9 @@ void add_row_cases(Cases& cases, Extent extent) {
     for (const auto& [rows, n] : norms)
       cases.push_back({"rms_norm", type + shape_text({rows, n}),
                        [=, rows = rows, n = n](const TestDevice& on) { return test_rms_norm(on, dtype, rows, n); }});
+    for (const auto& [rows, n] : norms)
+      cases.push_back({"gather_rows", type + shape_text({rows, n}),
+                       [=, rows = rows, n = n](const TestDevice& on) { return test_gather_rows(on, dtype, rows, n); }});
     for (const size_t n : products)
       cases.push_back(
           {"silu_mul", type + shape_text({n}), [=](const TestDevice& on) { return test_silu_mul(on, dtype, n); }});

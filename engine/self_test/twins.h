@@ -49,6 +49,14 @@ inline Values silu_mul(CudaDtype dtype, const Values& gate, const Values& up) {
   return out;
 }
 
+// table [·, n]
+inline Values gather_rows(const Values& table, const std::vector<int32_t>& ids, size_t n) {
+  Values out;
+  for (const int32_t id : ids)
+    for (size_t i = 0; i < n; ++i) out.push_back(table[static_cast<size_t>(id) * n + i]);
+  return out;
+}
+
 // x [rows, heads, d]; cos, sin [rows, d / 2]
 inline Values rope(CudaDtype dtype, const Values& x, const Values& cos, const Values& sin, size_t d) {
   const size_t half = d / 2, rows = cos.size() / half, heads = x.size() / (rows * d);

@@ -49,7 +49,7 @@ const std::vector<Room> kRooms = {
     {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
     {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
-      "engine/decode/tap_source.", "engine/decode/mirrored_model."},
+      "engine/decode/round_models.", "engine/decode/tap_source.", "engine/decode/mirrored_model."},
      {"engine/decode/", "engine/model/", "base/"}},
     // A round on a device launches kernels between the passes.
     {{"engine/decode/device_round."}, {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},

@@ -3,9 +3,9 @@
   python3 tests/bench/cuda_forecast.py [--context 2048] [--alpha 0.8]
 
 Bytes follow from the models' shapes. Launches, copies and waits are those that tests/kernels/fibers/round counts in the
-real code (round_costs_test.cpp): a pass launches nine kernels a layer, three more, and three operations of LibTorch;
-a round uploads once, copies back once and waits once. An EAGLE-3 head drafts in steps on the host, where each level
-waits.
+real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, with two copies beside it,
+and a draw; a round uploads once, copies back once and waits once. An EAGLE-3 head drafts in steps on the host, where
+each level waits.
 What a GPU makes of it is assumed, by the constants below. Prints the table of docs/benchmarks.md in Markdown."""
 
 import argparse
@@ -13,7 +13,7 @@ import argparse
 # Bytes per second of memory and of the second-level cache, and operations per second of the tensor cores in bf16.
 GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # shares of memory bandwidth and of tensor operations that kernels reach
-ISSUE = 2.5e-6  # seconds in which the host starts a kernel
+GAP = 1e-6  # seconds from the end of a graph's kernel to the start of the next
 SAMPLE, VERIFY = 100e-6, 150e-6  # sweeps of one block over a row of 128,256 numbers in the second-level cache
 ROUND = 60e-6  # planning, upload, copy back and wait
 HOST_ROW = 250e-6  # sampling or verification of a row on the host
@@ -40,10 +40,10 @@ class Model:
         return max(moved / (memory * COPY), again / cache, 2 * self.parameters * rows / (cores * CORES))
 
     def launches(self):
-        return 9 * self.layers + 3 + 3
+        return 9 * self.layers + 3 + 2
 
     def seconds(self, gpu, rows, sequences, context):
-        return max(self.kernels(gpu, rows, sequences, context), self.launches() * ISSUE)
+        return self.kernels(gpu, rows, sequences, context) + self.launches() * GAP
 
 
 TARGET = Model(32, 4096, 14336, 32, 8, 128)

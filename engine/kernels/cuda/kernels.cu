@@ -1,5 +1,5 @@
-// CUDA kernels for rms_norm, silu_mul and rope. Memory holds fp32, bf16 or fp16, and arithmetic is fp32. Results are
-// rounded at the same steps as in the reference (ops_ref.cpp).
+// CUDA kernels for rms_norm, silu_mul, rope and gather_rows. Memory holds fp32, bf16 or fp16, and arithmetic is fp32.
+// Results are rounded at the same steps as in the reference (ops_ref.cpp).
 #include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
 
@@ -54,6 +54,12 @@ __global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64
   out[low + half] = narrow<T>(widen(narrow<T>(b * c)) + widen(narrow<T>(a * s)));
 }
 
+template <class T>
+__global__ void gather(const T* table, const int32_t* ids, int64_t n, T* out) {
+  const T* from = table + ids[blockIdx.x] * n;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) out[blockIdx.x * n + i] = from[i];
+}
+
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
 }  // namespace
@@ -85,6 +91,16 @@ int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* s
     using T = decltype(type);
     return launch(stream, dim3(blocks(pairs)), kThreads, 0, rope_pairs<T>, static_cast<const T*>(x), cos, sin, pairs,
                   heads, d / 2, static_cast<T*>(out));
+  });
+}
+
+int launch_gather_rows(CudaDtype dtype, const void* table, const int32_t* ids, int64_t rows, int64_t n, void* out,
+                       Stream stream) {
+  if (rows == 0) return 0;
+  return with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return launch(stream, dim3(static_cast<unsigned>(rows)), kThreads, 0, gather<T>, static_cast<const T*>(table), ids,
+                  n, static_cast<T*>(out));
   });
 }
 

@@ -19,6 +19,8 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
+int launch_gather_rows(CudaDtype dtype, const void* table, const int32_t* ids, int64_t rows, int64_t n, void* out,
+                       Stream stream);
 // Of 16-bit weights and of int8 ones.
 int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream);
 int launch_rows_linear_int8(CudaDtype dtype, const RowsProduct& product, Stream stream);

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "engine/kernels/cuda/launch.h"
@@ -94,6 +95,19 @@ int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, c
       device, [&](cudaStream_t stream) { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream); });
 }
 
+int32_t gather_rows(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows, int64_t n,
+                    void* out) {
+  return on_device(
+      device, [&](cudaStream_t stream) { return cuda::launch_gather_rows(dtype, table, ids, rows, n, out, stream); });
+}
+
+int32_t copy(int32_t device, void* to, const void* from, int64_t bytes) {
+  return on_device(device, [&](cudaStream_t stream) {
+    return static_cast<int32_t>(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+  });
+}
+
 int32_t rows_product(CudaDtype dtype, int32_t device, const RowsProduct* product) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rows_product(dtype, *product, stream); });
 }
@@ -107,6 +121,52 @@ int32_t paged_attention(CudaDtype dtype, int32_t device, const PagedPass* pass, 
   return on_device(device,
                    [&](cudaStream_t stream) { return cuda::launch_paged_attention(dtype, *pass, *layer, stream); });
 }
+
+// The stream that was current before this thread began a capture.
+std::optional<c10::cuda::CUDAStream>& outer_stream() {
+  thread_local std::optional<c10::cuda::CUDAStream> stream;
+  return stream;
+}
+
+void end_side_stream() {
+  c10::cuda::setCurrentCUDAStream(*outer_stream());
+  outer_stream().reset();
+}
+
+// The default stream cannot be captured, so a stream of LibTorch's pool is current during a capture.
+int32_t begin_capture(int32_t device) {
+  return on_device(device, [&](cudaStream_t) {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    outer_stream() = c10::cuda::getCurrentCUDAStream(index);
+    const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, index);
+    c10::cuda::setCurrentCUDAStream(side);
+    const cudaError_t code = cudaStreamBeginCapture(side.stream(), cudaStreamCaptureModeThreadLocal);
+    if (code != cudaSuccess) end_side_stream();
+    return static_cast<int32_t>(code);
+  });
+}
+
+int32_t end_capture(int32_t device, void** graph) {
+  *graph = nullptr;
+  return on_device(device, [&](cudaStream_t side) {
+    cudaGraph_t captured = nullptr;
+    cudaError_t code = cudaStreamEndCapture(side, &captured);
+    end_side_stream();
+    cudaGraphExec_t made = nullptr;
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&made, captured, 0);
+    if (captured) cudaGraphDestroy(captured);
+    *graph = made;
+    return static_cast<int32_t>(code);
+  });
+}
+
+int32_t launch_graph(int32_t device, void* graph) {
+  return on_device(device, [&](cudaStream_t stream) {
+    return static_cast<int32_t>(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream));
+  });
+}
+
+void free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 int32_t sample(int32_t device, const SamplePass* pass) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_sample(*pass, kMaxVerifyThreads, stream); });
@@ -131,11 +191,17 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
                                       .rms_norm = rms_norm,
                                       .silu_mul = silu_mul,
                                       .rope = rope,
+                                      .gather_rows = gather_rows,
+                                      .copy = copy,
                                       .rows_product = rows_product,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,
                                       .verify = verify,
+                                      .begin_capture = begin_capture,
+                                      .end_capture = end_capture,
+                                      .launch_graph = launch_graph,
+                                      .free_graph = free_graph,
                                       .nccl_group = cuda::nccl_group};
   return &library;
 }

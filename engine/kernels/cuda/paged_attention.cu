@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= 2 * count) return;
   const int64_t side = i / count, row = i % count / width, kv_head = i % width / pass.d, at = i % pass.d;
   const PagedRow& place = pass.rows[row];
+  if (place.slot < 0) return;
   side_of(pass, layer, side, kv_head, place.table,
           place.slot / kPagedSlots)[static_cast<int64_t>(place.slot % kPagedSlots) * pass.d + at] =
       (side == 0 ? k : v)[i % count];

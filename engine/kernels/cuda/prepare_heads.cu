@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kWarps * 32) prepare(PagedPass pass, PagedHead
     out = static_cast<T*>(heads.q) + (row * pass.heads + head) * d;
   } else {
     const PagedRow& place = pass.rows[row];
+    if (place.slot < 0) return;
     uint16_t* side = side_of(pass, heads.layer, is_value ? 1 : 0, (head - pass.heads) % pass.kv_heads, place.table,
                              place.slot / kPagedSlots);
     out = reinterpret_cast<T*>(side) + static_cast<int64_t>(place.slot % kPagedSlots) * d;

@@ -64,6 +64,21 @@ Case rope_case(CudaDtype dtype, size_t rows, size_t heads, size_t d) {
           }};
 }
 
+Case gather_rows_case(CudaDtype dtype, size_t rows, size_t n) {
+  return {name_of(dtype) + " gather_rows " + std::to_string(rows) + " x " + std::to_string(n),
+          [=](std::vector<uint8_t>& bytes) {
+            const Values table = random_values(dtype, rows * n, n);
+            const std::vector<int32_t> ids = self_test::gathered_ids(rows);
+            Array in(dtype, table), out(dtype, table.size());
+            DeviceMemory<int32_t> chosen(ids);
+            if (cuda::launch_gather_rows(dtype, in.data(), chosen.data(), static_cast<int64_t>(rows),
+                                         static_cast<int64_t>(n), out.data(), nullptr) != 0)
+              return std::string("not launched");
+            bytes = out.bytes();
+            return difference(dtype, out.values(), twins::gather_rows(table, ids, n));
+          }};
+}
+
 void expect_twin(const Case& one) {
   std::vector<uint8_t> first, again;
   for (const uint64_t seed : {1, 2, 3}) {
@@ -91,12 +106,20 @@ TEST(DecoderKernels, RopeEqualsItsTwin) {
         for (const size_t rows : {1, 5}) expect_twin(rope_case(dtype, rows, heads, d));
 }
 
+TEST(DecoderKernels, GatherRowsEqualsItsTwin) {
+  for (const CudaDtype dtype : kDtypes)
+    for (const size_t n : {1, 255, 257, 600})
+      for (const size_t rows : {1, 5}) expect_twin(gather_rows_case(dtype, rows, n));
+}
+
 TEST(DecoderKernels, NothingIsLaunchedForNoRows) {
   const int64_t before = settings().launches;
   float none = 0;
   EXPECT_EQ(cuda::launch_rms_norm(CudaDtype::kFloat, &none, &none, kEps, 0, 8, &none, nullptr), 0);
   EXPECT_EQ(cuda::launch_silu_mul(CudaDtype::kFloat, &none, &none, 0, &none, nullptr), 0);
   EXPECT_EQ(cuda::launch_rope(CudaDtype::kFloat, &none, &none, &none, 0, 2, 8, &none, nullptr), 0);
+  const int32_t id = 0;
+  EXPECT_EQ(cuda::launch_gather_rows(CudaDtype::kFloat, &none, &id, 0, 8, &none, nullptr), 0);
   EXPECT_EQ(settings().launches, before);
   EXPECT_NE(cuda::launch_silu_mul(static_cast<CudaDtype>(9), &none, &none, 1, &none, nullptr), 0);
 }

@@ -1,5 +1,11 @@
 #include "tests/kernels/fibers/model/fiber_library.h"
 
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "engine/kernels/cuda/launch.h"
 
 namespace specdec::fibers {
@@ -18,32 +24,83 @@ int32_t memory(int32_t, int64_t* free_bytes, int64_t* total_bytes) {
 }
 const char* error_text(int32_t) { return "refused"; }
 int32_t no_work(int32_t) { return 0; }
+
+using Graph = std::vector<std::function<int32_t()>>;
+// The capture that was begun, if any.
+std::unique_ptr<Graph>& capture() {
+  thread_local std::unique_ptr<Graph> graph;
+  return graph;
+}
+int32_t run(std::function<int32_t()> call) {
+  if (!capture()) return call();
+  capture()->push_back(std::move(call));
+  return 0;
+}
+int32_t begin_capture(int32_t) {
+  capture() = std::make_unique<Graph>();
+  return 0;
+}
+int32_t end_capture(int32_t, void** graph) {
+  ++graph_counts().captured;
+  *graph = capture().release();
+  return 0;
+}
+int32_t launch_graph(int32_t, void* graph) {
+  ++graph_counts().launched;
+  for (const auto& call : *static_cast<Graph*>(graph))
+    if (const int32_t code = call()) return code;
+  return 0;
+}
+void free_graph(void* graph) {
+  ++graph_counts().freed;
+  delete static_cast<Graph*>(graph);
+}
+
 int32_t rms_norm(CudaDtype dtype, int32_t, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
                  void* out) {
-  return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, nullptr);
+  return run([=] { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, nullptr); });
 }
 int32_t silu_mul(CudaDtype dtype, int32_t, const void* gate, const void* up, int64_t n, void* out) {
-  return cuda::launch_silu_mul(dtype, gate, up, n, out, nullptr);
+  return run([=] { return cuda::launch_silu_mul(dtype, gate, up, n, out, nullptr); });
 }
 int32_t rope(CudaDtype dtype, int32_t, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
              int64_t d, void* out) {
-  return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, nullptr);
+  return run([=] { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, nullptr); });
+}
+int32_t gather_rows(CudaDtype dtype, int32_t, const void* table, const int32_t* ids, int64_t rows, int64_t n,
+                    void* out) {
+  return run([=] { return cuda::launch_gather_rows(dtype, table, ids, rows, n, out, nullptr); });
+}
+int32_t copy(int32_t, void* to, const void* from, int64_t bytes) {
+  return run([=] {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return 0;
+  });
 }
 int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
-  return cuda::launch_rows_product(dtype, *product, nullptr);
+  return run([=, product = *product] { return cuda::launch_rows_product(dtype, product, nullptr); });
 }
 int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
-  return cuda::launch_prepare_heads(dtype, *pass, *heads, nullptr);
+  return run([=, pass = *pass, heads = *heads] { return cuda::launch_prepare_heads(dtype, pass, heads, nullptr); });
 }
 int32_t paged_attention(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedLayer* layer) {
-  return cuda::launch_paged_attention(dtype, *pass, *layer, nullptr);
+  return run([=, pass = *pass, layer = *layer] { return cuda::launch_paged_attention(dtype, pass, layer, nullptr); });
 }
 
 constexpr unsigned kThreads = 64;  // fewer than on a GPU, so that tests are quick
-int32_t sample(int32_t, const SamplePass* pass) { return cuda::launch_sample(*pass, kThreads, nullptr); }
-int32_t verify(int32_t, const VerifyPass* pass) { return cuda::launch_verify(*pass, kThreads, nullptr); }
+int32_t sample(int32_t, const SamplePass* pass) {
+  return run([pass = *pass] { return cuda::launch_sample(pass, kThreads, nullptr); });
+}
+int32_t verify(int32_t, const VerifyPass* pass) {
+  return run([pass = *pass] { return cuda::launch_verify(pass, kThreads, nullptr); });
+}
 
 }  // namespace
+
+GraphCounts& graph_counts() {
+  static GraphCounts counts;
+  return counts;
+}
 
 const CudaLibrary& fiber_library() {
   static const CudaLibrary library = {.version = kCudaLibraryVersion,
@@ -55,11 +112,17 @@ const CudaLibrary& fiber_library() {
                                       .rms_norm = rms_norm,
                                       .silu_mul = silu_mul,
                                       .rope = rope,
+                                      .gather_rows = gather_rows,
+                                      .copy = copy,
                                       .rows_product = rows_product,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,
                                       .verify = verify,
+                                      .begin_capture = begin_capture,
+                                      .end_capture = end_capture,
+                                      .launch_graph = launch_graph,
+                                      .free_graph = free_graph,
                                       .nccl_group = nullptr};
   return library;
 }

@@ -6,6 +6,12 @@
 
 namespace specdec::fibers {
 
+// A capture collects the calls with their arguments, and the graph makes them again.
 const kernels::CudaLibrary& fiber_library();
+
+struct GraphCounts {
+  int64_t captured = 0, launched = 0, freed = 0;
+};
+GraphCounts& graph_counts();
 
 }  // namespace specdec::fibers

@@ -116,7 +116,7 @@ TEST(CudaPass, LaunchesNineKernelsALayer) {
   for (const std::vector<Text>& texts : {std::vector<Text>{{9, 1, 1}}, kTexts}) {
     const int64_t one = launches(1, texts), four = launches(4, texts);
     EXPECT_EQ(four - one, 3 * 9);
-    EXPECT_EQ(one - 9, 2);  // the last norm and the head
+    EXPECT_EQ(one - 9, 3);  // the embedding, the last norm and the head
   }
 }
 

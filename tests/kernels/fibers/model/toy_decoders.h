@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/kernels/ops.h"
+#include "engine/model/eagle_head.h"
 #include "engine/model/weights.h"
 #include "tests/kernels/fibers/model/fiber_library.h"
 #include "tests/model/toy_decoders.h"
@@ -19,6 +20,22 @@ inline std::shared_ptr<Decoder> on_fibers(const Decoder& decoder, at::ScalarType
   for (const Parameter& p : list_parameters(out->weights, out->config))
     *p.tensor = dtype == at::kChar && p.in_products ? kernels::quantise_int8(*p.tensor) : p.tensor->to(side);
   out->config.dtype = side;
+  out->library = &fibers::fiber_library();
+  return out;
+}
+
+// Returns an EAGLE-3 head with random weights for a decoder in fp32, in a 16-bit dtype, run by the kernels. It proposes
+// the ids of `kept` alone, unless there are none.
+inline std::shared_ptr<EagleHead> head_on_fibers(const Decoder& target, std::vector<int32_t> kept, uint64_t seed,
+                                                 at::ScalarType dtype) {
+  auto out = std::make_shared<EagleHead>(new_eagle_head(target, std::move(kept), seed, at::kFloat));
+  uint64_t number = 0;
+  out->weights.visit(out->config, [&](const std::string&, at::Tensor& tensor) {
+    at::manual_seed(seed * 1000 + ++number);  // no two norms have the same values
+    if (tensor.dim() == 1) tensor = tensor + 0.2 * at::randn(tensor.sizes());
+    tensor = tensor.to(dtype);
+  });
+  out->weights.embed = out->weights.embed.to(dtype);
   out->library = &fibers::fiber_library();
   return out;
 }

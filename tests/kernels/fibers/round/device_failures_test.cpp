@@ -62,6 +62,33 @@ TEST(DeviceFailures, OutOfMemoryInTheDraftDecodesPlainly) {
   }
 }
 
+// A device that captures nothing, such as one whose driver is older.
+TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
+  Pair pair;
+  const std::vector<int32_t> tokens = pair.answer(true).tokens;
+  static int64_t refused = 0;
+  static const kernels::CudaLibrary library = [] {
+    kernels::CudaLibrary made = fibers::fiber_library();
+    made.begin_capture = [](int32_t) { return ++refused > 0 ? kIllegalAddress : 0; };
+    return made;
+  }();
+  for (model::Decoder* decoder : {pair.target.get(), pair.draft.get()}) decoder->library = &library;
+  const int64_t before = fibers::graph_counts().launched;
+  EXPECT_EQ(pair.answer(true).tokens, tokens);
+  EXPECT_EQ(fibers::graph_counts().launched, before);
+  EXPECT_EQ(refused, 2) << "each model must have tried once";
+}
+
+TEST(DeviceFailures, GraphsEndWithTheirModels) {
+  fibers::graph_counts() = {};
+  Pair pair;
+  pair.answer(true);
+  const fibers::GraphCounts& counts = fibers::graph_counts();
+  EXPECT_GT(counts.captured, 2);
+  EXPECT_GT(counts.launched, 3);
+  EXPECT_EQ(counts.freed, counts.captured);
+}
+
 TEST(DeviceFailures, ALostDeviceEndsTheStep) {
   Pair pair;
   failure = kIllegalAddress;

@@ -1,5 +1,6 @@
-// Steps that run as rounds of a device, with the kernels on fibers, beside the same steps on the host: 2,000 random
-// schedules of requests that come, end, are preempted and change their draft must give the same tokens.
+// Steps that run as rounds of a device, with the kernels on fibers, beside the same steps on the host: random schedules
+// of requests that come, end, are preempted and change their draft must give the same tokens. 2,000 of them have drafts
+// that are decoders, and some EAGLE-3 heads.
 #include "engine/decode/device_round.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ constexpr int32_t kVocab = 32;
 // The target and its drafts: the target with other matrices in its head's way, in several dtypes.
 struct Models {
   std::shared_ptr<Decoder> target;
-  std::vector<std::shared_ptr<Decoder>> drafts;
+  std::vector<model::DraftModel> drafts;
 };
 
 std::shared_ptr<Decoder> close_to(const Decoder& target, double noise, at::ScalarType dtype, uint64_t seed) {
@@ -36,20 +37,42 @@ std::shared_ptr<Decoder> close_to(const Decoder& target, double noise, at::Scala
   return on_fibers(out, dtype);
 }
 
-const Models& models() {
+const Models& decoders() {
   static const Models all = [] {
     Json config = model::toy_config("llama", 1);
     config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
     config["vocab_size"] = kVocab;
     const Decoder target = model::toy_decoder(config, 3);
     Models out{on_fibers(target, at::kBFloat16), {}};
-    out.drafts.push_back(close_to(target, 0.2, at::kBFloat16, 10));
-    out.drafts.push_back(close_to(target, 0.6, at::kChar, 20));
+    out.drafts.push_back({close_to(target, 0.2, at::kBFloat16, 10)});
+    out.drafts.push_back({close_to(target, 0.6, at::kChar, 20)});
     const auto reduced = close_to(target, 0.3, at::kHalf, 30);
     for (int32_t id = 0; id < kVocab; ++id)
       if (id % 5 != 0) reduced->config.draft_vocab.push_back(id);
     reduce_head(*reduced);
-    out.drafts.push_back(reduced);
+    out.drafts.push_back({reduced});
+    return out;
+  }();
+  return all;
+}
+
+// Two heads of different kinds, and a decoder.
+const Models& heads() {
+  static const Models all = [] {
+    Json config = model::toy_config("llama", 4);
+    config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
+    config["vocab_size"] = kVocab;
+    const Decoder target = model::toy_decoder(config, 3);
+    Models out{on_fibers(target, at::kBFloat16), {}};
+    out.drafts.push_back({nullptr, model::head_on_fibers(target, {}, 5, at::kBFloat16)});
+    std::vector<int32_t> kept;
+    for (int32_t id = 0; id < kVocab; ++id)
+      if (id % 5 != 1) kept.push_back(id);
+    const auto reduced = model::head_on_fibers(target, kept, 6, at::kBFloat16);
+    reduced->config.norm_before_residual = reduced->config.norm_output = true;
+    reduced->config.taps = {0, 2, 4};
+    out.drafts.push_back({nullptr, reduced});
+    out.drafts.push_back({close_to(target, 0.1, at::kBFloat16, 10)});
     return out;
   }();
   return all;
@@ -75,13 +98,12 @@ class CountedRounds final : public RoundRunner {
 class World {
  public:
   World(const Models& models, int64_t cache_tokens, bool rounds) {
-    const auto bytes = [&](const Decoder& decoder) {
-      return cache_tokens == 0
-                 ? 0
-                 : model::cache_bytes(decoder.config, decoder.weights.embed.scalar_type(), 1, cache_tokens);
+    const auto bytes = [&](const model::DecoderConfig& config) {
+      return cache_tokens == 0 ? 0 : model::cache_bytes(config, at::kBFloat16, 1, cache_tokens);
     };
-    target_ = make_model_runner(models.target, bytes(*models.target));
-    for (const auto& draft : models.drafts) drafts_.push_back(make_model_runner(draft, bytes(*draft)));
+    target_ = make_model_runner(models.target, bytes(models.target->config));
+    for (const model::DraftModel& draft : models.drafts)
+      drafts_.push_back(make_draft_runner(draft, *target_, bytes(draft.config())));
     stepper_ = std::make_unique<Stepper>(*target_, drafts_[0].get());
     if (!rounds) return;
     rounds_ = std::make_unique<CountedRounds>(make_device_round(*target_));
@@ -192,10 +214,10 @@ struct Totals {
   int64_t steps = 0, rounds = 0, accepted = 0, drafted = 0;
 };
 
-void run_schedule(uint64_t number, Totals& totals) {
+void run_schedule(const Models& models, uint64_t number, Totals& totals) {
   PhiloxStream random(77, number);
   const int64_t tokens = random.below(4) == 0 ? 64 * static_cast<int64_t>(3 + random.below(3)) : 0;
-  World host(models(), tokens, false), device(models(), tokens, true);
+  World host(models, tokens, false), device(models, tokens, true);
   World* const worlds[] = {&host, &device};
   for (int event = 0; event < 7; ++event) {
     const uint64_t what = random.below(10), which = random.below(8);
@@ -230,17 +252,26 @@ void run_schedule(uint64_t number, Totals& totals) {
   totals.rounds += device.rounds();
 }
 
-TEST(DeviceRound, GivesTheTokensOfTheHostOverSchedules) {
-  const char* const only = std::getenv("SPECDEC_SCHEDULES");
-  const uint64_t schedules = only ? std::strtoull(only, nullptr, 10) : 2000;
+// SPECDEC_SCHEDULES sets the number.
+Totals run_schedules(const Models& models, uint64_t schedules) {
+  if (const char* const only = std::getenv("SPECDEC_SCHEDULES")) schedules = std::strtoull(only, nullptr, 10);
   Totals totals;
-  for (uint64_t number = 0; number < schedules; ++number) {
-    run_schedule(number, totals);
-    if (HasFatalFailure()) return;
-  }
-  RecordProperty("rounds", std::to_string(totals.rounds));
+  for (uint64_t number = 0; number < schedules && !::testing::Test::HasFatalFailure(); ++number)
+    run_schedule(models, number, totals);
+  ::testing::Test::RecordProperty("rounds", std::to_string(totals.rounds));
   EXPECT_GT(totals.rounds * 2, totals.steps) << "most steps must be rounds";
+  return totals;
+}
+
+TEST(DeviceRound, GivesTheTokensOfTheHostOverSchedules) {
+  const Totals totals = run_schedules(decoders(), 2000);
   EXPECT_GT(totals.accepted * 5, totals.drafted) << "drafts must be accepted now and then";
+  EXPECT_LT(totals.accepted * 5, totals.drafted * 4) << "and rejected";
+}
+
+TEST(DeviceRound, GivesTheTokensOfTheHostWithHeads) {
+  const Totals totals = run_schedules(heads(), 120);
+  EXPECT_GT(totals.accepted * 10, totals.drafted) << "drafts must be accepted now and then";
   EXPECT_LT(totals.accepted * 5, totals.drafted * 4) << "and rejected";
 }
 

@@ -76,6 +76,12 @@ std::vector<Spoiled> spoiled_libraries() {
     spoil(dtype, to, d - 1);
     return code;
   };
+  add("gather_rows").gather_rows = [](CudaDtype dtype, int32_t device, const void* table, const int32_t* ids,
+                                      int64_t rows, int64_t n, void* to) {
+    const int32_t code = fiber_library().gather_rows(dtype, device, table, ids, rows, n, to);
+    spoil(dtype, to, n);
+    return code;
+  };
   add("rows_product").rows_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
     const int32_t code = fiber_library().rows_product(dtype, device, product);
     spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);

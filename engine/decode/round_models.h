@@ -1,0 +1,73 @@
+// What a round on a device (device_round.h) needs of its target and its drafts. Runners of real models have it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/decode/causal_model.h"
+#include "engine/decode/tap_source.h"
+#include "engine/model/device_upload.h"
+#include "engine/model/forward.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/pass_graphs.h"
+
+namespace specdec::decode {
+
+class RoundTarget {
+ public:
+  virtual ~RoundTarget() = default;
+  virtual const model::Decoder& decoder() const = 0;
+  virtual model::KvCache& cache(SequenceId sequence) = 0;
+  virtual const model::BlockPool& pool() const = 0;
+  // Of decoder(), if our own kernels run its passes; else null.
+  virtual model::PassGraphs* graphs() = 0;
+  // Returns what drafts read of the hidden states of a pass over these extensions, and keeps for them what the observer
+  // saw. `lengths` are those of the sequences before the pass.
+  virtual Observation observe(std::span<const Extension> extensions) = 0;
+  virtual void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) = 0;
+};
+
+class RoundDraft {
+ public:
+  virtual ~RoundDraft() = default;
+
+  // One sequence's part in the passes of a round.
+  struct Reader {
+    SequenceId sequence = -1;
+    std::span<const int32_t> text;
+    int k = 0;
+  };
+  // One pass of some sequences, with logits for the last row of each.
+  class Pass {
+   public:
+    virtual ~Pass() = default;
+    virtual int64_t num_rows() const = 0;
+    // Adds the pass to an upload.
+    virtual void describe(model::DeviceUpload& upload) = 0;
+    // Returns where in the upload the id is that the i-th sequence's last row reads, an int32_t.
+    virtual size_t id_place(size_t i) const = 0;
+    // Starts the pass and writes its logits as fp32 rows [sequences, V], with −inf for what the draft never proposes.
+    virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
+  };
+
+  // Returns whether our own kernels run the draft's passes on this device, and it has all that a round of this sequence
+  // reads.
+  virtual bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) = 0;
+  // Returns how many tokens of the text the first pass reads.
+  virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
+  virtual model::KvCache& cache(SequenceId sequence) = 0;
+  virtual const model::BlockPool& pool() const = 0;
+  // Makes the pass in which all `readers` read their tokens: with depth 0 the unread ones of the text, for which it
+  // makes room, and for those that follow; else the token drafted after depth - 1 others, which is not known yet.
+  // `before` is the pass of depth - 1, whose readers contain these, in the same order. The passes must outlive the
+  // round.
+  virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;
+  // Leaves in the sequence what the passes of a step leave there: the text and all drafted tokens but the last. A draft
+  // that reads states has the text alone. `first` is the round's first pass, and `i` the sequence's place in it.
+  virtual void commit(const Reader& reader, std::span<const int32_t> drafted, Pass& first, size_t i) = 0;
+};
+
+}  // namespace specdec::decode

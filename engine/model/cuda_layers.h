@@ -1,0 +1,44 @@
+// The launches of a decoder's pass in our own CUDA kernels: the embedding, nine a layer, the last norm and the head.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "engine/model/cuda_kernels.h"
+#include "engine/model/cuda_rows.h"
+#include "engine/model/forward.h"
+
+namespace specdec::model {
+
+class CudaLayers {
+ public:
+  // `decoder` must be one that cuda_pass_library() covers, and outlive this object.
+  explicit CudaLayers(const Decoder& decoder);
+
+  // The activations of one pass after the other, [rows, width] in the embeddings' dtype.
+  struct Room {
+    at::Tensor x, h, projected, q, attended, inner;
+    Room first(int64_t rows) const;  // of fewer rows, in the same memory
+  };
+  Room make_room(int64_t rows) const;
+  // Runs the layers for as many rows as the room has, and leaves the residual stream in room.x. The observer sees
+  // room.x itself, which the next layer changes. Without ranks it allocates nothing.
+  void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {}) const;
+  // Writes the logits of rows x [n, E] of the residual stream to `logits` [n, rows of lm_head]; `normed` has the shape
+  // of x and is overwritten.
+  void score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits) const;
+
+  const Decoder& decoder() const { return decoder_; }
+  const CudaKernels& kernels() const { return kernels_; }
+
+ private:
+  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
+                   const at::Tensor& work) const;
+
+  const Decoder& decoder_;
+  const DecoderConfig& config_;
+  CudaKernels kernels_;
+};
+
+}  // namespace specdec::model

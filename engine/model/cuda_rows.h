@@ -1,0 +1,77 @@
+// The rows of one pass, described on the host before the values of all its tokens are known: their tokens, places in
+// the caches and angles. Passes that share an upload are run after it was sent; several can be described before the
+// first is run.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/kernels/cuda.h"
+#include "engine/kernels/paged_rows.h"
+#include "engine/model/config.h"
+#include "engine/model/device_upload.h"
+#include "engine/model/kv_cache.h"
+
+namespace specdec::model {
+
+// What a pass reads, in the device's memory.
+struct CudaPassInputs {
+  at::Tensor ids;                        // [rows] int32
+  std::array<const float*, 2> cos, sin;  // [rows, half] of the global rope and of the local one
+  kernels::PagedPass paged;              // with room for the sums of its splits
+};
+
+class CudaRows {
+ public:
+  // Of a decoder of this configuration, which must outlive the rows, or of an EAGLE-3 head's layer.
+  explicit CudaRows(const DecoderConfig& config);
+
+  // Rows that continue a cache, which must have room for them (KvCache::reserve()).
+  struct Part {
+    const KvCache* cache;
+    int64_t length;                           // tokens that the cache holds when the pass runs
+    std::span<const int32_t> tokens;          // those that are not known yet may have any value
+    int64_t num_logits;                       // of the last tokens
+    std::span<const bool> allowed = {};       // [T, T]: whether a row sees each of these rows; empty: causal
+    std::span<const int64_t> positions = {};  // empty: length, length + 1, …
+  };
+  void add(const Part& part);
+  // Adds absent rows and empty tiles up to these numbers (kernels::PagedRows::pad()). Only describe() may follow.
+  void pad(int64_t rows, int64_t tiles);
+  int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // those of pad() included
+  int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
+  const kernels::PagedRows& paged() const { return paged_; }
+
+  void describe(DeviceUpload& upload);
+  // Returns where in the upload the id of a row is, an int32_t.
+  size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
+  // Returns the piece of the upload that the pass reads, uint8, and the inputs in such a piece at `memory`; `sums` is
+  // fp32, with part_values(paged().num_parts()) numbers.
+  at::Tensor piece(const DeviceUpload& upload) const;
+  CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
+  // Returns how many numbers the sums of `parts` splits take (PagedPass::parts).
+  static int64_t part_values(const DecoderConfig& config, int64_t parts);
+  // Returns the rows of x [rows, …] that have logits; x itself if all have.
+  at::Tensor with_logits(const at::Tensor& x, const DeviceUpload& upload) const;
+
+ private:
+  const DecoderConfig& config_;
+  kernels::PagedRows paged_;
+  std::vector<int32_t> ids_, logit_rows_;
+  // Of the global rope and the local one, for the layers that use them.
+  std::array<bool, 2> turns_ = {};
+  std::array<std::vector<float>, 2> cos_, sin_;
+  // Where the arrays begin in the upload, in ascending order.
+  struct Places {
+    size_t ids, rows, tiles;
+    std::array<size_t, 2> cos, sin;
+    size_t blocks, end, logit_rows;
+  };
+  Places at_ = {};
+};
+
+}  // namespace specdec::model

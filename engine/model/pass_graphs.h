@@ -1,0 +1,61 @@
+// CUDA graphs of a decoder's passes. A graph is a pass whose launches were captured once and start together from then
+// on. It reads all that differs from pass to pass from memory of its own, and its number of rows is rounded up, so that
+// few graphs serve passes of all kinds.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "engine/model/cuda_layers.h"
+#include "engine/model/cuda_rows.h"
+
+namespace specdec::model {
+
+class PassGraphs {
+ public:
+  static constexpr int64_t kMaxRows = 128, kInputBytes = 1 << 20;
+
+  // Allocates what all graphs share: bytes(), unless input_bytes, the room for what a pass reads, is another. That
+  // grows with the passes. `decoder` must be covered (cuda_pass_library()), whole, and outlive the graphs.
+  explicit PassGraphs(const Decoder& decoder, int64_t input_bytes = kInputBytes);
+  ~PassGraphs();
+  PassGraphs(const PassGraphs&) = delete;
+  PassGraphs& operator=(const PassGraphs&) = delete;
+
+  // Returns whether a graph can run a pass of these rows.
+  bool takes(const CudaRows& rows) const;
+  // Adds rows and tiles up to the numbers of the graph that runs these rows.
+  void pad(CudaRows& rows) const;
+  // Runs a pass of padded rows that are in the upload. The next pass overwrites its results. The first pass of a number
+  // of rows and splits and of such `layers` is captured.
+  struct Result {
+    at::Tensor logits;             // [num_rows, rows of lm_head]
+    std::vector<at::Tensor> taps;  // the residual stream [num_rows, E] after each of the layers (HiddenObserver)
+  };
+  Result run(const CudaRows& rows, const DeviceUpload& upload, const std::vector<int64_t>& layers = {});
+
+  int64_t captured() const { return static_cast<int64_t>(graphs_.size()); }
+  // Returns the bytes of what the graphs of such a decoder share, with weights of side_dtype() `dtype`.
+  static int64_t bytes(const DecoderConfig& config, at::ScalarType dtype);
+
+ private:
+  // What a graph is captured for: rows, splits, and layers whose output it keeps.
+  using Shape = std::tuple<int64_t, int32_t, std::vector<int64_t>>;
+
+  void launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
+  void* capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
+  void drop();
+
+  CudaLayers layers_;
+  CudaLayers::Room room_;
+  at::Tensor input_, sums_, logits_;
+  std::map<int64_t, at::Tensor> taps_;  // by layer
+  std::map<Shape, void*> graphs_;
+  bool refused_ = false;  // this device captures nothing
+};
+
+}  // namespace specdec::model

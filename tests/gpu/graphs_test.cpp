@@ -1,0 +1,74 @@
+// Passes that run as graphs beside the same passes without.
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "engine/model/forward_cuda.h"
+#include "engine/model/pass_graphs.h"
+#include "tests/gpu/machine.h"
+#include "tests/model/toy_batch.h"
+#include "tests/model/toy_decoders.h"
+
+namespace specdec::gpu {
+namespace {
+
+using model::Batch;
+using model::Text;
+
+// The logits of a pass that is not committed, so that it can be run again.
+at::Tensor logits(const model::Decoder& decoder, const Batch& batch, model::PassGraphs* graphs) {
+  model::CudaPass pass(decoder);
+  for (const model::SequencePart& part : batch.parts()) model::add_part(part, part.num_logits, pass);
+  model::DeviceUpload upload(decoder.weights.embed.device());
+  pass.describe(upload, graphs);
+  upload.send();
+  return pass.run(upload).to(at::kCPU, at::kFloat, false, /*copy=*/true);
+}
+
+// Passes of different texts in turn, so that a graph runs with what others left in the memory that they share.
+TEST(Graphs, GiveTheBitsOfSinglePasses) {
+  Json windows = model::toy_config("mistral", 2);
+  windows["sliding_window"] = 20;
+  const std::vector<std::vector<Text>> passes = {model::kTexts,           {{9, 1, 1}},   {{200, 1, 1}, {3, 1, 1}},
+                                                 {{7, 1, 1}, {64, 1, 1}}, {{5, 13, 13}}, {{0, 60, 1}, {1, 41, 2}}};
+  for (const auto& [config, dtype] :
+       {std::pair(model::toy_config("llama", 2), at::kChar), std::pair(windows, at::kHalf)}) {
+    const auto decoder = on_machine(model::toy_decoder(config), dtype);
+    model::PassGraphs graphs(*decoder);
+    for (const std::vector<Text>& texts : {passes[0], passes[1], passes[2], passes[4], passes[1], passes[3], passes[0],
+                                           passes[5], passes[2], passes[4], passes[0], passes[5]}) {
+      const Batch batch(*decoder, texts);
+      const at::Tensor alone = logits(*decoder, batch, nullptr);
+      EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), alone));
+    }
+    // The two passes of two rows have other numbers of splits, and so have those of 15 and 13 rows, which are both
+    // rounded up to 16.
+    EXPECT_EQ(graphs.captured(), 6);
+  }
+}
+
+TEST(Graphs, LeaveLargePassesAlone) {
+  const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
+  model::PassGraphs graphs(*decoder);
+  const Batch batch(*decoder, {{0, 64, 2}, {0, 64, 2}, {9, 1, 1}});
+  EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), logits(*decoder, batch, nullptr)));
+  EXPECT_EQ(graphs.captured(), 0);
+}
+
+// More blocks than the graphs had room for: what was captured read the old room.
+TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
+  const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
+  model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);
+  const Batch small(*decoder, {{9, 1, 1}}), large(*decoder, {{20, 60, 60}});
+  const at::Tensor alone = logits(*decoder, small, nullptr);
+  EXPECT_TRUE(at::equal(logits(*decoder, small, &graphs), alone));
+  EXPECT_EQ(graphs.captured(), 1);
+  EXPECT_TRUE(at::equal(logits(*decoder, large, &graphs), logits(*decoder, large, nullptr)));
+  EXPECT_EQ(graphs.captured(), 1);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(logits(*decoder, small, &graphs), alone));
+  EXPECT_EQ(graphs.captured(), 2);
+}
+
+}  // namespace
+}  // namespace specdec::gpu
