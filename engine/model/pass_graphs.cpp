@@ -13,9 +13,9 @@ namespace specdec::model {
 namespace {
 
 // Decoding has a few rows for each text, and the kernels multiply eight rows as fast as one.
-constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, PassGraphs::kMaxRows};
-// The splits of all tiles of a pass; a graph's passes may have so many, which is 2,048 tokens for each of 64 texts.
-constexpr int64_t kParts = 1024;
+constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, PassGraphs::kMaxRows};
+// The splits of all tiles of a pass; a graph's passes may have so many, which is 1,024 tokens for each of 256 rows.
+constexpr int64_t kParts = 2048;
 
 }  // namespace
 

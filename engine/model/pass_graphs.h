@@ -17,7 +17,7 @@ namespace specdec::model {
 
 class PassGraphs {
  public:
-  static constexpr int64_t kMaxRows = 128, kInputBytes = 1 << 20;
+  static constexpr int64_t kMaxRows = kernels::kMaxProductRows, kInputBytes = 1 << 20;
 
   // Allocates what all graphs share: bytes(), unless input_bytes, the room for what a pass reads, is another. That
   // grows with the passes. `decoder` must be covered (cuda_pass_library()), whole, and outlive the graphs.

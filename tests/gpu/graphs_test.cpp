@@ -51,7 +51,7 @@ TEST(Graphs, GiveTheBitsOfSinglePasses) {
 TEST(Graphs, LeaveLargePassesAlone) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder);
-  const Batch batch(*decoder, {{0, 64, 2}, {0, 64, 2}, {9, 1, 1}});
+  const Batch batch(*decoder, {{0, 64, 2}, {0, 64, 2}, {0, 64, 2}, {0, 64, 2}, {9, 1, 1}});
   EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), logits(*decoder, batch, nullptr)));
   EXPECT_EQ(graphs.captured(), 0);
 }
