@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/schema/reject_record.h"
+#include "base/sha256.h"
 
 namespace specdec::distill {
 
@@ -88,6 +89,17 @@ Rejects read_rejects(const fs::path& directory, const std::vector<TokenRow>& row
     out.matched += static_cast<int64_t>(tokens.size());
   }
   return out;
+}
+
+std::string digest_of(const Rejects& rejects) {
+  std::string text;
+  for (size_t row = 0; row < rejects.tokens.size(); ++row) {
+    if (rejects.tokens[row].empty()) continue;
+    text += std::to_string(row) + ":";
+    for (const int32_t token : rejects.tokens[row]) text += " " + std::to_string(token);
+    text += "\n";
+  }
+  return sha256_hex(text);
 }
 
 Json to_json(const Rejects& r) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -26,5 +27,8 @@ struct Rejects {
 Rejects read_rejects(const std::filesystem::path& directory, const std::vector<TokenRow>& rows);
 
 Json to_json(const Rejects& rejects);  // the figures
+// Returns the SHA-256 of the refused tokens of all rows. Records of other conversations do not change it, so a run can
+// be resumed while serve goes on recording.
+std::string digest_of(const Rejects& rejects);
 
 }  // namespace specdec::distill

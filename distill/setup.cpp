@@ -245,6 +245,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   if (!o.rejects.empty()) {
     s.rejects = read_rejects(o.rejects, s.train.rows);
     s.data_counts["rejects"] = to_json(s.rejects);
+    s.inputs["rejects"] = {{"path", o.rejects}, {"digest", digest_of(s.rejects)}};
     if (s.rejects.matched == 0)
       throw Error(ErrorKind::kData, "--rejects " + o.rejects + ": " + std::to_string(s.rejects.records) +
                                         " records, and none is of a conversation in " + o.data +

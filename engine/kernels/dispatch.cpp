@@ -24,21 +24,23 @@ std::atomic<bool>& forced() {
   return on;
 }
 
-enum class Variant { kRef, kCpu, kCuda };
+enum class Variant { kRef, kCpu, kCuda, kTrained };
 
-// Returns the variant for these inputs. Our own kernels need all inputs on one device, in one dtype that they support,
-// and without gradients. Everything else runs on ATen (kRef).
+// Returns the variant for these inputs. Our own kernels need all inputs on one device and in one dtype that they
+// support. With gradients, those of kTrained run on the CPU. Everything else runs on ATen (kRef).
 Variant choose(std::initializer_list<const at::Tensor*> inputs) {
   if (reference_forced()) return Variant::kRef;
   const at::Tensor& first = **inputs.begin();
   const auto device = first.device();
   const auto dtype = first.scalar_type();
+  bool trained = false;
   for (const at::Tensor* input : inputs) {
     if (!input->defined()) continue;
-    if (c10::GradMode::is_enabled() && input->requires_grad()) return Variant::kRef;
+    trained |= c10::GradMode::is_enabled() && input->requires_grad();
     if (input->device() != device || input->scalar_type() != dtype) return Variant::kRef;
   }
   const bool common = dtype == at::kFloat || dtype == at::kBFloat16;
+  if (trained) return device.is_cpu() && common ? Variant::kTrained : Variant::kRef;
   if (device.is_cpu() && common) return Variant::kCpu;
   if (device.is_cuda() && (common || dtype == at::kHalf)) return Variant::kCuda;
   return Variant::kRef;
@@ -75,7 +77,9 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::T
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
   const Variant variant = choose({&x, &weight});
   const bool uncovered = variant == Variant::kCuda && (options.offset != 0 || options.rounds_last);
-  if (variant == Variant::kRef || uncovered) return ref::rms_norm(x, weight, options, out);
+  if (variant == Variant::kTrained && !out.defined()) return cpu::trained_rms_norm(x, weight, options);
+  if (variant == Variant::kRef || variant == Variant::kTrained || uncovered)
+    return ref::rms_norm(x, weight, options, out);
   at::Tensor result = or_empty_like(out, x);
   variant == Variant::kCpu ? cpu::rms_norm(x, weight, options, result) : cuda::rms_norm(x, weight, options.eps, result);
   return result;
@@ -89,7 +93,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);
   const Variant variant = choose({&x, &weight, &bias});
   const int64_t most = variant == Variant::kCuda ? kMaxProductRows : cpu::kMaxRows;
-  const bool uncovered = variant == Variant::kCuda && x.scalar_type() == at::kFloat;
+  const bool uncovered = variant == Variant::kTrained || (variant == Variant::kCuda && x.scalar_type() == at::kFloat);
   if (variant == Variant::kRef || uncovered || x.numel() > most * x.size(-1)) return ref::linear(x, weight, bias, out);
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
@@ -100,7 +104,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
   const Variant variant = choose({&x});
-  const bool uncovered = variant == Variant::kCuda && 2 * cos.size(-1) != x.size(-1);
+  const bool uncovered = variant == Variant::kTrained || (variant == Variant::kCuda && 2 * cos.size(-1) != x.size(-1));
+  if (variant == Variant::kTrained && !out.defined()) return cpu::trained_rope(x, cos, sin);
   if (variant == Variant::kRef || uncovered) return ref::rope(x, cos, sin, out);
   at::Tensor result = or_empty_like(out, x);
   variant == Variant::kCpu ? cpu::rope(x, cos, sin, result) : cuda::rope(x, cos, sin, result);
@@ -112,8 +117,14 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows,
              whole = !allowed.defined() && q.size(1) == k.size(2) && !out.defined();
   const bool plain = options.soft_cap == 0 && (options.window == 0 || options.window >= k.size(2));
-  if (!few && whole && plain && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat)
-    return cpu::sequence_attention(q, k, v, options.scale);
+  if (!few && whole && plain && !reference_forced() && q.is_cpu()) {
+    if (q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v, options.scale);
+    // ATen multiplies blocks of bf16 numbers one head at a time, which is mostly overhead for short heads.
+    constexpr int64_t kShortHead = 64;
+    if (q.scalar_type() == at::kBFloat16 && q.size(3) <= kShortHead)
+      return cpu::sequence_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), options.scale)
+          .to(at::kBFloat16);
+  }
   if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, options, out);
   at::Tensor result = or_empty_like(out, q);
   cpu::attention(q, k, v, allowed, options, result);
@@ -130,7 +141,8 @@ at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, con
 
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   const Variant variant = choose({&gate, &up});
-  if (variant == Variant::kRef) return ref::silu_mul(gate, up, out);
+  if (variant == Variant::kTrained && !out.defined()) return cpu::trained_silu_mul(gate, up);
+  if (variant == Variant::kRef || variant == Variant::kTrained) return ref::silu_mul(gate, up, out);
   at::Tensor result = or_empty_like(out, gate);
   variant == Variant::kCpu ? cpu::silu_mul(gate, up, result) : cuda::silu_mul(gate, up, result);
   return result;

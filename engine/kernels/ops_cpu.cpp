@@ -1,5 +1,5 @@
-// Implements the CPU variants of the operations on tensors. bf16 inputs are widened to fp32, and results are rounded
-// once at the end.
+// Implements the CPU variants of products and attention on tensors. bf16 inputs are widened to fp32, and results are
+// rounded once at the end.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -23,16 +23,6 @@ at::Tensor result_buffer(const at::Tensor& out) {
 }
 void deliver(const at::Tensor& buffer, const at::Tensor& out) {
   if (!buffer.is_same(out)) out.copy_(buffer);
-}
-
-// Runs f(begin, end) over ranges of rows, on several threads if there is enough work.
-template <class F>
-void over_rows(int64_t rows, int64_t row_elements, const F& f) {
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * row_elements / 32768);
-  run_team(static_cast<int>(threads), [&](const Member& member) {
-    const auto [begin, end] = member.part(rows);
-    f(begin, end);
-  });
 }
 
 template <class T>
@@ -59,21 +49,6 @@ std::vector<const void*> blocks_of(const at::Tensor& x, int64_t heads, int64_t s
 
 }  // namespace
 
-void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
-  const at::Tensor in = wide(x), scale = wide(weight), buffer = result_buffer(out);
-  const int64_t n = x.size(-1);
-  const auto& kernel = kernels<float>();
-  const float* from = data<float>(in);
-  float* to = buffer.data_ptr<float>();
-  over_rows(x.numel() / n, n, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(options.eps),
-                      static_cast<float>(options.offset), n, to + r * n);
-    }
-  });
-  deliver(buffer, out);
-}
-
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
   const at::Tensor in = wide(x), w = weight.contiguous(), buffer = result_buffer(out);
   const int64_t k = x.size(-1), n = weight.size(0), rows = x.numel() / k;
@@ -84,22 +59,6 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
       kernels<T>().linear(
           {data<float>(in), k, rows, data<T>(w), k, begin, end, data<T>(bias), buffer.data_ptr<float>(), n, false});
     });
-  });
-  deliver(buffer, out);
-}
-
-void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
-  const at::Tensor in = wide(x), buffer = result_buffer(out);
-  const int64_t heads = x.size(-2), d = x.size(-1), rows = x.numel() / (heads * d), half = cos.size(-1);
-  const at::Tensor c = wide(cos.expand_as(in.select(-2, 0).slice(-1, 0, half))), s = wide(sin.expand_as(c));
-  over_rows(rows, heads * d, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin * heads; i < end * heads; ++i) {
-      const float* from = data<float>(in) + i * d;
-      float* to = buffer.data_ptr<float>() + i * d;
-      const int64_t angle = i / heads * half;
-      kernels<float>().rope(from, data<float>(c) + angle, data<float>(s) + angle, 2 * half, to);
-      std::copy(from + 2 * half, from + d, to + 2 * half);
-    }
   });
   deliver(buffer, out);
 }
@@ -163,23 +122,7 @@ void over_outputs(int64_t n, int64_t k, const F& f) {
   });
 }
 
-template <class Kernel>
-void gated(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out, const Kernel& kernel) {
-  const at::Tensor g = wide(gate), u = wide(up), buffer = result_buffer(out);
-  over_rows(g.numel(), 1, [&](int64_t begin, int64_t end) {
-    kernel(data<float>(g) + begin, data<float>(u) + begin, end - begin, buffer.data_ptr<float>() + begin);
-  });
-  deliver(buffer, out);
-}
-
 }  // namespace
-
-void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
-  gated(gate, up, out, kernels<float>().silu_mul);
-}
-void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
-  gated(gate, up, out, kernels<float>().gelu_tanh_mul);
-}
 
 }  // namespace specdec::kernels::cpu
 

@@ -24,7 +24,7 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 }  // namespace ref
 
 // CPU variants for fp32 and bf16. Arithmetic is fp32, and results are rounded once at the end. They do not compute
-// gradients, except sequence_attention() and diagonal_attention().
+// gradients, except sequence_attention(), diagonal_attention() and those named trained.
 namespace cpu {
 // Maximum number of rows of linear() and attention(); with more rows ATen's blocked products are faster.
 inline constexpr int64_t kMaxRows = 16;
@@ -41,6 +41,10 @@ at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at
 // The same, with the keys of diagonal_attention(); `own` is not empty.
 at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
                               double scale);
+// With gradients, of inputs of one dtype.
+at::Tensor trained_rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options);
+at::Tensor trained_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+at::Tensor trained_silu_mul(const at::Tensor& gate, const at::Tensor& up);
 }  // namespace cpu
 
 // CUDA variants for fp32, bf16 and fp16, on the current stream. They compute in fp32 and have no gradients. rms_norm()

@@ -52,6 +52,23 @@ TEST(Rejects, BelongToTheRowOfTheirId) {
   }
 }
 
+TEST(Rejects, TheDigestIsThatOfTheRefusedTokens) {
+  const Scratch scratch(true);
+  const auto digest = [&](const std::string& name, const std::vector<RejectRecord>& records) {
+    fs::create_directories(scratch / name);
+    std::string lines;
+    for (const RejectRecord& record : records) lines += to_line(record) + "\n";
+    put(scratch / name / "rejects-1.jsonl", lines);
+    return digest_of(read_rejects(scratch / name, two_rows()));
+  };
+  const RejectRecord a = record_of("a", {{0, 7}, {2, 9}}), b = record_of("b", {{0, 7}});
+  const std::string first = digest("1", {a, b});
+  EXPECT_EQ(digest("2", {b, record_of("other", {{0, 7}}), a, a}), first);
+  EXPECT_NE(digest("3", {a}), first);
+  EXPECT_NE(digest("4", {record_of("a", {{0, 7}}), b}), first);
+  EXPECT_NE(digest("5", {record_of("a", {{0, 7}, {1, 8}}), b}), first);
+}
+
 TEST(Rejects, HostileFilesAreRefused) {
   const Scratch scratch(true);
   fs::create_directories(scratch / "r");

@@ -4,6 +4,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <vector>
+
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels {
@@ -52,6 +55,48 @@ TEST_P(Ops, Rope) {
   const at::Tensor wider = random({2, 7, 3, 20}, dtype), part = rope(wider, angles.cos(), angles.sin());
   expect_close(part, ref::rope(wider, angles.cos(), angles.sin(), {}));
   EXPECT_TRUE(at::equal(part.narrow(-1, 12, 8), wider.narrow(-1, 12, 8)));
+}
+
+// Compares f's result and the gradients of its inputs with those of `reference`, which is computed in fp32.
+void expect_gradients(const std::vector<at::Tensor>& inputs,
+                      const std::function<at::Tensor(const std::vector<at::Tensor>&)>& f,
+                      const std::function<at::Tensor(const std::vector<at::Tensor>&)>& reference) {
+  std::vector<at::Tensor> leaves, wide;
+  for (const at::Tensor& x : inputs) {
+    leaves.push_back(x.clone().requires_grad_(true));
+    wide.push_back(x.to(at::kFloat).clone().requires_grad_(true));
+  }
+  const at::Tensor found = f(leaves), expected = reference(wide),
+                   upstream = random(found.sizes(), found.scalar_type(), 9);
+  expect_close(found.detach(), expected.detach().to(found.scalar_type()));
+  found.backward(upstream);
+  expected.backward(upstream.to(at::kFloat));
+  for (size_t i = 0; i < inputs.size(); ++i) expect_close(leaves[i].grad(), wide[i].grad().to(inputs[i].scalar_type()));
+}
+
+TEST_P(Ops, GradientsOfNormRopeAndGate) {
+  for (const int64_t n : {3, 8, 44, 160})
+    for (const int64_t rows : {1, 5, 150}) {
+      for (const NormOptions& options : {NormOptions{1e-5}, NormOptions{1e-2, 1.0, true}})
+        expect_gradients(
+            {random({2, rows, n}, dtype), random({n}, dtype)},
+            [&](const auto& in) { return rms_norm(in[0], in[1], options); },
+            [&](const auto& in) { return ref::rms_norm(in[0], in[1], options, {}); });
+      expect_gradients(
+          {random({rows, n}, dtype) * 8, random({rows, n}, dtype, 2)},
+          [](const auto& in) { return silu_mul(in[0], in[1]); },
+          [](const auto& in) { return ref::silu_mul(in[0], in[1], {}); });
+    }
+  const at::Tensor angles = random({7, 6}, at::kFloat), c = angles.cos(), s = angles.sin();
+  for (const int64_t d : {12, 20})
+    expect_gradients(
+        {random({2, 7, 3, d}, dtype)}, [&](const auto& in) { return rope(in[0], c, s); },
+        [&](const auto& in) { return ref::rope(in[0], c, s, {}); });
+  // A tensor whose rows are not neighbours.
+  expect_gradients(
+      {random({3, 7, 2, 12}, dtype)},
+      [&](const auto& in) { return rope(in[0].transpose(1, 2).contiguous().transpose(1, 2), c, s); },
+      [&](const auto& in) { return ref::rope(in[0], c, s, {}); });
 }
 
 TEST_P(Ops, SiluMul) {

@@ -147,6 +147,21 @@ static inline int64_t sequence_workspace(int64_t length, int64_t d) {
          3 * kQueryBlock * padded(d);
 }
 
+// Arguments of the gradients of a normalised row y = x · scale · (offset + weight), where scale = 1 / sqrt(mean(x²) +
+// eps), in fp32 from the gradients dy [n]: dx is set, and dweight is added to.
+struct NormGradCall {
+  const float *x, *dy;
+  int64_t n;
+  float eps, offset;
+  float *dx, *dweight;
+};
+// Those of n numbers silu(gate) · up.
+struct GateGradCall {
+  const float *gate, *up, *dy;
+  int64_t n;
+  float *dgate, *dup;
+};
+
 template <class T>
 struct Kernels {
   const char* name;  // instruction set
@@ -165,6 +180,8 @@ struct Kernels {
   void (*rope)(const float* x, const float* cos, const float* sin, int64_t d, float* out);
   void (*sequence_attention)(const SequenceAttentionCall& call);
   void (*sequence_attention_grad)(const SequenceAttentionGradCall& call);
+  void (*rms_norm_grad)(const NormGradCall& call, const T* weight);
+  void (*silu_mul_grad)(const GateGradCall& call);
 };
 
 // Returns the kernels for the best instruction set of this machine: avx512, avx2 or baseline. The environment variable

@@ -34,6 +34,55 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = gate[i] / (exp<W>(broadcast<W>(-gate[i]))[0] + 1.0f) * up[i];
 }
 
+// With u = dy · (offset + weight) and normalised x̂ = scale · x: dx = scale · (u − x̂ · mean(u · x̂)), dweight = dy · x̂.
+template <int W, class T>
+void rms_norm_grad(const NormGradCall& c, const T* weight) {
+  F<W> squares = {}, products = {};
+  int64_t i = 0;
+  for (; i + W <= c.n; i += W) {
+    const F<W> x = load<W>(c.x + i);
+    squares = fma(x, x, squares);
+    products = fma(x * (load<W>(weight + i) + c.offset), load<W>(c.dy + i), products);
+  }
+  float total = sum<W>(squares), inner = sum<W>(products);
+  for (; i < c.n; ++i) {
+    total += c.x[i] * c.x[i];
+    inner += c.x[i] * (widen_one(weight[i]) + c.offset) * c.dy[i];
+  }
+  const float mean = 1.0f / static_cast<float>(c.n), scale = 1.0f / __builtin_sqrtf(total * mean + c.eps),
+              pull = inner * scale * scale * mean;  // mean(u · x̂) · scale
+  for (i = 0; i + W <= c.n; i += W) {
+    const F<W> x = load<W>(c.x + i), dy = load<W>(c.dy + i);
+    store<W>(c.dx + i, (dy * (load<W>(weight + i) + c.offset) - x * pull) * scale);
+    store<W>(c.dweight + i, fma(dy, x * scale, load<W>(c.dweight + i)));
+  }
+  for (; i < c.n; ++i) {
+    c.dx[i] = (c.dy[i] * (widen_one(weight[i]) + c.offset) - c.x[i] * pull) * scale;
+    c.dweight[i] += c.dy[i] * (c.x[i] * scale);
+  }
+}
+
+// The derivative of silu(g) = g · s with s = 1 / (1 + e^−g) is s · (1 + g · (1 − s)).
+template <int W>
+void silu_mul_grad(const GateGradCall& c) {
+  const auto gradients = [](F<W> g, F<W> up, F<W> dy, F<W>& dgate, F<W>& dup) {
+    const F<W> s = 1.0f / (exp<W>(-g) + 1.0f);
+    dup = dy * (g * s);
+    dgate = dy * up * s * (1.0f + g * (1.0f - s));
+  };
+  F<W> dgate, dup;
+  int64_t i = 0;
+  for (; i + W <= c.n; i += W) {
+    gradients(load<W>(c.gate + i), load<W>(c.up + i), load<W>(c.dy + i), dgate, dup);
+    store<W>(c.dgate + i, dgate);
+    store<W>(c.dup + i, dup);
+  }
+  for (; i < c.n; ++i) {
+    gradients(broadcast<W>(c.gate[i]), broadcast<W>(c.up[i]), broadcast<W>(c.dy[i]), dgate, dup);
+    c.dgate[i] = dgate[0], c.dup[i] = dup[0];
+  }
+}
+
 template <int W>
 inline F<W> gelu_tanh(F<W> x) {
   const F<W> inner = fma(x * x * 0.044715f, x, x) * 0.7978845608f;  // sqrt(2 / pi)
@@ -92,7 +141,9 @@ constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA),
                                soft_cap<kLanes>,
                                rope,
                                sequence_attention<kLanes>,
-                               sequence_attention_grad<kLanes>};
+                               sequence_attention_grad<kLanes>,
+                               rms_norm_grad<kLanes, T>,
+                               silu_mul_grad<kLanes>};
 
 }  // namespace
 
