@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/angle_table.h"
@@ -48,6 +49,7 @@ const void* data(const at::Tensor& tensor) { return tensor.defined() ? tensor.co
 // Returns whether `next` lies right behind `first` in memory, so that a kernel can read them as one.
 bool adjoin(const at::Tensor& first, const at::Tensor& next) {
   return first.is_contiguous() && next.is_contiguous() && first.scalar_type() == next.scalar_type() &&
+         first.sizes().slice(1) == next.sizes().slice(1) &&
          static_cast<const char*>(data(first)) + first.nbytes() == data(next);
 }
 
@@ -131,6 +133,7 @@ void CudaPass::norm(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 // out = x weightᵀ + bias, with what RowsProduct adds to it. n and out_column are given for a part of a wider `out`.
 struct CudaPass::Product {
   const at::Tensor &x, &weight, &bias, &out;
+  const at::Tensor* order = nullptr;  // of the inputs, if the weights are codes
   const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
   int64_t n = 0, out_column = 0;
 };
@@ -148,29 +151,34 @@ void CudaPass::multiply(const Product& p) const {
       .residual = p.residual ? data(*p.residual) : nullptr,
       .out = static_cast<char*>(p.out.mutable_data_ptr()) + p.out_column * size,
       .stride = p.out.size(1),
-      .int8 = p.weight.scalar_type() == at::kChar ? 1 : 0,
+      .packing = kernels::packing_of(p.weight),
+      .group = kernels::coded_group(p.weight),
+      .order = p.order && kernels::is_coded(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
   };
   check(library_.rows_product(dtype_, device_, &call), "a product");
 }
 
 // Writes queries, keys and values side by side, in one product if the weights lie one after the other.
 void CudaPass::project(const at::Tensor& x, const LayerWeights& w, const at::Tensor& out) const {
-  constexpr int64_t kInt8Block = 32;  // outputs that int8 weights are packed by (kernels/cpu/cpu.h)
-  const bool biased = w.q_bias.defined(), int8 = w.q.scalar_type() == at::kChar;
+  constexpr int64_t kBlock = 32;  // outputs that packed weights are packed by (kernels/cpu/cpu.h, kernels/coded.h)
+  const bool biased = w.q_bias.defined(), packed = kernels::packing_of(w.q) != kernels::Packing::kPlain;
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&
-                   (!int8 || (w.q.size(0) % kInt8Block == 0 && w.k.size(0) % kInt8Block == 0));
-  if (one) return multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .n = out.size(1)});
-  multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out});
-  multiply({.x = x, .weight = w.k, .bias = w.k_bias, .out = out, .out_column = w.q.size(0)});
-  multiply({.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .out_column = w.q.size(0) + w.k.size(0)});
+                   (!packed || (w.q.size(0) % kBlock == 0 && w.k.size(0) % kBlock == 0));
+  const at::Tensor* order = &w.attention_order;
+  if (one) return multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order, .n = out.size(1)});
+  multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order});
+  multiply({.x = x, .weight = w.k, .bias = w.k_bias, .out = out, .order = order, .out_column = w.q.size(0)});
+  multiply(
+      {.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .order = order, .out_column = w.q.size(0) + w.k.size(0)});
 }
 
 // Adds x weightᵀ + bias to `sum`. With ranks, which divide the matrix's columns, it is the sum of their products, and
 // `work`, which has the shape of `sum`, is overwritten.
-void CudaPass::add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
-                           const at::Tensor& work) const {
-  if (!decoder_.group) return multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .residual = &sum});
+void CudaPass::add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                           const at::Tensor& order, const at::Tensor& sum, const at::Tensor& work) const {
+  if (!decoder_.group)
+    return multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .order = &order, .residual = &sum});
   multiply({.x = x, .weight = weight, .bias = at::Tensor(), .out = work});
   sum.add_(decoder_.group->sum(work).to(sum.scalar_type()));
   if (bias.defined()) sum.add_(bias);
@@ -228,10 +236,16 @@ at::Tensor CudaPass::run(const DeviceUpload& upload, const HiddenObserver& obser
                                            .v = nullptr,
                                            .out = attended.mutable_data_ptr()};
     check(library_.paged_attention(dtype_, device_, &pass, &attention), "attention");
-    add_product(attended, w.o, w.o_bias, x, h);
+    add_product(attended, w.o, w.o_bias, w.o_order, x, h);
     norm(x, w.mlp_norm, h);
-    multiply({.x = h, .weight = w.gate, .bias = w.gate_bias, .out = inner, .up = &w.up, .up_bias = &w.up_bias});
-    add_product(inner, w.down, w.down_bias, x, h);
+    multiply({.x = h,
+              .weight = w.gate,
+              .bias = w.gate_bias,
+              .out = inner,
+              .order = &w.mlp_order,
+              .up = &w.up,
+              .up_bias = &w.up_bias});
+    add_product(inner, w.down, w.down_bias, w.down_order, x, h);
     observe(l + 1);
   }
   const int64_t scored = decoder_.group ? config_.vocab_size : weights.lm_head.size(0);

@@ -17,7 +17,8 @@
 namespace specdec::model {
 
 // Returns the library whose kernels run a decoder's passes, or null if they do not cover it. They cover 16-bit decoders
-// (with int8 products, too) of Llama's layers: norms before attention and before a dense feed-forward part with SiLU.
+// (with int8 products and codes, too) of Llama's layers: norms before attention and before a dense feed-forward part
+// with SiLU.
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
 // Returns whether cuda_pass() can run: the decoder is covered, no part has more than 64 tokens or a tree mask under
 // which a token sees a later one, and all parts together have at most kernels::kMaxProductRows tokens.
@@ -56,8 +57,8 @@ class CudaPass {
   struct Product;
   void multiply(const Product& product) const;
   void norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) const;
-  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
-                   const at::Tensor& work) const;
+  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& order,
+                   const at::Tensor& sum, const at::Tensor& work) const;
   void project(const at::Tensor& x, const LayerWeights& w, const at::Tensor& out) const;
   void check(int32_t code, const char* what) const;
 

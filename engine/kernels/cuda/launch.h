@@ -19,13 +19,14 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
 int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream);
 int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                 int64_t d, void* out, Stream stream);
-// Of 16-bit weights and of int8 ones.
+// Of 16-bit weights and of packed ones.
 int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream);
-int launch_rows_linear_int8(CudaDtype dtype, const RowsProduct& product, Stream stream);
+int launch_rows_linear_packed(CudaDtype dtype, const RowsProduct& product, Stream stream);
 inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stream stream) {
-  return product.int8 != 0 ? launch_rows_linear_int8(dtype, product, stream)
-                           : launch_rows_linear(dtype, product, stream);
+  return product.packing == Packing::kPlain ? launch_rows_linear(dtype, product, stream)
+                                            : launch_rows_linear_packed(dtype, product, stream);
 }
+int launch_unpack(CudaDtype dtype, const UnpackedMatrix& matrix, Stream stream);
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 // A block of `threads` threads, a multiple of 32, for each task or row. The outcomes do not depend on their number.

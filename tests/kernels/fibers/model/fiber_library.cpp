@@ -32,6 +32,9 @@ int32_t rope(CudaDtype dtype, int32_t, const void* x, const float* cos, const fl
 int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
   return cuda::launch_rows_product(dtype, *product, nullptr);
 }
+int32_t unpack(CudaDtype dtype, int32_t, const UnpackedMatrix* matrix) {
+  return cuda::launch_unpack(dtype, *matrix, nullptr);
+}
 int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
   return cuda::launch_prepare_heads(dtype, *pass, *heads, nullptr);
 }
@@ -56,6 +59,7 @@ const CudaLibrary& fiber_library() {
                                       .silu_mul = silu_mul,
                                       .rope = rope,
                                       .rows_product = rows_product,
+                                      .unpack = unpack,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,
