@@ -244,7 +244,10 @@ void join_projections(Decoder& decoder) {
     for (const at::Tensor* other : {&k, &v})
       if (other->scalar_type() != q.scalar_type() || other->sizes().slice(1) != q.sizes().slice(1)) return;
     if (packed && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
-    const at::Tensor all = at::cat({q, k, v});
+    // Codes are joined as bytes: ATen need not know how to join numbers of their dtype.
+    const auto bytes = [packed](const at::Tensor& t) { return packed ? t.view(at::kByte) : t; };
+    const at::Tensor joined = at::cat({bytes(q), bytes(k), bytes(v)}),
+                     all = packed ? joined.view(q.scalar_type()) : joined;
     const std::vector<at::Tensor> parts = all.split_with_sizes({q.size(0), k.size(0), v.size(0)});
     q = parts[0], k = parts[1], v = parts[2];
   };

@@ -179,7 +179,7 @@ void add_product_cases(Cases& cases, Extent extent) {
     for (const size_t n : {1, 15, 16, 31, 6144}) packed.push_back({6, n, 448, true});
     plain.push_back({12, 28672, 512, false});
     ends.push_back({64, 1500, 1024, false});
-    unpacked.push_back({0, 6144, 4096, false});
+    unpacked.push_back({0, 6144, 448, false});
   }
   add(cases, Packing::kPlain, End::kPlain, plain);
   add(cases, Packing::kInt8, End::kPlain, packed);
