@@ -50,7 +50,8 @@ std::function<std::string(const std::string&)> more_than(double least) {
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
   sub.add_option("--dtype", options.dtype,
-                 "auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (weights only, decoding on a CPU)")
+                 "auto (the checkpoint's own; on a GPU, quantised matrices stay as they are) | fp32 | bf16 | fp16 | "
+                 "int8 (weights only, for decoding)")
       ->capture_default_str()
       ->group("Device");
   sub.add_option("--seed", options.seed, "Seed of every random choice")->capture_default_str()->group("Device");

@@ -156,8 +156,8 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!draft) {
       const model::DraftConfig config = model::load_draft_config(directory, pair_.target->config);
-      const at::ScalarType dtype =
-          model::resolve_draft_dtype(options_.device.dtype_of_draft(), config.config, config.head.has_value());
+      const at::ScalarType dtype = model::resolve_draft_dtype(options_.device.dtype_of_draft(), config.config,
+                                                              config.head.has_value(), pair_.device);
       draft = model::load_draft_model(directory, *pair_.target, pair_.device, dtype);
     }
     auto c = std::make_unique<Contender>();
@@ -395,7 +395,7 @@ class Run {
         greedy.k = k;
         c->quality[k] = compare_answers(*target_, rows_, plain,
                                         decode::roll_out(*target_, c->model.get(), rows_, greedy, progress_),
-                                        unit_roundoff(dtype()));
+                                        unit_roundoff(pair_.arithmetic()));
       }
       SampledOptions sampled;
       sampled.sampling = options_.sampling;

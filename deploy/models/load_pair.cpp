@@ -154,14 +154,14 @@ LoadedPair load(const PairOptions& options) {
   if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
   if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if it cannot be
-  pair.dtype = model::resolve_dtype(options.device.dtype, config);
+  pair.dtype = model::resolve_decoding_dtype(options.device.dtype, config, pair.device, options.tensor_parallel);
   std::optional<model::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
-  bool head = false;  // the draft is an EAGLE-3 head, which has no int8 form
+  bool head = false;  // the draft is an EAGLE-3 head, which has only plain weights
   if (!pair.draft_dir.empty()) {
     draft_config = draft_config_for(config, pair.draft_dir);
     head = draft_config->head.has_value();
-    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), draft_config->config, head);
+    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), draft_config->config, head, pair.device);
   }
   const model::MemoryRequest request{.target = config,
                                      .target_dtype = pair.dtype,
@@ -206,6 +206,10 @@ std::unique_ptr<decode::CausalModel> LoadedPair::make_target_runner(int64_t cach
   return ranks ? ranks->make_runner(target, cache_bytes) : decode::make_model_runner(target, cache_bytes);
 }
 
+std::string LoadedPair::arithmetic() const {
+  return model::dtype_flag(dtype == model::kAsStored ? config.dtype : dtype);
+}
+
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, {});
   LoadedDraft loaded{found.directory, {}, "", 0};
@@ -217,7 +221,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
   const model::DraftConfig config = draft_config_for(pair.config, loaded.directory);
   const at::ScalarType dtype =
-      model::resolve_draft_dtype(options.device.dtype_of_draft(), config.config, config.head.has_value());
+      model::resolve_draft_dtype(options.device.dtype_of_draft(), config.config, config.head.has_value(), pair.device);
   model::MemoryRequest request{.target = pair.config,
                                .target_dtype = pair.dtype,
                                .draft = &config.config,

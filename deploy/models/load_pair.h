@@ -70,6 +70,8 @@ struct LoadedPair {
 
   // Makes the runner of the target. cache_bytes as for decode::make_model_runner().
   std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
+  // Returns the dtype, as --dtype names it, in which the target's activations are computed.
+  std::string arithmetic() const;
   // Returns the number of CPU threads that a timed step needs. On a GPU this is only the one that launches the kernels.
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };

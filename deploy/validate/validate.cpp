@@ -429,7 +429,8 @@ class Run {
     ValidationReport& r = out_.report;
     decode::RolloutOptions greedy = rollout_options();
     const auto rows = pick(rows_, kGreedyPrompts);
-    const GreedyComparison c = compare_greedy({*target_, *draft_}, rows, greedy, unit_roundoff(r.dtype), progress_);
+    const GreedyComparison c =
+        compare_greedy({*target_, *draft_}, rows, greedy, unit_roundoff(pair_.arithmetic()), progress_);
     r.greedy_prompts = c.prompts;
     r.greedy_identical = c.identical;
     r.near_ties = c.near_ties;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda_errors.h"
 
 namespace specdec::model {
@@ -13,6 +14,7 @@ using kernels::CudaDtype;
 // Returns whether `next` lies right behind `first` in memory, so that a kernel can read them as one.
 bool adjoin(const at::Tensor& first, const at::Tensor& next) {
   return first.is_contiguous() && next.is_contiguous() && first.scalar_type() == next.scalar_type() &&
+         first.sizes().slice(1) == next.sizes().slice(1) &&
          static_cast<const char*>(data(first)) + first.nbytes() == data(next);
 }
 
@@ -42,21 +44,25 @@ void CudaKernels::multiply(const Product& p) const {
       .residual = p.residual ? data(*p.residual) : nullptr,
       .out = static_cast<char*>(p.out.mutable_data_ptr()) + p.out_column * size,
       .stride = p.out.size(1),
-      .int8 = p.weight.scalar_type() == at::kChar ? 1 : 0,
+      .packing = kernels::packing_of(p.weight),
+      .group = kernels::coded_group(p.weight),
+      .order = p.order && kernels::is_coded(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
   };
   check(library_.rows_product(dtype_, device_, &call), "a product");
 }
 
 void CudaKernels::project(const at::Tensor& x, const Projection& w, const at::Tensor& out) const {
-  constexpr int64_t kInt8Block = 32;  // outputs that int8 weights are packed by (kernels/cpu/cpu.h)
-  const bool biased = w.q_bias.defined(), int8 = w.q.scalar_type() == at::kChar;
+  constexpr int64_t kBlock = 32;  // outputs that packed weights are packed by (kernels/cpu/cpu.h, kernels/coded.h)
+  const bool biased = w.q_bias.defined(), packed = kernels::packing_of(w.q) != kernels::Packing::kPlain;
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&
-                   (!int8 || (w.q.size(0) % kInt8Block == 0 && w.k.size(0) % kInt8Block == 0));
-  if (one) return multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .n = out.size(1)});
-  multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out});
-  multiply({.x = x, .weight = w.k, .bias = w.k_bias, .out = out, .out_column = w.q.size(0)});
-  multiply({.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .out_column = w.q.size(0) + w.k.size(0)});
+                   (!packed || (w.q.size(0) % kBlock == 0 && w.k.size(0) % kBlock == 0));
+  const at::Tensor* order = &w.order;
+  if (one) return multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order, .n = out.size(1)});
+  const int64_t k_at = w.q.size(0), v_at = k_at + w.k.size(0);
+  multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order});
+  multiply({.x = x, .weight = w.k, .bias = w.k_bias, .out = out, .order = order, .out_column = k_at});
+  multiply({.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .order = order, .out_column = v_at});
 }
 
 void CudaKernels::norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) const {

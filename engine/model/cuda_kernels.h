@@ -17,6 +17,7 @@ class CudaKernels {
   // out = x weightᵀ + bias, with what RowsProduct adds to it. n and out_column are given for a part of a wider `out`.
   struct Product {
     const at::Tensor &x, &weight, &bias, &out;
+    const at::Tensor* order = nullptr;  // of the inputs, if the weights are codes (kernels/coded.h)
     const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
     int64_t n = 0, out_column = 0;
   };
@@ -24,6 +25,7 @@ class CudaKernels {
   // Writes queries, keys and values side by side, in one product if the weights lie one after the other.
   struct Projection {
     const at::Tensor &q, &k, &v, &q_bias, &k_bias, &v_bias;
+    const at::Tensor& order;  // as Product::order
   };
   void project(const at::Tensor& x, const Projection& weights, const at::Tensor& out) const;
   void norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) const;

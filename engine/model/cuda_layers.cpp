@@ -33,8 +33,9 @@ CudaLayers::Room CudaLayers::make_room(int64_t rows) const {
 // Adds x weightᵀ + bias to `sum`. With ranks, which divide the matrix's columns, it is the sum of their products, and
 // `work`, which has the shape of `sum`, is overwritten.
 void CudaLayers::add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                             const at::Tensor& sum, const at::Tensor& work) const {
-  if (!decoder_.group) return kernels_.multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .residual = &sum});
+                             const at::Tensor& order, const at::Tensor& sum, const at::Tensor& work) const {
+  if (!decoder_.group)
+    return kernels_.multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .order = &order, .residual = &sum});
   kernels_.multiply({.x = x, .weight = weight, .bias = at::Tensor(), .out = work});
   sum.add_(decoder_.group->sum(work).to(sum.scalar_type()));
   if (bias.defined()) sum.add_(bias);
@@ -54,7 +55,7 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
     const size_t which = flags.rope == LayerRope::kLocal ? 1 : 0;
     const RopeConfig& rope = which == 0 ? config_.rope : config_.local_rope;
     kernels_.norm(x, w.input_norm, eps, h);
-    kernels_.project(h, {w.q, w.k, w.v, w.q_bias, w.k_bias, w.v_bias}, projected);
+    kernels_.project(h, {w.q, w.k, w.v, w.q_bias, w.k_bias, w.v_bias, w.attention_order}, projected);
     kernels_.prepare(inputs.paged,
                      {.layer = narrow(l),
                       .rotated = flags.rope != LayerRope::kNone ? narrow(rotary_dim(rope, config_.head_dim)) : 0,
@@ -73,11 +74,16 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
                                    .k = nullptr,
                                    .v = nullptr,
                                    .out = attended.mutable_data_ptr()});
-    add_product(attended, w.o, w.o_bias, x, h);
+    add_product(attended, w.o, w.o_bias, w.o_order, x, h);
     kernels_.norm(x, w.mlp_norm, eps, h);
-    kernels_.multiply(
-        {.x = h, .weight = w.gate, .bias = w.gate_bias, .out = inner, .up = &w.up, .up_bias = &w.up_bias});
-    add_product(inner, w.down, w.down_bias, x, h);
+    kernels_.multiply({.x = h,
+                       .weight = w.gate,
+                       .bias = w.gate_bias,
+                       .out = inner,
+                       .order = &w.mlp_order,
+                       .up = &w.up,
+                       .up_bias = &w.up_bias});
+    add_product(inner, w.down, w.down_bias, w.down_order, x, h);
     if (observer) observer(l + 1, x);
   }
 }

@@ -33,8 +33,8 @@ class CudaLayers {
   const CudaKernels& kernels() const { return kernels_; }
 
  private:
-  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum,
-                   const at::Tensor& work) const;
+  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& order,
+                   const at::Tensor& sum, const at::Tensor& work) const;
 
   const Decoder& decoder_;
   const DecoderConfig& config_;

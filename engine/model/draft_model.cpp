@@ -15,8 +15,8 @@ DraftConfig load_draft_config(const std::filesystem::path& directory, const Deco
   return {head.layer, head};
 }
 
-at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head) {
-  const at::ScalarType dtype = resolve_dtype(flag, config);
+at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head, at::Device device) {
+  const at::ScalarType dtype = resolve_decoding_dtype(flag, config, device);
   return head ? side_dtype(dtype, config) : dtype;
 }
 

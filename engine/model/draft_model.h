@@ -30,8 +30,8 @@ struct DraftConfig {
 };
 DraftConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target);
 
-// Resolves --dtype for a draft. A head has no int8 form: it then gets side_dtype().
-at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head);
+// Resolves --dtype for a draft that decodes on a device. A head has only plain weights: it then gets side_dtype().
+at::ScalarType resolve_draft_dtype(const std::string& flag, const DecoderConfig& config, bool head, at::Device device);
 
 // Loads a draft as load_for_decoding() does. A head shares the target's embedding.
 DraftModel load_draft_model(const std::filesystem::path& directory, const Decoder& target, at::Device device,

@@ -46,7 +46,8 @@ EagleOutput CudaHeadPass::run(const DeviceUpload& upload, const at::Tensor& hidd
   kernels_.gather(w.embed, inputs.ids, sum);
   kernels_.norm(sum, w.layer.input_norm, eps, h);
   kernels_.norm(hidden, w.hidden_norm, eps, normed_hidden);
-  kernels_.project(at::cat({h, normed_hidden}, -1), {w.layer.q, w.layer.k, w.layer.v, none, none, none}, projected);
+  kernels_.project(at::cat({h, normed_hidden}, -1), {w.layer.q, w.layer.k, w.layer.v, none, none, none, none},
+                   projected);
   kernels_.prepare(inputs.paged, {.layer = 0,
                                   .rotated = static_cast<int32_t>(rotary_dim(config.rope, d)),
                                   .projected = data(projected),

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cpu.h"
@@ -69,10 +70,17 @@ ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   return out;
 }
 
-// Returns x · weightᵀ + bias, where the ranks divide the columns of the matrix: the sum of their products.
-at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight,
-                         const at::Tensor& bias) {
-  if (!decoder.group) return ops::linear(x, weight, bias);
+// Returns x · weightᵀ + bias. `order` is that of the inputs if the matrix has stayed codes.
+at::Tensor ordered_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& order) {
+  const bool moved = order.defined() && kernels::is_coded(weight);
+  return ops::linear(moved ? x.index_select(-1, order) : x, weight, bias);
+}
+
+// The same, where the ranks divide the columns of the matrix: the sum of their products.
+at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const at::Tensor& order) {
+  if (!decoder.group) return ordered_linear(x, weight, bias, order);
   const at::Tensor sum = decoder.group->sum(ops::linear(x, weight)).to(x.scalar_type());
   return bias.defined() ? sum + bias : sum;
 }
@@ -132,16 +140,22 @@ at::Tensor run_layer(const Decoder& decoder, int64_t l, at::Tensor x, const Pass
     return angles.cos.defined() ? ops::rope(projected, angles.cos, angles.sin) : projected;
   };
   at::Tensor h = flags.input_norm ? ops::rms_norm(x, w.input_norm, norm) : x;
-  const at::Tensor q = turned(ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm, 1);
-  const at::Tensor k = turned(ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm, decoder.key_copies);
-  const at::Tensor v = heads(ops::linear(h, w.v, w.v_bias), config.num_kv_heads);
-  h = summed_linear(decoder, attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
+  const auto projected = [&](const at::Tensor& weight, const at::Tensor& bias) {
+    return ordered_linear(h, weight, bias, w.attention_order);
+  };
+  const at::Tensor q = turned(projected(w.q, w.q_bias), config.num_heads, w.q_norm, 1);
+  const at::Tensor k = turned(projected(w.k, w.k_bias), config.num_kv_heads, w.k_norm, decoder.key_copies);
+  const at::Tensor v = heads(projected(w.v, w.v_bias), config.num_kv_heads);
+  h = summed_linear(decoder, attend(l, q, k, v).flatten(-2), w.o, w.o_bias, w.o_order);
   x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
   h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
-  h = flags.experts
-          ? mixture(decoder, w, h)
-          : summed_linear(decoder, gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
-                          w.down, w.down_bias);
+  if (flags.experts) {
+    h = mixture(decoder, w, h);
+  } else {
+    const at::Tensor gate = ordered_linear(h, w.gate, w.gate_bias, w.mlp_order),
+                     up = ordered_linear(h, w.up, w.up_bias, w.mlp_order);
+    h = summed_linear(decoder, gated(config, gate, up), w.down, w.down_bias, w.down_order);
+  }
   return ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
 }
 

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "engine/kernels/coded.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda_errors.h"
@@ -80,11 +81,41 @@ int64_t head_bytes(const EagleConfig& head, at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype)) * (num_parameters(head) + own * head.layer.hidden_size);
 }
 
+kernels::Packing packing_of(const Quantisation& quantisation) {
+  return quantisation.method == Quantisation::Method::kFp8 ? kernels::Packing::kE4m3
+         : quantisation.bits == 4                          ? kernels::Packing::kCodes4
+                                                           : kernels::Packing::kCodes8;
+}
+// Returns the bytes of a matrix that stays codes, or 0 if it cannot. Scales of fp8 count as those of blocks.
+int64_t coded_bytes(const Quantisation& quantisation, const std::vector<int64_t>& shape) {
+  const bool fp8 = quantisation.method == Quantisation::Method::kFp8;
+  const int64_t group = fp8 ? quantisation.block_columns : quantisation.group_size;
+  if (quantisation.method == Quantisation::Method::kNone || shape[0] % 4 != 0) return 0;
+  return shape[0] * kernels::coded_row_bytes(packing_of(quantisation), shape[1], group);
+}
+
+// Returns the name of the weights of products, if it is not that of a floating-point type of 16 or 32 bits.
+std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
+  if (dtype == at::kChar) return "int8";
+  if (dtype != kAsStored) return "";
+  const kernels::Packing packing = packing_of(config.quantisation);
+  return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
+}
+
+// Returns the bytes of the largest matrix of layers in 16 bits: prompts are multiplied by one at a time.
+int64_t unpacked_bytes(const DecoderConfig& config) {
+  DecoderWeights none;
+  int64_t most = 0;
+  for (const Parameter& p : list_parameters(none, config))
+    if (stays_coded(p)) most = std::max(most, 2 * c10::multiply_integers(p.shape));
+  return most;
+}
+
 }  // namespace
 
 std::string MemoryPlan::text() const {
-  const auto weights = [](int64_t bytes, bool int8) { return human(bytes) + (int8 ? " int8" : ""); };
-  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) +
+  const auto weights = [](int64_t bytes, const std::string& of) { return human(bytes) + (of.empty() ? "" : " " + of); };
+  return "target " + weights(target_bytes, target_weights) + " + draft " + weights(draft_bytes, draft_weights) +
          " + caches " + human(cache_bytes()) + " + workspace " + human(workspace_bytes) + " = " + human(total()) +
          " of " + human(available_bytes) + " available";
 }
@@ -107,7 +138,10 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
     std::vector<int64_t> shape = p.shape;
     const Slice slice = slice_of(ranks > 1 ? p.split : Split::kNone, shape, config, ranks - 1, ranks);
     shape[static_cast<size_t>(slice.dim)] = slice.share.length;
-    total += dtype == at::kChar && p.in_products ? int8(shape) : wide * c10::multiply_integers(shape);
+    const int64_t coded = dtype == kAsStored && stays_coded(p) ? coded_bytes(config.quantisation, shape) : 0;
+    total += coded != 0                            ? coded
+             : dtype == at::kChar && p.in_products ? int8(shape)
+                                                   : wide * c10::multiply_integers(shape);
   }
   if (dtype != at::kChar || !config.tie_embeddings) return total;
   return total + int8({share_of(config.vocab_size, ranks - 1, ranks).length, config.hidden_size});
@@ -132,6 +166,7 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     if (request.device.is_cuda())
       plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence) +
                               PassGraphs::bytes(config, side_dtype(dtype, config));
+    if (dtype == kAsStored) plan.workspace_bytes += unpacked_bytes(config);
   };
   const int ranks = request.ranks;
   add(ranks > 1 ? shard_config(request.target, ranks - 1, ranks) : request.target, request.target_dtype,
@@ -152,8 +187,8 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     plan.workspace_bytes += request.sequences * kPromptRows * head.num_taps() * head.target_hidden_size *
                             static_cast<int64_t>(c10::elementSize(request.draft_dtype));
   }
-  plan.target_int8 = request.target_dtype == at::kChar;
-  plan.draft_int8 = request.draft && request.draft_dtype == at::kChar;
+  plan.target_weights = name_of_weights(request.target, request.target_dtype);
+  if (request.draft) plan.draft_weights = name_of_weights(*request.draft, request.draft_dtype);
   plan.available_bytes = available_bytes(request.device) / (request.device.is_cpu() ? ranks : 1);
   return plan;
 }
@@ -200,7 +235,7 @@ FittedMemory fit_memory(const MemoryRequest& request, int64_t cache_bytes, bool 
     return true;
   };
   if (attempt(request.draft, request.draft_dtype, "") || !request.draft) return *asked;
-  if (narrow_draft && request.draft_dtype != at::kChar &&
+  if (narrow_draft && request.draft_dtype != at::kChar && request.draft_dtype != kAsStored &&
       attempt(request.draft, at::kChar, "the draft's weights are int8"))
     return *asked;
   attempt(nullptr, request.draft_dtype, "the draft is left out, and answers come at plain speed");

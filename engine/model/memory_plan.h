@@ -16,12 +16,13 @@ struct MemoryPlan {
           available_bytes = 0;
   int64_t cache_bytes() const { return target_cache_bytes + draft_cache_bytes; }
   int64_t total() const { return target_bytes + draft_bytes + cache_bytes() + workspace_bytes; }
-  bool target_int8 = false, draft_int8 = false;
+  std::string target_weights, draft_weights;  // "int8", "int4" or "fp8" where products have such weights
   std::string text() const;  // such as "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
 // Returns the bytes of all weights, or of the largest share that one of several ranks holds. For kChar, the matrices of
-// products count as int8 with their scales, and everything else as side_dtype().
+// products count as int8 with their scales, and everything else as side_dtype(). For kAsStored, all matrices of layers
+// count as codes.
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int ranks = 1);
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().

@@ -4,13 +4,14 @@
 
 #include <array>
 
-#include "base/small_float.h"
 #include "engine/kernels/team.h"
 
 namespace specdec::model {
 
 namespace {
 
+using kernels::CodedMatrix;
+using kernels::Packing;
 using Method = Quantisation::Method;
 
 // Reads the stored tensors of one matrix.
@@ -64,7 +65,7 @@ void over_outputs(int64_t rows, int64_t columns, const F& f) {
   });
 }
 
-at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+CodedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t rows = shape[0], columns = shape[1];
   const char* scale_name = parts.has("weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
   if (!parts.has(scale_name))
@@ -85,19 +86,15 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
                                        ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
                                        std::to_string(down) + ", " + std::to_string(across) + "]");
   const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape),
-                   scales = parts.numbers(scale_name, found).contiguous();
-  std::array<float, 256> values;
-  for (int code = 0; code < 256; ++code) values[static_cast<size_t>(code)] = e4m3_to_float(static_cast<uint8_t>(code));
-  at::Tensor out = at::empty(shape, at::kFloat);
-  const uint8_t* from = codes.const_data_ptr<uint8_t>();
-  const float* scale = scales.const_data_ptr<float>();
-  float* to = out.data_ptr<float>();
-  over_outputs(rows, columns, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t k = 0; k < columns; ++k)
-        to[n * columns + k] = values[from[n * columns + k]] * scale[n / block_rows * across + k / block_columns];
-    }
-  });
+                   scales = parts.numbers(scale_name, found).view({down, across});
+  if (codes.bitwise_and(127).eq(127).any().item<bool>())
+    throw Error(ErrorKind::kModel, parts.where("weight") + " holds NaN or infinite values");
+  CodedMatrix out{Packing::kE4m3,
+                  codes,
+                  scales.t().repeat_interleave(std::min(block_rows, rows), 1).narrow(1, 0, rows).contiguous(),
+                  {},
+                  std::vector<int32_t>(static_cast<size_t>(columns))};
+  for (int64_t k = 0; k < columns; ++k) out.group[static_cast<size_t>(k)] = static_cast<int32_t>(k / block_columns);
   return out;
 }
 
@@ -147,68 +144,64 @@ void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* w
                                        " cannot be packed by " + std::to_string(unit));
 }
 
-at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
-  const int64_t outputs = shape[0], inputs = shape[1], bits = quantisation.bits, per_number = 32 / bits;
-  require_multiple(parts, inputs, per_number, "inputs"), require_multiple(parts, outputs, per_number, "outputs");
-  const Integers q = read_integers(parts, quantisation, shape, {inputs / per_number, outputs}, per_number);
-  at::Tensor out = at::empty(shape, at::kFloat);
-  const auto *weights = q.weights.const_data_ptr<int32_t>(), *zeros = q.zeros.const_data_ptr<int32_t>();
-  const float* scales = q.scales.const_data_ptr<float>();
-  float* to = out.data_ptr<float>();
-  const uint32_t mask = (1u << bits) - 1;
-  over_outputs(outputs, inputs, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const auto shift = static_cast<uint32_t>(n % per_number * bits);
-      for (int64_t k = 0; k < inputs; ++k) {
-        const int64_t g = q.group[static_cast<size_t>(k)];
-        const uint32_t value =
-            static_cast<uint32_t>(weights[k / per_number * outputs + n]) >> (k % per_number * bits) & mask;
-        const uint32_t stored =
-            static_cast<uint32_t>(zeros[g * (outputs / per_number) + n / per_number]) >> shift & mask;
-        const uint32_t zero = (stored + static_cast<uint32_t>(quantisation.zero_offset)) & mask;
-        to[n * inputs + k] = scales[g * outputs + n] * (static_cast<float>(value) - static_cast<float>(zero));
-      }
-    }
+// Returns the integers of `bits` bits that each int32 of `packed` holds at these shifts, uint8 [rows, columns ·
+// shifts].
+at::Tensor unpacked(const at::Tensor& packed, at::IntArrayRef shifts, int64_t bits) {
+  const int64_t rows = packed.size(0), columns = packed.size(1), mask = (int64_t{1} << bits) - 1;
+  const auto per_number = static_cast<int64_t>(shifts.size());
+  const at::Tensor out = at::empty({rows, columns * per_number}, at::kByte);
+  const auto* from = packed.const_data_ptr<int32_t>();
+  auto* to = out.data_ptr<uint8_t>();
+  over_outputs(rows, columns * per_number, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * columns; i < end * columns; ++i)
+      for (int64_t j = 0; j < per_number; ++j)
+        to[i * per_number + j] =
+            static_cast<uint8_t>(static_cast<uint32_t>(from[i]) >> shifts[static_cast<size_t>(j)] & mask);
   });
   return out;
 }
 
-at::Tensor read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
-  constexpr int64_t kPerNumber = 8;
-  constexpr std::array<uint32_t, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // bit shift of output n % 8
+CodedMatrix read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+  const int64_t outputs = shape[0], inputs = shape[1], bits = quantisation.bits, per_number = 32 / bits;
+  require_multiple(parts, inputs, per_number, "inputs"), require_multiple(parts, outputs, per_number, "outputs");
+  Integers q = read_integers(parts, quantisation, shape, {inputs / per_number, outputs}, per_number);
+  std::vector<int64_t> shifts;
+  for (int64_t i = 0; i < per_number; ++i) shifts.push_back(i * bits);
+  return {.packing = bits == 4 ? Packing::kCodes4 : Packing::kCodes8,
+          .codes = unpacked(q.weights.t().contiguous(), shifts, bits),
+          .scales = q.scales,
+          .zeros = unpacked(q.zeros, shifts, bits).add_(quantisation.zero_offset).bitwise_and_((1 << bits) - 1),
+          .group = std::move(q.group)};
+}
+
+CodedMatrix read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+  constexpr std::array<int64_t, 8> kShifts = {0, 16, 4, 20, 8, 24, 12, 28};  // of output n % 8
+  constexpr auto kPerNumber = static_cast<int64_t>(kShifts.size());
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
   require_multiple(parts, outputs, kPerNumber, "outputs");
-  const Integers q = read_integers(parts, quantisation, shape, {inputs, width}, kPerNumber);
-  at::Tensor out = at::empty(shape, at::kFloat);
-  const auto *weights = q.weights.const_data_ptr<int32_t>(), *zeros = q.zeros.const_data_ptr<int32_t>();
-  const float* scales = q.scales.const_data_ptr<float>();
-  float* to = out.data_ptr<float>();
-  over_outputs(outputs, inputs, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const uint32_t shift = kShift[static_cast<size_t>(n % kPerNumber)];
-      for (int64_t k = 0; k < inputs; ++k) {
-        const int64_t g = q.group[static_cast<size_t>(k)];
-        const uint32_t value = static_cast<uint32_t>(weights[k * width + n / kPerNumber]) >> shift & 15;
-        const uint32_t zero = static_cast<uint32_t>(zeros[g * width + n / kPerNumber]) >> shift & 15;
-        to[n * inputs + k] = scales[g * outputs + n] * (static_cast<float>(value) - static_cast<float>(zero));
-      }
-    }
-  });
-  return out;
+  Integers q = read_integers(parts, quantisation, shape, {inputs, width}, kPerNumber);
+  return {.packing = Packing::kCodes4,
+          .codes = unpacked(q.weights, kShifts, 4).t().contiguous(),
+          .scales = q.scales,
+          .zeros = unpacked(q.zeros, kShifts, 4),
+          .group = std::move(q.group)};
 }
 
 }  // namespace
 
-at::Tensor read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation, const std::string& name,
-                          at::IntArrayRef shape, std::set<std::string>& unread) {
+std::optional<CodedMatrix> read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation,
+                                          const std::string& name, at::IntArrayRef shape,
+                                          std::set<std::string>& unread) {
   if (quantisation.method == Method::kNone || shape.size() != 2 || !name.ends_with(".weight")) return {};
   const Parts parts(files, name, unread);
-  if (quantisation.method == Method::kFp8)
-    return parts.has("weight") && parts.entry("weight").dtype == "F8_E4M3" ? read_fp8(parts, quantisation, shape)
-                                                                           : at::Tensor();
-  if (!parts.has("qweight")) return {};
-  return quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape)
-                                              : read_awq(parts, quantisation, shape);
+  const bool fp8 = quantisation.method == Method::kFp8;
+  if (fp8 ? !parts.has("weight") || parts.entry("weight").dtype != "F8_E4M3" : !parts.has("qweight")) return {};
+  CodedMatrix out = fp8                                    ? read_fp8(parts, quantisation, shape)
+                    : quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape)
+                                                           : read_awq(parts, quantisation, shape);
+  if (!out.scales.isfinite().all().item<bool>())
+    throw Error(ErrorKind::kModel, "tensor " + name + " holds NaN or infinite values: its scales are not finite");
+  return out;
 }
 
 void drop_unneeded(const SafetensorsDirectory& files, const Quantisation& quantisation, std::set<std::string>& unread) {

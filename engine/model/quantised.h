@@ -1,5 +1,5 @@
-// Reads matrices of quantised checkpoints and dequantises them while loading. Products then run as for any other
-// checkpoint: activations are not rounded as in FP8 engines, but the weights need the memory of dequantised weights.
+// Reads matrices of quantised checkpoints. They are dequantised while loading, or stay codes (kernels/coded.h) for
+// products on a GPU, which multiply by the same numbers. Activations are not rounded as in FP8 engines.
 //
 // fp8: <name>.weight is F8_E4M3 [N, K] and is multiplied by <name>.weight_scale_inv or <name>.weight_scale. The scale
 // is one number, one per row ([N] or [N, 1]), or one per block ([ceil(N / rows), ceil(K / columns)]). Scales of
@@ -16,19 +16,22 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <set>
 #include <string>
 
 #include "base/safetensors.h"
+#include "engine/kernels/coded.h"
 #include "engine/model/config.h"
 
 namespace specdec::model {
 
-// Returns the matrix `name` ("….weight") as fp32 [N, K] if the checkpoint stores it quantised, else an undefined
-// tensor. `shape` is what config.json requires. Removes from `unread` the names of the tensors that it read. Throws
-// Error(kModel) that names file and tensor for missing parts, wrong shapes and wrong dtypes.
-at::Tensor read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation, const std::string& name,
-                          at::IntArrayRef shape, std::set<std::string>& unread);
+// Returns the matrix `name` ("….weight") if the checkpoint stores it quantised. `shape` is what config.json requires.
+// Removes from `unread` the names of the tensors that it read. Throws Error(kModel) that names file and tensor for
+// missing parts, wrong shapes, wrong dtypes, and numbers that are not finite.
+std::optional<kernels::CodedMatrix> read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation,
+                                                   const std::string& name, at::IntArrayRef shape,
+                                                   std::set<std::string>& unread);
 
 // Removes from `unread` the tensors that quantisers write but a dequantised model does not need: for fp8 the scales of
 // activations and caches, and for GPTQ the all-zero biases of linear maps that have no bias.

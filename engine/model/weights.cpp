@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "base/file.h"
@@ -13,6 +14,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/visible_devices.h"
 #include "engine/model/draft_vocab.h"
+#include "engine/model/kept_codes.h"
 #include "engine/model/quantised.h"
 #include "engine/model/stored_tensor.h"
 #include "engine/model/tensor_block.h"
@@ -38,8 +40,8 @@ at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
 }
 
 // Sets every parameter to make(parameter), or to this rank's slice of it, converted to its dtype and moved to the
-// device. decoder.config is that of the whole decoder. On the CPU all parameters share one block of memory, in the
-// order in which a pass reads them.
+// device; codes stay as they are. decoder.config is that of the whole decoder. On the CPU all other parameters share
+// one block of memory, in the order in which a pass reads them.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
@@ -66,7 +68,12 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
     return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
   for (const Parameter& p : parameters) {
-    const at::Tensor made = narrowed(make(p), own_slice(p, decoder.config, decoder.group.get()));
+    const at::Tensor whole = make(p);
+    if (kernels::is_coded(whole)) {
+      *p.tensor = whole.to(device);
+      continue;
+    }
+    const at::Tensor made = narrowed(whole, own_slice(p, decoder.config, decoder.group.get()));
     if (int8 && p.in_products) {
       *p.tensor = take_int8(made);
     } else {
@@ -93,8 +100,9 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
     config = shard_config(config, decoder.group->rank(), decoder.group->count());
     decoder.key_copies = key_copies(decoder.config, decoder.group->count());
   }
+  const bool keeps = dtype == kAsStored && !decoder.group;
   // For int8, tensors are read as fp32, so that nothing is rounded twice.
-  const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : dtype;
+  const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : side_dtype(dtype, config);
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
   bool narrowed = false;
@@ -102,23 +110,27 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
     if (!ignored(name, decoder.config)) unread.insert(name);
   }
   with_context(directory.string(), [&] {
+    std::optional<kernels::CodedMatrix> coded;
     at::Tensor stored;
     fill(decoder, device, dtype, [&](const Parameter& p) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
       if (p.row == 0) {
         std::vector<int64_t> shape = p.shape;
         shape[0] = p.stored_rows;
-        stored = read_quantised(files, decoder.config.quantisation, p.stored, shape, unread);
-        if (stored.defined()) {
-          stored = converted(stored, read_as, "tensor " + p.stored);
-        } else {
+        coded = read_quantised(files, decoder.config.quantisation, p.stored, shape, unread);
+        if (!coded) {
           stored = read_tensor(files, p.stored, shape, read_as);
           narrowed |= read_as != at::kFloat && files.entry(p.stored).dtype == "F32";
           unread.erase(p.stored);
         }
       }
-      return stored.narrow(0, p.row, p.shape[0]);
+      if (!coded) return stored.narrow(0, p.row, p.shape[0]);
+      const kernels::CodedMatrix own = coded->outputs(p.row, p.shape[0]);
+      at::Tensor kept;
+      if (keeps && stays_coded(p)) kept = keep_codes(decoder.weights, p.tensor, own);
+      return kept.defined() ? kept : converted(kernels::decode(own), read_as, "tensor " + p.stored);
     });
+    if (keeps) finish_codes(decoder, device);
     drop_unneeded(files, decoder.config.quantisation, unread);
     if (!unread.empty())
       throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " +
@@ -127,9 +139,9 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
   });
   if (narrowed)
     log(LogLevel::kWarn,
-        directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
+        directory.string() + ": fp32 tensors are narrowed to " + dtype_name(read_as) + "; --dtype fp32 keeps them");
   config.dtype = side_dtype(dtype, config);
-  config.quantisation = {};
+  if (!keeps) config.quantisation = {};
   decoder.config = std::move(config);
   return decoder;
 }
@@ -145,9 +157,10 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
     DecoderWeights& weights = decoder.weights;
     for (const Parameter& p : list_parameters(weights, decoder.config)) {
       if (!needed(p.tensor, decoder)) continue;
-      at::Tensor made = read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
-      made =
-          made.defined() ? converted(made, dtype, "tensor " + p.stored) : read_tensor(files, p.stored, p.shape, dtype);
+      const std::optional<kernels::CodedMatrix> coded =
+          read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
+      const at::Tensor made = coded ? converted(kernels::decode(*coded), dtype, "tensor " + p.stored)
+                                    : read_tensor(files, p.stored, p.shape, dtype);
       *p.tensor = made.to(device);
     }
     if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
@@ -226,8 +239,15 @@ void pack_matrices(Decoder& decoder) {
 
 void join_projections(Decoder& decoder) {
   const auto join = [](at::Tensor& q, at::Tensor& k, at::Tensor& v) {
-    if (!q.defined() || q.scalar_type() == at::kChar || q.scalar_type() == at::kByte) return;
-    const at::Tensor all = at::cat({q, k, v});
+    if (!q.defined() || q.scalar_type() == at::kByte) return;
+    const bool packed = kernels::packing_of(q) != kernels::Packing::kPlain;
+    for (const at::Tensor* other : {&k, &v})
+      if (other->scalar_type() != q.scalar_type() || other->sizes().slice(1) != q.sizes().slice(1)) return;
+    if (packed && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
+    // Codes are joined as bytes: ATen need not know how to join numbers of their dtype.
+    const auto bytes = [packed](const at::Tensor& t) { return packed ? t.view(at::kByte) : t; };
+    const at::Tensor joined = at::cat({bytes(q), bytes(k), bytes(v)}),
+                     all = packed ? joined.view(q.scalar_type()) : joined;
     const std::vector<at::Tensor> parts = all.split_with_sizes({q.size(0), k.size(0), v.size(0)});
     q = parts[0], k = parts[1], v = parts[2];
   };
@@ -270,7 +290,16 @@ at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& confi
   throw Error(ErrorKind::kUsage, "--dtype: expected auto, fp32, bf16, fp16 or int8, found '" + flag + "'");
 }
 
+at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
+                                      int ranks) {
+  const at::ScalarType dtype = resolve_dtype(flag, config);
+  const bool keeps = flag == "auto" && device.is_cuda() && ranks == 1 &&
+                     config.quantisation.method != Quantisation::Method::kNone && dtype != at::kFloat;
+  return keeps ? kAsStored : dtype;
+}
+
 std::string dtype_flag(at::ScalarType dtype) {
+  if (dtype == kAsStored) return "stored";
   for (const auto& [word, known] : kDtypeFlags) {
     if (dtype == known) return word;
   }
@@ -279,10 +308,12 @@ std::string dtype_flag(at::ScalarType dtype) {
 }
 
 at::ScalarType dtype_of(const Decoder& decoder) {
+  if (decoder.config.quantisation.method != Quantisation::Method::kNone) return kAsStored;
   return decoder.weights.lm_head.scalar_type() == at::kChar ? at::kChar : decoder.weights.embed.scalar_type();
 }
 
 at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config) {
+  if (dtype == kAsStored) return config.dtype;
   if (dtype != at::kChar) return dtype;
   return config.dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }

@@ -38,6 +38,9 @@ struct LayerWeights {
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router;  // [experts, E]
   std::vector<ExpertWeights> experts;
+  // Of matrices that stay codes: the input in x of each input of q, k and v, of o, of gate and up, and of down. Without
+  // them the inputs are in their order (kernels::PackedCodes).
+  at::Tensor attention_order, o_order, mlp_order, down_order;
 };
 
 struct DecoderWeights {
@@ -66,6 +69,8 @@ struct Parameter {
   bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
   Split split = Split::kNone;
 };
+// Returns whether kAsStored leaves a parameter as it is if the checkpoint has it quantised. A head is dequantised.
+inline bool stays_coded(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
 
@@ -79,14 +84,19 @@ struct Decoder {
   const kernels::CudaLibrary* library = nullptr;
 };
 
-// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Throws Error(kModel) for
+// A dtype for loading: matrices of layers that a checkpoint stores quantised stay codes (kernels/coded.h) where their
+// layout allows it. All else has the checkpoint's dtype, of 16 bits.
+inline constexpr at::ScalarType kAsStored = at::kByte;
+
+// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h), except with kAsStored. Such a
+// decoder can be neither trained nor saved, and keeps its config's quantisation. Throws Error(kModel) for
 // missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
 // Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to int8
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads this rank's share of a decoder, as load_decoder() reads a whole one. All matrices of a share are read from the
-// files as a whole, one at a time. Throws what load_decoder() and shard_config() throw.
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but never with kAsStored. All matrices of
+// a share are read from the files as a whole, one at a time. Throws what load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
 // Returns a rank's share of a whole decoder whose matrices are not packed.
@@ -105,7 +115,8 @@ void reduce_head(Decoder& decoder);
 // dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
 // Puts the matrices of queries, keys and values of each layer, and their biases, one after the other into one block of
-// memory, so that a kernel reads them as one matrix. Leaves int8 matrices as they are.
+// memory, so that a kernel reads them as one matrix. Leaves packed matrices as they are if they are packed in different
+// ways, or if a block of their layout would have outputs of two of them.
 void join_projections(Decoder& decoder);
 // load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
 // always keeps its whole head, even if its checkpoint lists a draft vocabulary.
@@ -119,9 +130,13 @@ std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::pa
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
-std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype()
+// The same for decoding: with "auto", a whole decoder on a GPU keeps the matrices of a quantised checkpoint as they are
+// (kAsStored).
+at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
+                                      int ranks = 1);
+std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored
 // Returns the dtype of embeddings, norms, biases and caches for a decoder of `dtype`. For int8 this is bf16 if the
-// checkpoint is bf16, else fp32; otherwise it is `dtype` itself.
+// checkpoint is bf16, else fp32; for kAsStored the checkpoint's; otherwise it is `dtype` itself.
 at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config);
 // Parses "auto" (CUDA if there is a device, else CPU), "cpu" or "cuda[:i]". Throws Error(kUsage) for other text,
 // Error(kDevice) if there is no such device.

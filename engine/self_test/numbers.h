@@ -133,14 +133,15 @@ inline std::string difference(CudaDtype dtype, const Values& found, const Values
   return text.str();
 }
 
-// Int8 weights [n, k] in the layout that engine/kernels/cpu/cpu.h describes, and the numbers that they stand for.
-struct Int8Matrix {
+// Packed weights [n, k] and the numbers that they stand for.
+struct PackedMatrix {
   std::vector<uint8_t> packed;
   Values values;
 };
-inline Int8Matrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
+// Int8 weights in the layout that engine/kernels/cpu/cpu.h describes.
+inline PackedMatrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
   constexpr size_t kOutputs = 32, kGroup = 64;
-  Int8Matrix out;
+  PackedMatrix out;
   out.values.resize(n * k);
   uint64_t next = 0;
   for (size_t first = 0; first < n; first += kOutputs) {
@@ -158,6 +159,54 @@ inline Int8Matrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
             out.packed.push_back(static_cast<uint8_t>(code));
             if (i < k) out.values[(first + o) * k + i] = static_cast<double>(scales[o]) * code;
           }
+    }
+  }
+  return out;
+}
+
+// Codes in the layout that engine/kernels/coded.h describes, where `group` inputs share a scale. With a period, which
+// is a multiple of the group, inputs repeat after so many.
+inline PackedMatrix coded_matrix(kernels::Packing packing, size_t n, size_t k, size_t group, uint64_t seed = 7,
+                                 size_t period = 0) {
+  constexpr size_t kOutputs = 32, kUnit = 32;
+  const bool four = packing == kernels::Packing::kCodes4, e4m3 = packing == kernels::Packing::kE4m3;
+  const size_t unit_bytes = four ? 16 : 32, units = group / kUnit, groups = (k + group - 1) / group,
+               group_bytes = units * unit_bytes + 4;
+  if (period == 0) period = groups * group;
+  const auto drawn = [&](uint64_t stream, size_t output, size_t place) {
+    return philox_uniform(seed, stream, output * 65536 + place);
+  };
+  PackedMatrix out{std::vector<uint8_t>(n * groups * group_bytes), Values(n * k)};
+  for (size_t o = 0; o < n; ++o) {
+    const size_t first = o / kOutputs * kOutputs, outputs = std::min(kOutputs, n - first), at = o - first;
+    for (size_t g = 0; g < groups; ++g) {
+      uint8_t* const codes = &out.packed[first * groups * group_bytes + g * group_bytes * outputs];
+      const size_t same = g * group % period / group;
+      double scale = 0.01 + drawn(8, o, same) / 99, zero = 0;
+      uint32_t word = 0;
+      if (e4m3) {
+        const auto narrow = static_cast<float>(scale / 99);
+        scale = static_cast<double>(narrow), word = std::bit_cast<uint32_t>(narrow);
+      } else {
+        scale = kernels::twins::rounded(CudaDtype::kHalf, four ? scale : scale / 16);
+        zero = std::floor(drawn(10, o, same) * (four ? 16 : 256));
+        word = bits_of(CudaDtype::kHalf, scale) | static_cast<uint32_t>(zero) << 16;
+      }
+      for (size_t b = 0; b < 4; ++b)
+        codes[units * unit_bytes * outputs + 4 * at + b] = static_cast<uint8_t>(word >> (8 * b));
+      for (size_t i = g * group; i < std::min(k, (g + 1) * group); ++i) {
+        auto code = static_cast<uint8_t>(drawn(9, o, i % period) * (four ? 16 : 256));
+        if (e4m3 && (code & 127) == 127) code = 0;  // NaN
+        const size_t t = i % 8, lane = at / 4 * 4 + i % kUnit / 8,
+                     number =
+                         (i % group / kUnit * unit_bytes + t / 4 * (four ? 0 : 16)) * outputs + 16 * lane + at % 4 * 4;
+        constexpr size_t kPlaces[] = {0, 2, 1, 3};
+        if (four)
+          codes[number + t % 2 * 2 + t / 4] |= static_cast<uint8_t>(code << (t / 2 % 2 * 4));
+        else
+          codes[number + kPlaces[t % 4]] = code;
+        out.values[o * k + i] = scale * ((e4m3 ? static_cast<double>(e4m3_to_float(code)) : code) - zero);
+      }
     }
   }
   return out;

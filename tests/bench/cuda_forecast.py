@@ -4,8 +4,7 @@
 
 Bytes follow from the models' shapes. Launches, copies and waits are those that tests/kernels/fibers/round counts in the
 real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, with two copies beside it,
-and a draw; a round uploads once, copies back once and waits once. An EAGLE-3 head drafts in steps on the host, where
-each level waits.
+and a draw; a round uploads once, copies back once and waits once.
 What a GPU makes of it is assumed, by the constants below. Prints the table of docs/benchmarks.md in Markdown."""
 
 import argparse
@@ -16,23 +15,23 @@ COPY, CORES = 0.90, 0.40  # shares of memory bandwidth and of tensor operations 
 GAP = 1e-6  # seconds from the end of a graph's kernel to the start of the next
 SAMPLE, VERIFY = 100e-6, 150e-6  # sweeps of one block over a row of 128,256 numbers in the second-level cache
 ROUND = 60e-6  # planning, upload, copy back and wait
-HOST_ROW = 250e-6  # sampling or verification of a row on the host
 VOCAB = 128256
 
 
 class Model:
-    def __init__(self, layers, e, i, heads, kv, d, head_rows=VOCAB, extra=0, bytes_each=2):
+    def __init__(self, layers, e, i, heads, kv, d, head_rows=VOCAB, extra=0, bytes_each=2, head_each=None):
         self.layers, self.bytes_each = layers, bytes_each
+        self.wider_head = e * head_rows * ((head_each or bytes_each) - bytes_each)
         self.parameters = layers * (e * (heads + 2 * kv) * d + heads * d * e + 3 * e * i) + e * head_rows + extra
         self.cached = 2 * layers * kv * d * 2  # bytes a token
 
     def bytes(self):
-        return self.parameters * self.bytes_each
+        return self.parameters * self.bytes_each + self.wider_head
 
     def kernels(self, gpu, rows, sequences, context):
         """Seconds of a pass's kernels: the slowest of memory, second-level cache and tensor cores. rows_product reads x
-        once for every 16 to 64 outputs (45 in the mean of an 8B model's matrices; int8: 32), and the weights once for
-        every 64 rows (int8: 32), of which all but the first time come from the second-level cache."""
+        once for every 16 to 64 outputs (45 in the mean of an 8B model's matrices; packed: 32), and the weights once for
+        every 64 rows (packed: 32), of which all but the first time come from the second-level cache."""
         memory, cache, cores = GPUS[gpu]
         most, outputs = (64, 16 if rows <= 8 else 32 if rows <= 16 else 45) if self.bytes_each == 2 else (32, 32)
         moved = self.bytes() + sequences * context * self.cached
@@ -49,12 +48,14 @@ class Model:
 TARGET = Model(32, 4096, 14336, 32, 8, 128)
 DRAFT = Model(16, 2048, 8192, 32, 8, 64)
 DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with a scale of 4 bytes for 64 weights
+# The matrices of layers as GPTQ and AWQ store them, 4 bits with 32 bits for each 128; the head in 16 bits.
+TARGET4 = Model(32, 4096, 14336, 32, 8, 128, bytes_each=0.53125, head_each=2)
 # Attention reads two states of width E; fc joins three.
 EAGLE = Model(1, 4096, 14336, 32, 8, 128, head_rows=32000, extra=3 * 4096 * 4096 + 4096 * 48 * 128)
 
 
-def plain(gpu, batch, context):
-    return batch / (TARGET.seconds(gpu, batch, batch, context) + SAMPLE + VERIFY + ROUND)
+def plain(gpu, batch, context, target=TARGET):
+    return batch / (target.seconds(gpu, batch, batch, context) + SAMPLE + VERIFY + ROUND)
 
 
 def tokens_a_round(alpha, k):
@@ -66,15 +67,12 @@ def round_on_device(draft, gpu, batch, k, context):
     return k * level + TARGET.seconds(gpu, batch * (k + 1), batch, context) + SAMPLE + VERIFY + ROUND
 
 
-def round_on_host(draft, gpu, batch, k, context):
-    level = draft.seconds(gpu, batch, batch, context) + 30e-6 + batch * HOST_ROW * 32000 / VOCAB
-    return k * level + TARGET.seconds(gpu, batch * (k + 1), batch, context) + 30e-6 + batch * (k + 1) * HOST_ROW
-
-
-def best(draft, run, gpu, batch, o):
+def best(draft, gpu, batch, o):
     """The best K of those whose pass the kernels multiply (256 rows), with its tokens a second."""
     choices = [k for k in range(1, 8) if batch * (k + 1) <= 256]
-    return max((batch * tokens_a_round(o.alpha, k) / run(draft, gpu, batch, k, o.context), k) for k in choices)
+    return max(
+        (batch * tokens_a_round(o.alpha, k) / round_on_device(draft, gpu, batch, k, o.context), k) for k in choices
+    )
 
 
 def main():
@@ -82,16 +80,20 @@ def main():
     p.add_argument("--context", type=int, default=2048, help="tokens in each sequence's cache")
     p.add_argument("--alpha", type=float, default=0.8, help="acceptance of a drafted token")
     o = p.parse_args()
-    print("| GPU | batch | 8B plain | + 1B bf16 | + 1B int8 | + EAGLE-3 (host steps) |")
-    print("|---|---|---|---|---|---|")
+    print("| GPU | batch | 8B plain | + 1B bf16 | + 1B int8 | + EAGLE-3 | 8B int4 plain |")
+    print("|---|---|---|---|---|---|---|")
     for gpu in GPUS:
         for batch in (1, 16, 64):
             base = plain(gpu, batch, o.context)
             cells = []
-            for draft, run in ((DRAFT, round_on_device), (DRAFT8, round_on_device), (EAGLE, round_on_host)):
-                speed, k = best(draft, run, gpu, batch, o)
+            for draft in (DRAFT, DRAFT8, EAGLE):
+                speed, k = best(draft, gpu, batch, o)
                 cells.append(f"{speed:,.0f} (K = {k}, {speed / base:.2f} ×)")
-            print(f"| {gpu} | {batch} | {base:,.0f} | " + " | ".join(cells) + " |")
+            print(
+                f"| {gpu} | {batch} | {base:,.0f} | "
+                + " | ".join(cells)
+                + f" | {plain(gpu, batch, o.context, TARGET4):,.0f} |"
+            )
 
 
 main()

@@ -112,9 +112,8 @@ Json run(int argc, char** argv) {
       times.push_back((now() - begin) * 1e6);
     }
     std::sort(times.begin(), times.end());
-    out["batch_" + std::to_string(batch)] = {{"k", k},
-                                             {"median_microseconds", times[times.size() / 2]},
-                                             {"least_microseconds", times.front()}};
+    out["batch_" + std::to_string(batch)] = {
+        {"k", k}, {"median_microseconds", times[times.size() / 2]}, {"least_microseconds", times.front()}};
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/json.h"
+#include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/weights.h"
 #include "engine/self_test/gpu_check.h"

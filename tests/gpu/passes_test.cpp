@@ -3,7 +3,9 @@
 
 #include <map>
 
+#include "tests/base/scratch.h"
 #include "tests/gpu/machine.h"
+#include "tests/model/quantised_files.h"
 #include "tests/model/toy_batch.h"
 #include "tests/model/toy_decoders.h"
 
@@ -68,6 +70,32 @@ TEST(Passes, EqualTheCpusOverFamilies) {
     const double worst = errors_of_rows(type, at::kChar).max().item<double>();
     told[std::string(type) + " int8"] = worst;
     EXPECT_LT(worst, 0.15) << type;
+  }
+}
+
+// Decoders whose matrices stay as quantised checkpoints have them, on the machine, beside the dequantised ones.
+TEST(Passes, OfCodesEqualTheCpus) {
+  const std::map<std::string, Json> quantisations = {
+      {"gptq",
+       {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}, {"desc_act", true}, {"checkpoint_format", "gptq"}}},
+      {"gptq 8 bits", {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 64}}},
+      {"awq", {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}, {"version", "gemm"}}},
+      {"fp8", {{"quant_method", "fp8"}, {"weight_block_size", {16, 32}}}}};
+  for (const auto& [name, quantisation] : quantisations) {
+    const testing::Scratch scratch;
+    model::QuantisedCheckpoint(model::quantised_config("qwen2", "bfloat16", quantisation)).write(scratch.root());
+    Decoder decoder = model::load_decoder(scratch.root(), machine().device, model::kAsStored);
+    if (!machine().real) decoder.library = machine().library;
+    const Decoder reference = model::load_decoder(scratch.root(), at::kCPU, at::kFloat);
+    std::vector<model::Text> texts = model::kTexts;
+    for (const bool long_prompt : {false, true}) {
+      if (long_prompt) texts = {{0, 300, 2}};
+      const model::Batch here(decoder, texts), there(reference, texts);
+      const at::Tensor found = forward(decoder, here.parts()).cpu(), expected = forward(reference, there.parts());
+      const double error = (found - expected).abs().max().item<double>() / expected.std().item<double>();
+      figures()["passes"][name + (long_prompt ? ", long" : "")] = error;
+      EXPECT_LT(error, 0.15) << name;
+    }
   }
 }
 

@@ -64,6 +64,29 @@ TEST(Speed, Products) {
   }
 }
 
+// The same with the codes of quantised checkpoints, in groups of 128.
+TEST(Speed, ProductsOfCodes) {
+  constexpr std::pair<const char*, kernels::Packing> kPackings[] = {
+      {"4 bits", kernels::Packing::kCodes4}, {"8 bits", kernels::Packing::kCodes8}, {"E4M3", kernels::Packing::kE4m3}};
+  const int64_t n = machine().real ? 14336 : 40, k = machine().real ? 4096 : 64, group = 128;
+  for (const auto& [name, packing] : kPackings)
+    for (const int64_t rows : {1, 4, 16, 64}) {
+      const at::Tensor weight = at::zeros({n, kernels::coded_row_bytes(packing, k, group)}, bf16().dtype(at::kByte)),
+                       x = at::randn({rows, k}, bf16()), out = at::empty({rows, n}, bf16());
+      kernels::RowsProduct call = {};
+      call.rows = rows, call.n = n, call.k = k, call.stride = n, call.packing = packing,
+      call.group = std::min(group, k);
+      call.x = x.const_data_ptr(), call.weight = weight.const_data_ptr(), call.out = out.mutable_data_ptr();
+      const double seconds = seconds_of(machine().real ? 50 : 1, [&] {
+        ASSERT_EQ(machine().library->rows_product(kernels::CudaDtype::kBFloat16, machine().index(), &call), 0);
+      });
+      const double bytes = static_cast<double>(weight.nbytes()) + 2.0 * static_cast<double>(rows * (n + k));
+      EXPECT_GT(seconds, 0);
+      figures()["products"][std::to_string(rows) + " rows, " + name] = {
+          {"n", n}, {"k", k}, {"seconds", seconds}, {"share_of_copies", bytes / seconds / copies()}};
+    }
+}
+
 // The shape of Llama 3 8B, with as many layers as fit into two thirds of the free memory.
 Json config_of_8b(int64_t layers) {
   Json config = model::toy_config("llama", layers);

@@ -184,6 +184,17 @@ TEST(DiagonalAttention, ValuesAndGradients) {
 
 // Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
 // as training passes them (transposed) and contiguous. One thread and two give the same bits.
+// Heads in bf16 that are computed in fp32.
+TEST(SequenceAttention, ShortHeadsInBf16) {
+  for (const int64_t d : {8, 64}) {
+    const at::Tensor q = random({2, 40, 4, d}, at::kBFloat16), k = random({2, 2, 40, d}, at::kBFloat16, 2),
+                     v = random({2, 2, 40, d}, at::kBFloat16, 3);
+    expect_gradients(
+        {q, k, v}, [](const auto& in) { return attention(in[0], in[1], in[2]); },
+        [](const auto& in) { return ref::attention(in[0], in[1], in[2], {}, {}, {}); });
+  }
+}
+
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {

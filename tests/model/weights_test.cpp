@@ -283,7 +283,7 @@ TEST(MemoryPlan, GivesUpWhatItCan) {
   EXPECT_GT(cut.plan.cache_bytes(), caches / 2);
   EXPECT_EQ(fit(rest + caches / 4).draft_dtype, at::kFloat) << "a quarter of the caches will do";
   const FittedMemory narrow = fit(rest + caches / 4 - 1);
-  EXPECT_TRUE(narrow.draft && narrow.draft_dtype == at::kChar && narrow.plan.draft_int8);
+  EXPECT_TRUE(narrow.draft && narrow.draft_dtype == at::kChar && narrow.plan.draft_weights == "int8");
   EXPECT_NE(narrow.given_up.find("int8"), std::string::npos) << narrow.given_up;
   EXPECT_FALSE(fit(rest + caches / 4 - 1, false).draft) << "--draft-dtype is what the user wants";
   const FittedMemory plain = fit(int8_rest + int8.cache_bytes() / 4 - 1);

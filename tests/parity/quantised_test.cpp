@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/kernels/coded.h"
 #include "engine/model/forward.h"
 #include "tests/base/scratch.h"
 #include "tests/parity/golden.h"
@@ -32,6 +33,23 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
     EXPECT_EQ(seen.size(), golden.size());
     EXPECT_EQ(decoder.config.quantisation.method, model::Quantisation::Method::kNone);
   }
+}
+
+// Matrices that stay codes stand for the same numbers. Groups of 8 inputs have no place in their layout.
+TEST_P(Quantised, CodesStandForTheUnpackedWeights) {
+  const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
+  model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, model::kAsStored);
+  size_t coded = 0;
+  decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
+    const at::Tensor& expected = golden.at(name);
+    const bool codes = kernels::is_coded(tensor);
+    coded += codes ? 1 : 0;
+    EXPECT_TRUE(codes ? at::equal(kernels::unpack_codes({tensor, {}}, expected.size(1)), expected)
+                      : at::equal(tensor, expected.to(at::kHalf)))
+        << name;
+  });
+  const bool fits = GetParam() == "fp8_tensor" || GetParam() == "fp8_channel" || GetParam() == "gptq_8bit";
+  EXPECT_EQ(coded, fits ? 7u : 0u);
 }
 
 // A draft made from a quantised target is written as an ordinary checkpoint.

@@ -39,6 +39,16 @@ inline __device__ T silu_times(T gate, T up) {
 
 inline __device__ uint32_t bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 inline __device__ uint32_t bits(__half x) { return __half_as_ushort(x); }
+template <class T>
+inline __device__ T number_of_bits(unsigned short x);
+template <>
+inline __device__ __nv_bfloat16 number_of_bits(unsigned short x) {
+  return __ushort_as_bfloat16(x);
+}
+template <>
+inline __device__ __half number_of_bits(unsigned short x) {
+  return __ushort_as_half(x);
+}
 
 // Eight neighbouring numbers of 16 bits, two in each register.
 struct Eight {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda_errors.h"
@@ -158,9 +159,21 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                                  .residual = nullptr,
                                  .out = to,
                                  .stride = n,
-                                 .int8 = weight.scalar_type() == at::kChar ? 1 : 0};
+                                 .packing = packing_of(weight),
+                                 .group = coded_group(weight),
+                                 .order = nullptr};
     check(cuda_library().rows_product(dtype_of(x), x.get_device(), &product), "linear");
   });
+}
+
+void unpack(const at::Tensor& weight, const at::Tensor& out) {
+  const UnpackedMatrix matrix = {.n = out.size(0),
+                                 .k = out.size(1),
+                                 .weight = weight.const_data_ptr(),
+                                 .packing = packing_of(weight),
+                                 .group = coded_group(weight),
+                                 .out = out.mutable_data_ptr()};
+  check(cuda_library().unpack(dtype_of(out), out.get_device(), &matrix), "unpack");
 }
 
 }  // namespace cuda

@@ -13,7 +13,7 @@ namespace {
 namespace cuda = kernels::cuda;
 namespace twins = kernels::twins;
 using self_test::int8_matrix;
-using self_test::Int8Matrix;
+using self_test::PackedMatrix;
 
 struct Product {
   CudaDtype dtype;
@@ -99,12 +99,12 @@ TEST(RowsLinear, Int8EqualsItsTwin) {
   for (const CudaDtype dtype : kHalves)
     for (const auto& [rows, n, k] :
          std::vector<std::array<size_t, 3>>{{1, 32, 64}, {5, 40, 192}, {9, 7, 72}, {17, 33, 640}, {40, 9, 37}}) {
-      const Int8Matrix matrix = int8_matrix(n, k);
+      const PackedMatrix matrix = int8_matrix(n, k);
       const Values inputs = random_values(dtype, rows * k, 1), offsets = random_values(dtype, n, 3);
       Array x(dtype, inputs), bias(dtype, offsets), out(dtype, rows * n);
       DeviceMemory<uint8_t> weight(matrix.packed);
       kernels::RowsProduct call = call_of(rows, n, k, x.data(), weight.data(), out.data());
-      call.bias = bias.data(), call.int8 = 1;
+      call.bias = bias.data(), call.packing = kernels::Packing::kInt8;
       ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
       EXPECT_EQ(difference(dtype, out.values(), twins::linear(dtype, inputs, matrix.values, offsets, k)), "")
           << rows << " x " << k << " -> " << n;
@@ -118,7 +118,7 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
     for (const bool int8 : {false, true})
       for (const auto& [rows, n, k] :
            std::vector<std::array<size_t, 3>>{{1, 32, 64}, {9, 19, 72}, {70, 40, 37}, {33, 4100, 8}}) {
-        const Int8Matrix first = int8_matrix(n, k), second = int8_matrix(n, k, 11);
+        const PackedMatrix first = int8_matrix(n, k), second = int8_matrix(n, k, 11);
         DeviceMemory<uint8_t> gate_bytes(first.packed), up_bytes(second.packed);
         Array x(dtype, random_values(dtype, rows * k, 1)), gate(dtype, random_values(dtype, n * k, 2)),
             up(dtype, random_values(dtype, n * k, 3)), bias(dtype, random_values(dtype, n, 4)),
@@ -128,7 +128,8 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
         const auto product = [&](Array& matrix, DeviceMemory<uint8_t>& bytes, Array& offsets, void* out) {
           kernels::RowsProduct call =
               call_of(rows, n, k, x.data(), int8 ? static_cast<void*>(bytes.data()) : matrix.data(), out);
-          call.bias = offsets.data(), call.int8 = int8 ? 1 : 0;
+          call.bias = offsets.data();
+          call.packing = int8 ? kernels::Packing::kInt8 : kernels::Packing::kPlain;
           return call;
         };
         const auto start = [&](const kernels::RowsProduct& call) {

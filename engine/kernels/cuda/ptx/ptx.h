@@ -47,4 +47,23 @@ inline __device__ void mma_m16n8k16<__half>(float (&sum)[4], const uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Returns a · b + c for two neighbouring 16-bit numbers of type T in each register, rounded once. Subnormal numbers
+// keep their values.
+template <class T>
+__device__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c);
+
+template <>
+inline __device__ uint32_t fma_pairs<__nv_bfloat16>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
+
+template <>
+inline __device__ uint32_t fma_pairs<__half>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
+
 }  // namespace specdec::kernels::cuda

@@ -8,6 +8,7 @@ struct __nv_bfloat16 {
   uint16_t bits;
 };
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return {bits}; }
 inline float __bfloat162float(__nv_bfloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 inline __nv_bfloat16 __float2bfloat16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);

@@ -10,6 +10,7 @@ struct __half {
   uint16_t bits;
 };
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
+inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
 inline float __half2float(__half x) { return specdec::fp16_to_float(x.bits); }
 inline __half __float2half(float x) {
   if (x != x) return {0x7FFF};

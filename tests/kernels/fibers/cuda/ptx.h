@@ -11,6 +11,29 @@ namespace specdec::kernels::cuda {
 
 inline void* shared_memory() { return fibers::dynamic_shared(); }
 
+// The numbers of a register pair, widened and narrowed.
+template <class T>
+double number_of(uint16_t bits) {
+  if constexpr (std::is_same_v<T, __half>) return static_cast<double>(__half2float({bits}));
+  return static_cast<double>(__bfloat162float({bits}));
+}
+template <class T>
+uint16_t bits_of_number(float x) {
+  if constexpr (std::is_same_v<T, __half>) return __float2half(x).bits;
+  return __float2bfloat16(x).bits;
+}
+
+// The kernels use it where the result is a number of the type, so that rounding to fp32 first changes nothing.
+template <class T>
+uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out = 0;
+  for (int i = 0; i < 2; ++i) {
+    const auto half = [i](uint32_t pair) { return number_of<T>(static_cast<uint16_t>(pair >> (16 * i))); };
+    out |= static_cast<uint32_t>(bits_of_number<T>(static_cast<float>(half(a) * half(b) + half(c)))) << (16 * i);
+  }
+  return out;
+}
+
 template <class T>
 void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                   std::source_location where = std::source_location::current()) {
@@ -20,11 +43,7 @@ void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
                            far = fibers::exchange(kAll, both(a[2], a[3]), where),
                            right = fibers::exchange(kAll, both(b[0], b[1]), where);
   // Returns number i of a register pair: two in each register.
-  const auto part = [](uint64_t pair, unsigned i) {
-    const auto half = static_cast<uint16_t>(pair >> (16 * i));
-    if constexpr (std::is_same_v<T, __half>) return static_cast<double>(__half2float({half}));
-    return static_cast<double>(__bfloat162float({half}));
-  };
+  const auto part = [](uint64_t pair, unsigned i) { return number_of<T>(static_cast<uint16_t>(pair >> (16 * i))); };
   const unsigned group = fibers::lane() / 4, member = fibers::lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = group + i / 2 * 8, column = 2 * member + i % 2;

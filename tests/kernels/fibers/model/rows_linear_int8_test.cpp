@@ -21,7 +21,9 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& packed, const at::Ten
                                .residual = nullptr,
                                .out = out.mutable_data_ptr(),
                                .stride = packed.size(0),
-                               .int8 = 1};
+                               .packing = Packing::kInt8,
+                               .group = 0,
+                               .order = nullptr};
   EXPECT_EQ(fibers::fiber_library().rows_product(dtype, 0, &product), 0);
   return out;
 }

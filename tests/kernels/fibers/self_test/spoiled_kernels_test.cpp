@@ -87,6 +87,11 @@ std::vector<Spoiled> spoiled_libraries() {
     spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
     return code;
   };
+  add("unpack").unpack = [](CudaDtype dtype, int32_t device, const kernels::UnpackedMatrix* matrix) {
+    const int32_t code = fiber_library().unpack(dtype, device, matrix);
+    spoil(dtype, matrix->out, matrix->n * matrix->k - 1);
+    return code;
+  };
   add("prepare_heads").prepare_heads = [](CudaDtype dtype, int32_t device, const kernels::PagedPass* pass,
                                           const kernels::PagedHeads* heads) {
     const int32_t code = fiber_library().prepare_heads(dtype, device, pass, heads);
