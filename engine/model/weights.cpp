@@ -189,6 +189,13 @@ Decoder load_embedding(const std::filesystem::path& directory, at::Device device
                    [](const at::Tensor* tensor, Decoder& decoder) { return tensor == &decoder.weights.embed; });
 }
 
+Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
+    const DecoderWeights& weights = decoder.weights;
+    return tensor == &weights.embed || tensor == &weights.norm || tensor == &weights.lm_head;
+  });
+}
+
 Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
   return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
     DecoderWeights& weights = decoder.weights;

@@ -93,6 +93,8 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
 // Reads only the embedding: a decoder for load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// Reads all but the layers: embedding, final norm and head, as load_head() does.
+Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
 // throws, except for unknown tensors.
