@@ -85,8 +85,9 @@ struct Decoder {
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads this rank's share of a decoder, as load_decoder() reads a whole one. All matrices of a share are read from the
-// files as a whole, one at a time. Throws what load_decoder() and shard_config() throw.
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one. Of a matrix that is divided by rows it
+// reads its own rows alone; quantised ones it reads as a whole, one at a time. Throws what load_decoder() and
+// shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
 // Returns a rank's share of a whole decoder whose matrices are not packed.
