@@ -72,6 +72,9 @@ void add_teacher_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--teacher", o.teacher,
        "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving it) | "
        "labels:DIR (written by data label) | URL http(s)://host[:port][/v1] (its labels are kept in OUT.labels)");
+  flag("--teacher-parallel", o.teacher_ranks,
+       "target: N neighbouring processes of the launcher hold it together, each a share of every large matrix, so that "
+       "it need not fit on one device");
   flag("--top-k", o.endpoint.top_k, "With a URL: ask for this many likeliest tokens; 0 = 20");
   flag("--concurrency", o.endpoint.concurrency, "With a URL: requests at a time");
   sub.add_option("--model", o.endpoint.model, "With a URL: name of the model there (else the first of /v1/models)")

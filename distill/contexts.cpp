@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "distill/batcher.h"
-#include "engine/decode/model_runner.h"
 #include "engine/decode/rollout.h"
 
 namespace specdec::distill {
@@ -47,19 +46,18 @@ int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<To
 
 }  // namespace
 
-HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& target, const HeldOut& held_out,
-                               const ContextOptions& options, const ProgressFn& progress) {
-  const auto runner = decode::make_model_runner(target);
+HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
+                               const ProgressFn& progress) {
   decode::RolloutOptions wanted;
   wanted.k = 0;
   wanted.request.max_tokens = kAnswerTokens;
-  wanted.request.eos_ids = target->config.eos_ids;
+  wanted.request.eos_ids = options.eos_ids;
   wanted.request.sampling.temperature = options.temperature;
   wanted.seed = options.seed;
   wanted.batch = kSequences;
   std::vector<TokenRow> all = held_out.selection;
   all.insert(all.end(), held_out.verdict.begin(), held_out.verdict.end());
-  std::vector<decode::Rollout> answers = decode::roll_out(*runner, nullptr, all, wanted, progress);
+  std::vector<decode::Rollout> answers = decode::roll_out(target, nullptr, all, wanted, progress);
   HeldOutAnswers out;
   for (size_t i = 0; i < answers.size(); ++i)
     (i < held_out.selection.size() ? out.selection : out.verdict).push_back(std::move(answers[i].tokens));

@@ -4,20 +4,20 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "base/progress.h"
 #include "distill/evaluate.h"
-#include "engine/model/weights.h"
+#include "engine/decode/causal_model.h"
 
 namespace specdec::distill {
 
 struct ContextOptions {
   double temperature = 1;
   uint64_t seed = 0;
+  std::vector<int32_t> eos_ids = {};  // of the target: they end an answer
 };
 // Most tokens of an answer, as in the gate's own measurement.
 inline constexpr int64_t kAnswerTokens = 64;
@@ -30,8 +30,8 @@ struct HeldOutAnswers {
 
 // Lets the target answer. An answer depends on its row's id and prompt and on the seed. Throws Error(kNetwork) if a
 // stop is requested.
-HeldOutAnswers answer_held_out(const std::shared_ptr<const model::Decoder>& target, const HeldOut& held_out,
-                               const ContextOptions& options, const ProgressFn& progress = {});
+HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
+                               const ProgressFn& progress = {});
 struct RowLimits {
   int64_t longest = 0;       // tokens of a row, 0 = no limit
   int64_t first_learnt = 1;  // the first token that the draft can predict: an EAGLE-3 head needs two before it

@@ -20,14 +20,14 @@ namespace {
 // The frozen target's pass over a batch.
 struct TargetPass {
   at::Tensor taps;    // [B, S, A·Ht]
-  at::Tensor hidden;  // [B·S, Ht], after the last layer
+  at::Tensor hidden;  // [R, Ht], after the last layer, at Batch::rows
 };
 TargetPass target_pass(const EagleDraft& draft, const Batch& batch) {
   at::NoGradGuard guard;
   model::TapReader taps(draft.head.config);
-  const at::Tensor tokens = batch.tokens.to(draft.target->weights.embed.device());
-  const at::Tensor hidden = model::last_hidden(*draft.target, {tokens, {}, {}}, taps.observer());
-  return {taps.rows(), hidden.flatten(0, 1)};
+  const at::Tensor hidden = draft.divided ? draft.divided->hidden_rows(batch, taps.observer())
+                                          : hidden_rows(*draft.target, batch, taps.observer());
+  return {taps.rows(), hidden};
 }
 
 // Runs the steps one after another, each on the hidden states that the one before fed back.
@@ -120,8 +120,7 @@ bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& b
     at::Tensor answers;  // [end - begin, V]
     if (loss.mix.needs_target()) {
       at::NoGradGuard guard;
-      const at::Tensor at = batch.rows.slice(0, begin, end).to(target_hidden.device());
-      answers = model::head_logits(*draft.target, target_hidden.index_select(0, at));
+      answers = model::head_logits(*draft.target, target_hidden.slice(0, begin, end));
     }
     pause();
     for (size_t i = 0; i < steps.size(); ++i) {

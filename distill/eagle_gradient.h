@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "distill/batcher.h"
+#include "distill/divided_target.h"
 #include "distill/gradient_sums.h"
 #include "distill/losses.h"
 #include "distill/teacher.h"
@@ -21,11 +22,12 @@ namespace specdec::distill {
 
 // A head under training, and the frozen target that it reads.
 struct EagleDraft {
-  model::EagleHead head;  // its parameters require gradients
-  std::shared_ptr<const model::Decoder> target;
+  model::EagleHead head;                         // its parameters require gradients
+  std::shared_ptr<const model::Decoder> target;  // whole, or what is around the layers of `divided`
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
   int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
+  std::shared_ptr<DividedTarget> divided = nullptr;
 };
 
 // Of each step: the mean loss without its weight, the mean overlap, and the number of rows.

@@ -221,6 +221,7 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
   } catch (const Abandoned& a) {
     abandoned = a.cause;
   }
+  if (options.divided) options.divided->finish();
   if (options.ranks->any(abandoned != nullptr)) {
     if (abandoned) std::rethrow_exception(abandoned);
     request_stop();  // another rank was asked to stop; this rank's step function now throws, too

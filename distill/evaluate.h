@@ -58,6 +58,7 @@ struct EvaluationOptions {
   // Each rank computes a share of the rows, and all get all scores. If `step` throws on one rank, the evaluation ends
   // on all of them.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
+  DividedTarget* divided = nullptr;  // which teacher or draft ask, if the ranks hold the target together
 };
 
 // Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large

@@ -117,6 +117,22 @@ TeacherSpec parse_teacher(const std::string& text) {
               "--teacher: expected target, hidden:DIR, labels:DIR or the URL of an endpoint, found '" + text + "'");
 }
 
+namespace {
+
+void validate_teacher_ranks(const DistillOptions& o) {
+  require(o.teacher_ranks >= 1 && o.teacher_ranks <= 1024, "--teacher-parallel", "a number of processes in [1, 1024]");
+  if (o.teacher_ranks == 1) return;
+  const std::string flag = "--teacher-parallel " + std::to_string(o.teacher_ranks);
+  require(parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget, flag,
+          "--teacher target: answers from elsewhere need no target here");
+  require(!o.forecast.wanted && o.compared.empty(), flag, "no --forecast or --compare, which one process makes");
+  require(parse_draft_spec(o.draft).kind != "prune", flag,
+          "--draft model:, config: or eagle3: prune takes whole layers of the target, and each process has a share of "
+          "them");
+}
+
+}  // namespace
+
 void validate(const DistillOptions& o) {
   require(!o.target.empty(), "--target", "a model");
   require(!o.data.empty(), "--data", "a directory written by `specdec data ingest`");
@@ -124,6 +140,7 @@ void validate(const DistillOptions& o) {
   parse_draft_spec(o.draft);
   parse_loss(o.loss);
   parse_teacher(o.teacher);
+  validate_teacher_ranks(o);
   require(o.draft_vocab >= 0, "--draft-vocab", "a number of tokens, or 0 for all");
   require(o.mlflow.empty() || o.mlflow.starts_with("http://") || o.mlflow.starts_with("https://"), "--mlflow",
           "the URL of a tracking server, http(s)://host[:port]");

@@ -34,6 +34,7 @@ struct DistillOptions {
   // Text for parse_teacher. With another teacher than the target itself, the target's layers are read only for
   // draft prune:N.
   std::string teacher = "target";
+  int teacher_ranks = 1;     // neighbouring ranks that hold the teacher `target` together (distill/divided_target.h)
   EndpointOptions endpoint;  // with the URL of an endpoint as teacher
   // Text for parse_loss. ce alone needs no target model: --target may then be a directory with only a tokenizer.
   std::string loss = "lk_hybrid";

@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "distill/contexts.h"
 #include "distill/draft_vocab.h"
+#include "distill/head_loss.h"
+#include "engine/model/device_errors.h"
 #include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
@@ -59,6 +61,22 @@ Work work_of(const PreparationInput& in) {
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
+// Runs the target over rows as the teacher does.
+void read_by_target(const PreparationInput& in, const std::vector<TokenRow>& rows, const EvaluationStep& step) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const int64_t most = head_loss_rows(in.target->config.vocab_size);
+  for (const auto& group : group_rows(rows, order, kEvaluationTokens)) {
+    const Batch batch = make_batch(rows, group);
+    const RowLogits logits = row_logits(*in.target, batch, in.divided.get());
+    for (int64_t begin = 0; begin < batch.rows.numel(); begin += most) {
+      logits(begin, std::min(batch.rows.numel(), begin + most));
+      step(static_cast<double>(begin) / static_cast<double>(batch.rows.numel()));
+    }
+  }
+  model::wait_for_device(in.target->weights.norm.device());
+}
+
 // Measures how many floating-point operations per second this machine does in the target's forward pass. Returns
 // infinity if there is no time limit, no target or no training row.
 double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
@@ -69,7 +87,7 @@ double flop_per_second(const PreparationInput& in, const Work& work, Stages& sta
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {  // the first pass also warms up
     const double begin = clock.seconds();
-    evaluate(*in.target, nullptr, sample, {.temperature = in.options.temperature, .step = stages.step()});
+    read_by_target(in, sample, stages.step());
     least = std::min(least, clock.seconds() - begin);
     if (least > kTuningShare * in.options.time_limit_seconds) break;
   }
@@ -127,8 +145,10 @@ namespace {
 // Makes the initial draft and decides how much the run can afford to measure.
 Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
   const Work work = work_of(in);
-  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), flop_per_second(in, work, stages, clock),
-                                  work.target, work.draft);
+  if (in.divided) in.divided->take_time_of_all(true);
+  const double speed = flop_per_second(in, work, stages, clock);
+  if (in.divided) in.divided->take_time_of_all(false);
+  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), speed, work.target, work.draft);
   Preparation out;
   stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
   const double probe_row = in.spec.kind == "prune" ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
@@ -181,7 +201,9 @@ void share_start(const PreparationInput& in, Preparation& start) {
 Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
   Preparation out;
   if (in.ranks->is_first()) out = make_start(in, held_out, stages, clock);
+  if (in.divided) in.divided->finish();
   share_start(in, out);
+  if (out.init.eagle) out.init.eagle->divided = in.divided;
   if (!in.ranks->is_first()) {
     shorten(held_out, out.selection_rows, out.verdict_rows);
     if (!out.answers.is_null())
@@ -189,7 +211,8 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
                   "rank 0's answers", held_out);
   }
   stages.begin("measuring the start");
-  const EvaluationOptions options{.temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks};
+  const EvaluationOptions options{
+      .temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks, .divided = in.divided.get()};
   const TrainedDraft draft = out.init.draft();
   out.before = in.teacher ? evaluate(draft, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
                           : evaluate(draft, nullptr, held_out.verdict, options);

@@ -43,7 +43,7 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows);
 struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
-  std::shared_ptr<const model::Decoder> target;  // null: not in this process
+  std::shared_ptr<const model::Decoder> target;  // null: not in this process. As Setup::target
   const TeacherSource* teacher;                  // null: cross entropy alone
   const model::DecoderConfig& draft;             // for prune, the target's; of a head, its layer's
   at::Device device;
@@ -53,6 +53,7 @@ struct PreparationInput {
   // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
   std::function<HeldOutAnswers(const HeldOut&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
+  std::shared_ptr<DividedTarget> divided = nullptr;  // as Setup::divided
 };
 struct Preparation {
   DraftInit init;

@@ -19,6 +19,7 @@
 #include "distill/setup.h"
 #include "distill/timed_teacher.h"
 #include "distill/trainer.h"
+#include "engine/decode/model_runner.h"
 #include "engine/model/device_errors.h"
 
 namespace specdec::distill {
@@ -108,8 +109,14 @@ struct Start {
 HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, Stages& stages) {
   stages.begin("answering held-out prompts");
   const EvaluationStep step = stages.step();
-  const HeldOutAnswers answers = answer_held_out(s.target, held_out, {s.options.temperature, s.options.device.seed},
-                                                 [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
+  HeldOutAnswers answers;
+  const auto answer = [&](decode::CausalModel& target) {
+    answers = answer_held_out(
+        target, held_out,
+        {.temperature = s.options.temperature, .seed = s.options.device.seed, .eos_ids = s.target->config.eos_ids},
+        [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
+  };
+  s.divided ? s.divided->decode(answer) : answer(*decode::make_model_runner(s.target));
   write_file_atomic(fs::path(s.options.out) / kContextsFile, to_json(answers).dump() + "\n");
   return answers;
 }
@@ -121,6 +128,7 @@ Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   input.limits = s.limits;
   input.eagle = s.eagle ? &eagle : nullptr;
   input.ranks = s.ranks;
+  input.divided = s.divided;
   if (s.answers_anew) input.answer = [&](const HeldOut& held_out) { return answer_prompts(s, held_out, stages); };
   Preparation prepared = prepare(input, s.held_out, stages, clock);
   Json kept = {{"before", to_json(prepared.before)},
@@ -165,6 +173,7 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   DraftInit init;
   if (s.ranks->is_first()) init = read_draft(s, checkpoint.directory);
   share_draft(init, s.target, *s.ranks, s.device);
+  if (init.eagle) init.eagle->divided = s.divided;
   return {std::move(init), checkpoint, kept};
 }
 
@@ -178,9 +187,14 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
     input.source.terms = options.terms;
     input.source.recompute = options.recompute;
     input.source.rows = &s.train.rows;
+    if (s.divided) s.divided->take_time_of_all(true);
     const Json chosen = s.ranks->is_first()
                             ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)
                             : Json();
+    if (s.divided) {
+      s.divided->finish();
+      s.divided->take_time_of_all(false);
+    }
     start.kept["chosen"] = Json::parse(s.ranks->broadcast(chosen.dump()));
   }
   apply_settings(start.kept.at("chosen"), s.options);
@@ -257,7 +271,7 @@ TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional
   options.extra = start.kept;
   options.sink = to.sink;
   options.evaluations = start.kept.value("evaluations", kMostEvaluations);
-  Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks},
+  Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks, s.divided.get()},
                   start.init.draft(), clock, to.progress);
   if (start.checkpoint) trainer.resume(*start.checkpoint);
   stages.begin(start.checkpoint ? "going on" : "measuring and saving the start");
@@ -314,7 +328,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
   share_weights(draft, ranks);
   stages.begin("judging");
-  const EvaluationOptions measured{.temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks};
+  const EvaluationOptions measured{
+      .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks, .divided = s.divided.get()};
   outcome.after = s.teacher ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
                             : evaluate(draft, nullptr, s.held_out.verdict, measured);
   DistillResult result;

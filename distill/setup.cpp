@@ -12,6 +12,7 @@
 #include "distill/head_loss.h"
 #include "distill/run.h"
 #include "engine/model/memory_plan.h"
+#include "engine/parallel/shard_ranks.h"
 
 namespace specdec::distill {
 
@@ -39,7 +40,7 @@ void forget_second_tokens(std::vector<TokenRow>& rows) {
 Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
   if (!s.target_config) return nullptr;
   if (s.from.kind == TeacherSpec::Kind::kTarget) {
-    s.teacher = std::make_unique<ModelSource>(s.target);
+    s.teacher = std::make_unique<ModelSource>(s.target, s.divided);
     return nullptr;
   }
   stages.begin("checking the teacher's files", s.from.argument);
@@ -129,8 +130,47 @@ Setup begin_setup(const DistillOptions& options) {
   return s;
 }
 
+namespace {
+
+// All ranks call it.
+void check_teams(const Setup& s) {
+  const std::string own = std::to_string(s.options.teacher_ranks), flag = "--teacher-parallel " + own + ": ";
+  const int count = s.ranks->count();
+  if (s.ranks->any(s.ranks->broadcast(own) != own))
+    throw Error(ErrorKind::kUsage, flag + "the processes were given different numbers: give all the same");
+  if (count % s.options.teacher_ranks != 0)
+    throw Error(ErrorKind::kUsage, flag + std::to_string(count) + (count == 1 ? " process was" : " processes were") +
+                                       " started: start " + own +
+                                       " or a multiple of it, as for training on several "
+                                       "GPUs");
+  if (s.options.teacher_ranks > 1 && !s.target_config)
+    throw Error(ErrorKind::kUsage, flag + "this run does not read the target's layers: leave it out");
+}
+
+void load_divided(Setup& s, at::ScalarType dtype) {
+  const fs::path directory = s.options.target;
+  const parallel::Ranks& team = s.ranks->team(s.options.teacher_ranks);
+  s.divided = std::make_shared<DividedTarget>(
+      model::load_shard_for_decoding(directory, s.device, dtype, parallel::make_shard_group(team)), team);
+  model::Decoder around =
+      s.eagle ? model::load_without_layers(directory, s.device, dtype) : model::load_head(directory, s.device, dtype);
+  const model::DecoderWeights& own = around.weights;
+  int64_t bytes = s.divided->share_bytes();
+  for (const at::Tensor& t : {own.norm, own.lm_head, own.embed.is_same(own.lm_head) ? at::Tensor() : own.embed})
+    if (t.defined()) bytes += static_cast<int64_t>(t.nbytes());
+  log(LogLevel::kInfo, "--teacher-parallel " + std::to_string(team.count()) + ": " + std::to_string(team.count()) +
+                           " of the " + std::to_string(s.ranks->count()) +
+                           " processes hold the target together; each has " + std::to_string(bytes >> 20) +
+                           " MiB, its share and the whole head");
+  around.config.draft_vocab.clear();  // the teacher uses its whole vocabulary
+  s.target = std::make_shared<const model::Decoder>(std::move(around));
+}
+
+}  // namespace
+
 void load_target(Setup& s) {
   const DistillOptions& o = s.options;
+  check_teams(s);
   s.device = model::resolve_device(s.ranks->device(o.device.device));
   s.ranks->use_device(s.device);
   if (!s.target_config) return;
@@ -141,8 +181,9 @@ void load_target(Setup& s) {
     s.inputs["target"]["id"] = s.target_id->id;
   }
   if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
-  const auto target = std::make_shared<model::Decoder>(
-      model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, *s.target_config)));
+  const at::ScalarType dtype = model::resolve_dtype(o.device.dtype, *s.target_config);
+  if (o.teacher_ranks > 1) return load_divided(s, dtype);
+  const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, dtype));
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   s.target = target;
 }

@@ -6,6 +6,7 @@
 
 #include "distill/batcher.h"
 #include "distill/contexts.h"
+#include "distill/divided_target.h"
 #include "distill/draft_init.h"
 #include "distill/evaluate.h"
 #include "distill/open_teacher.h"
@@ -24,8 +25,11 @@ struct Setup {
   DraftSpec spec;
   TeacherSpec from;
   bool ce = false;
-  bool eagle = false;                                 // the draft is an EAGLE-3 head
-  std::shared_ptr<const model::Decoder> target;       // null: its layers are not needed
+  bool eagle = false;  // the draft is an EAGLE-3 head
+  // Null: its layers are not needed. With `divided` what is around the layers: norm and head, and for an EAGLE-3 head
+  // the embedding.
+  std::shared_ptr<const model::Decoder> target;
+  std::shared_ptr<DividedTarget> divided;             // null: every rank has the whole target
   std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
   std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
   std::optional<Fingerprint> target_id;               // empty if the target has no weights
@@ -48,7 +52,8 @@ std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint
 // Reads options, kind of draft, teacher and loss, and the target's configuration where the run needs one. Nothing is
 // loaded. Throws Error(kUsage) if they do not fit each other.
 Setup begin_setup(const DistillOptions& options);
-// Loads the target as far as the run needs it, and computes its fingerprint.
+// Loads the target as far as the run needs it, and computes its fingerprint. With --teacher-parallel it divides the
+// target among teams of ranks. Throws Error(kUsage) if the ranks, or the target, cannot be divided so.
 void load_target(Setup& setup);
 // Return the configuration of the draft (of a head, that of its layer; for prune, the target's), and that of a head.
 model::DecoderConfig draft_config(const Setup& setup);

@@ -7,7 +7,6 @@
 
 #include "distill/branches.h"
 #include "engine/model/draft_vocab.h"
-#include "engine/model/forward.h"
 
 namespace specdec::distill {
 
@@ -17,13 +16,17 @@ constexpr int64_t kGroupTokens = 1024, kBlockValues = int64_t{1} << 23;
 
 }  // namespace
 
-RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
+at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer) {
   at::NoGradGuard guard;
-  const at::Device device = decoder.weights.embed.device();
-  const at::Tensor hidden = batch.branches ? branched_hidden(decoder, batch, *batch.branches)
-                                           : model::last_hidden(decoder, {.tokens = batch.tokens.to(device)})
-                                                 .flatten(0, 1)
-                                                 .index_select(0, batch.rows.to(device));
+  if (batch.branches) return branched_hidden(decoder, batch, *batch.branches);
+  const at::Device device = decoder.weights.norm.device();
+  return model::last_hidden(decoder, {.tokens = batch.tokens.to(device)}, observer)
+      .flatten(0, 1)
+      .index_select(0, batch.rows.to(device));
+}
+
+RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided) {
+  const at::Tensor hidden = divided ? divided->hidden_rows(batch) : hidden_rows(decoder, batch);
   return [hidden, &decoder](int64_t begin, int64_t end) {
     at::NoGradGuard inner;
     return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab,
@@ -32,8 +35,8 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
 }
 
 ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows,
-                           int64_t cache_bytes)
-    : target_(std::move(target)), rows_(rows) {
+                           int64_t cache_bytes, std::shared_ptr<DividedTarget> divided)
+    : target_(std::move(target)), divided_(std::move(divided)), rows_(rows) {
   int64_t tokens = 0;
   for (const TokenRow& row : rows) tokens += learnt_positions(row);
   const double bytes = 2.0 * static_cast<double>(tokens) * static_cast<double>(target_->config.vocab_size);
@@ -52,10 +55,10 @@ void ModelTeacher::fill(size_t group) {
   at::NoGradGuard guard;
   const std::vector<size_t>& members = groups_[group];
   const Batch batch = make_batch(rows_, members);
-  const RowLogits logits = row_logits(*target_, batch);
+  const RowLogits logits = row_logits(*target_, batch, divided_.get());
   const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), vocab = target_->config.vocab_size,
                 *position = batch.rows.const_data_ptr<int64_t>();
-  const auto options = target_->weights.embed.options().dtype(at::kHalf);
+  const auto options = target_->weights.norm.options().dtype(at::kHalf);
   std::vector<int64_t> learnt(members.size(), 0);
   for (int64_t i = 0; i < count; ++i) ++learnt[static_cast<size_t>(position[i] / width)];
   const at::Tensor all = at::empty({count, vocab}, options);
@@ -75,7 +78,7 @@ const at::Tensor& ModelTeacher::answers_of(size_t row) {
 
 TargetRows ModelTeacher::rows(const Batch& batch) {
   if (!cached_ || batch.branches)
-    return [logits = row_logits(*target_, batch)](int64_t begin, int64_t end, const DraftRows&) {
+    return [logits = row_logits(*target_, batch, divided_.get())](int64_t begin, int64_t end, const DraftRows&) {
       return logits(begin, end);
     };
   std::vector<at::Tensor> parts;

@@ -10,15 +10,21 @@
 #include <vector>
 
 #include "distill/batcher.h"
+#include "distill/divided_target.h"
+#include "engine/model/forward.h"
 #include "engine/model/weights.h"
 
 namespace specdec::distill {
 
+// Returns a model's hidden states after the last layer at batch.rows, and at the branches' rows after them
+// (branched_hidden()): [R, E]. The observer is called during the pass over the texts, if there are no branches.
+at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer = {});
+
 // A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
-// to a constant per row. If the batch has branches, their rows follow (branched_hidden()). row_logits returns such a
-// function for `decoder`, which must outlive the function.
+// to a constant per row. If the batch has branches, their rows follow. row_logits returns such a function for
+// `decoder`, which must outlive the function. With `divided`, `decoder` is only the head of that target.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
-RowLogits row_logits(const model::Decoder& decoder, const Batch& batch);
+RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
 
 // Logits of the draft at some learnt rows: [n, V], or [n, D] if the draft proposes only the tokens `kept` (LossInput).
 struct DraftRows {
@@ -54,13 +60,15 @@ class TeacherSource {
   virtual bool has(const TokenRow& row) const = 0;
 };
 
-// The target in this process.
+// The target in this process, or divided among the ranks of a team.
 class ModelTeacher final : public Teacher {
  public:
   // `rows` must outlive the teacher; row indices of batches refer to them. If the fp16 log-probabilities at all learnt
   // positions fit in `cache_bytes`, each row is computed once, together with fixed neighbours. The values of a row then
-  // do not depend on which batch needs it first, so a resumed run sees the same bits.
-  ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes);
+  // do not depend on which batch needs it first, so a resumed run sees the same bits. With `divided`, `target` is only
+  // the head of that target.
+  ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes,
+               std::shared_ptr<DividedTarget> divided = nullptr);
 
   bool cached() const { return cached_; }
   TargetRows rows(const Batch& batch) override;
@@ -71,6 +79,7 @@ class ModelTeacher final : public Teacher {
   const at::Tensor& answers_of(size_t row);
 
   std::shared_ptr<const model::Decoder> target_;
+  std::shared_ptr<DividedTarget> divided_;
   const std::vector<TokenRow>& rows_;
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;
@@ -81,14 +90,16 @@ class ModelTeacher final : public Teacher {
 
 class ModelSource final : public TeacherSource {
  public:
-  explicit ModelSource(std::shared_ptr<const model::Decoder> target) : target_(std::move(target)) {}
+  explicit ModelSource(std::shared_ptr<const model::Decoder> target, std::shared_ptr<DividedTarget> divided = nullptr)
+      : target_(std::move(target)), divided_(std::move(divided)) {}
   std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override {
-    return std::make_unique<ModelTeacher>(target_, rows, cache_bytes);
+    return std::make_unique<ModelTeacher>(target_, rows, cache_bytes, divided_);
   }
   bool has(const TokenRow&) const override { return true; }
 
  private:
   std::shared_ptr<const model::Decoder> target_;
+  std::shared_ptr<DividedTarget> divided_;
 };
 
 }  // namespace specdec::distill

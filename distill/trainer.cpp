@@ -168,6 +168,7 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   } catch (const GivenUp&) {
     out.given_up = true;
   }
+  if (data_.divided) data_.divided->finish();
   if (!out.given_up) out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
   std::vector<double> sums = {f.loss,
                               f.acceptance,
@@ -259,7 +260,8 @@ bool Trainer::measure() {
     const auto stopped = [](double) {
       if (stop_requested()) throw GivenUp{};
     };
-    const EvaluationOptions options{.temperature = options_.loss.temperature, .step = stopped, .ranks = data_.ranks};
+    const EvaluationOptions options{
+        .temperature = options_.loss.temperature, .step = stopped, .ranks = data_.ranks, .divided = data_.divided};
     const Evaluation e =
         data_.judge ? evaluate(draft_, *data_.judge, rows, options) : evaluate(draft_, nullptr, rows, options);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;

@@ -65,6 +65,7 @@ struct TrainerData {
   // All ranks have the same data and draft. Each step is divided among them, and rank 0 decides, measures time and
   // writes files.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
+  DividedTarget* divided = nullptr;  // which teacher or draft ask, if the ranks hold the target together
 };
 
 struct TrainingSummary {

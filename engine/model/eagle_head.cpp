@@ -11,6 +11,7 @@
 #include "base/safetensors.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/stored_tensor.h"
+#include "engine/model/tensor_reader.h"
 
 namespace specdec::model {
 
@@ -108,8 +109,8 @@ at::Tensor read_embedding(const SafetensorsDirectory& files, const EagleConfig& 
                                        std::to_string(target.config.hidden_size) + " columns, not " +
                                        std::to_string(h));
   }
-  if (h != target.config.hidden_size) return read_tensor(files, kEmbed, {vocab, h}, dtype).to(theirs.device());
-  if (!at::equal(read_tensor(files, kEmbed, {vocab, h}, theirs.scalar_type()), theirs.cpu()))
+  if (h != target.config.hidden_size) return TensorReader(files, theirs.device()).read(kEmbed, {vocab, h}, dtype);
+  if (!at::equal(TensorReader(files, at::kCPU).read(kEmbed, {vocab, h}, theirs.scalar_type()), theirs.cpu()))
     throw Error(ErrorKind::kModel, std::string("tensor ") + kEmbed +
                                        " is not the target's embedding: vLLM uses it, SGLang replaces it by the "
                                        "target's: leave it out");
@@ -164,8 +165,9 @@ EagleHead load_eagle_head(const std::filesystem::path& directory, const Decoder&
     for (const std::string& name : files.names()) unread.insert(name);
     const char* layer =
         files.contains(std::string(kSpeculatorsLayer) + "self_attn.q_proj.weight") ? kSpeculatorsLayer : kPlainLayer;
+    TensorReader reader(files, device);
     for (const EagleParameter& p : list_eagle_parameters(head.weights, head.config, layer)) {
-      *p.tensor = read_tensor(files, p.name, p.shape, dtype).to(device);
+      *p.tensor = reader.read(p.name, p.shape, dtype);
       unread.erase(p.name);
     }
     head.config.layer.draft_vocab = read_draft_vocab(files, head.config);

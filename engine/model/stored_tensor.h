@@ -1,4 +1,4 @@
-// Reads and writes single tensors of checkpoints.
+// Makes and writes single tensors of checkpoints; tensor_reader.h reads them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,15 +8,6 @@
 #include "base/safetensors.h"
 
 namespace specdec::model {
-
-// Converts a tensor to `dtype`. `what` names the tensor in messages. Throws Error(kModel) if a value is not finite or
-// does not fit.
-at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what);
-
-// Reads a tensor of F32, BF16 or F16 and converts it to `dtype`, on the CPU. Throws Error(kModel) if it is missing, has
-// another shape or dtype, or holds values that are not finite.
-at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape,
-                       at::ScalarType dtype);
 
 // Describes a contiguous tensor on the CPU (fp32, bf16, fp16, int64 or bool) for write_safetensors(). The tensor must
 // outlive the result.

@@ -18,6 +18,7 @@
 #include "engine/model/quantised.h"
 #include "engine/model/stored_tensor.h"
 #include "engine/model/tensor_block.h"
+#include "engine/model/tensor_reader.h"
 
 namespace specdec::model {
 
@@ -39,11 +40,24 @@ at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
   return whole.narrow(slice.dim, slice.share.begin, slice.share.length);
 }
 
-// Sets every parameter to make(parameter), or to this rank's slice of it, converted to its dtype and moved to the
-// device; codes stay as they are. decoder.config is that of the whole decoder. On the CPU all other parameters share
-// one block of memory, in the order in which a pass reads them.
-template <class Make>
-void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
+// Has the values of a decoder's parameters, which are asked for in the order of list_parameters().
+class ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+  // Returns the codes of a parameter that stays as it is stored (kernels/coded.h); undefined: it does not.
+  virtual at::Tensor codes(const Parameter&) { return {}; }
+  // Returns a whole parameter on the CPU.
+  virtual at::Tensor whole(const Parameter& p) = 0;
+  // Writes a slice of a parameter to `out`, which has the slice's shape, in the dtype and on the device of `out`.
+  virtual void put(const Parameter& p, const Slice& slice, const at::Tensor& out) {
+    out.copy_(narrowed(whole(p), slice));
+  }
+};
+
+// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; codes stay as they
+// are. decoder.config is that of the whole decoder. On the CPU all other parameters share one block of memory, in the
+// order in which a pass reads them.
+void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSource& source) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
   const at::ScalarType side = side_dtype(dtype, decoder.config);
   DecoderWeights& weights = decoder.weights;
@@ -68,16 +82,17 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
     return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
   for (const Parameter& p : parameters) {
-    const at::Tensor whole = make(p);
-    if (kernels::is_coded(whole)) {
-      *p.tensor = whole.to(device);
+    if (const at::Tensor codes = source.codes(p); codes.defined()) {
+      *p.tensor = codes.to(device);
       continue;
     }
-    const at::Tensor made = narrowed(whole, own_slice(p, decoder.config, decoder.group.get()));
+    const Slice slice = own_slice(p, decoder.config, decoder.group.get());
     if (int8 && p.in_products) {
-      *p.tensor = take_int8(made);
+      *p.tensor = take_int8(narrowed(source.whole(p), slice));
     } else {
-      *p.tensor = device.is_cpu() ? block.take(shape_of(p), side).copy_(made) : made.to(side).to(device);
+      *p.tensor = device.is_cpu() ? block.take(shape_of(p), side)
+                                  : at::empty(shape_of(p), at::TensorOptions(device).dtype(side));
+      source.put(p, slice, *p.tensor);
     }
   }
   if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed.cpu()) : weights.embed;
@@ -92,6 +107,88 @@ void DecoderWeights::visit(const DecoderConfig& config,
 
 namespace {
 
+// The parameters in the files of a model.
+class StoredParameters final : public ParameterSource {
+ public:
+  // Tensors that are quantised in the files are converted to `read_as`, unless they stay as codes in `keep`.
+  StoredParameters(const SafetensorsDirectory& files, const DecoderConfig& config, at::Device device,
+                   at::ScalarType read_as, DecoderWeights* keep)
+      : files_(files),
+        config_(config),
+        read_as_(read_as),
+        keep_(keep),
+        reader_(files, device),
+        host_reader_(files, at::kCPU) {
+    for (const std::string& name : files.names())
+      if (!ignored(name, config)) unread_.insert(name);
+  }
+
+  at::Tensor codes(const Parameter& p) override {
+    if (!keep_ || !stays_coded(p) || !is_quantised(p)) return {};
+    return keep_codes(*keep_, p.tensor, coded_->outputs(p.row, p.shape[0]));
+  }
+  at::Tensor whole(const Parameter& p) override {
+    if (is_quantised(p)) return dequantised(p);
+    at::Tensor out = at::empty(p.shape, read_as_);
+    read(host_reader_, p, {0, {0, p.shape[0]}}, out);
+    return out;
+  }
+  void put(const Parameter& p, const Slice& slice, const at::Tensor& out) override {
+    if (is_quantised(p))
+      out.copy_(narrowed(dequantised(p), slice));
+    else
+      read(reader_, p, slice, out);
+  }
+
+  // Throws Error(kModel) if the files have tensors that nobody asked for.
+  void check_all_read() {
+    drop_unneeded(files_, config_.quantisation, unread_);
+    if (!unread_.empty())
+      throw Error(ErrorKind::kModel, std::to_string(unread_.size()) + " tensors are not part of this " +
+                                         config_.model_type + " model as config.json describes it, the first is " +
+                                         *unread_.begin());
+  }
+  bool narrowed_some() const { return narrowed_; }  // of fp32 to another dtype
+
+ private:
+  static std::vector<int64_t> stored_shape(const Parameter& p) {
+    std::vector<int64_t> shape = p.shape;
+    shape[0] = p.stored_rows;
+    return shape;
+  }
+  // Returns whether the tensor of which p is a part is quantised; then it is in coded_.
+  bool is_quantised(const Parameter& p) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
+    if (p.stored != coded_name_) {
+      coded_ = read_quantised(files_, config_.quantisation, p.stored, stored_shape(p), unread_);
+      coded_name_ = p.stored;
+    }
+    return coded_.has_value();
+  }
+  at::Tensor dequantised(const Parameter& p) const {
+    return converted(kernels::decode(coded_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
+  }
+  void read(TensorReader& reader, const Parameter& p, const Slice& slice, const at::Tensor& out) {
+    const bool by_rows = slice.dim == 0;
+    StoredPart part{.row = p.row, .rows = p.shape[0], .columns = p.shape.size() > 1 ? p.shape[1] : 1};
+    (by_rows ? part.row : part.column) += slice.share.begin;
+    (by_rows ? part.rows : part.columns) = slice.share.length;
+    reader.read(p.stored, stored_shape(p), part, out);
+    narrowed_ |= read_as_ != at::kFloat && files_.entry(p.stored).dtype == "F32";
+    unread_.erase(p.stored);
+  }
+
+  const SafetensorsDirectory& files_;
+  const DecoderConfig& config_;
+  at::ScalarType read_as_;
+  DecoderWeights* keep_;
+  TensorReader reader_, host_reader_;
+  std::set<std::string> unread_;
+  std::string coded_name_;  // of the tensor that was looked at last
+  std::optional<kernels::CodedMatrix> coded_;
+  bool narrowed_ = false;
+};
+
 Decoder load(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
              std::shared_ptr<const ShardGroup> group) {
   Decoder decoder{load_decoder_config(directory), {}, std::move(group)};
@@ -104,40 +201,13 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
   // For int8, tensors are read as fp32, so that nothing is rounded twice.
   const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : side_dtype(dtype, config);
   const SafetensorsDirectory files(directory);
-  std::set<std::string> unread;
-  bool narrowed = false;
-  for (const std::string& name : files.names()) {
-    if (!ignored(name, decoder.config)) unread.insert(name);
-  }
+  StoredParameters source(files, decoder.config, device, read_as, keeps ? &decoder.weights : nullptr);
   with_context(directory.string(), [&] {
-    std::optional<kernels::CodedMatrix> coded;
-    at::Tensor stored;
-    fill(decoder, device, dtype, [&](const Parameter& p) {
-      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
-      if (p.row == 0) {
-        std::vector<int64_t> shape = p.shape;
-        shape[0] = p.stored_rows;
-        coded = read_quantised(files, decoder.config.quantisation, p.stored, shape, unread);
-        if (!coded) {
-          stored = read_tensor(files, p.stored, shape, read_as);
-          narrowed |= read_as != at::kFloat && files.entry(p.stored).dtype == "F32";
-          unread.erase(p.stored);
-        }
-      }
-      if (!coded) return stored.narrow(0, p.row, p.shape[0]);
-      const kernels::CodedMatrix own = coded->outputs(p.row, p.shape[0]);
-      at::Tensor kept;
-      if (keeps && stays_coded(p)) kept = keep_codes(decoder.weights, p.tensor, own);
-      return kept.defined() ? kept : converted(kernels::decode(own), read_as, "tensor " + p.stored);
-    });
+    fill(decoder, device, dtype, source);
     if (keeps) finish_codes(decoder, device);
-    drop_unneeded(files, decoder.config.quantisation, unread);
-    if (!unread.empty())
-      throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " +
-                                         decoder.config.model_type +
-                                         " model as config.json describes it, the first is " + *unread.begin());
+    source.check_all_read();
   });
-  if (narrowed)
+  if (source.narrowed_some())
     log(LogLevel::kWarn,
         directory.string() + ": fp32 tensors are narrowed to " + dtype_name(read_as) + "; --dtype fp32 keeps them");
   config.dtype = side_dtype(dtype, config);
@@ -155,13 +225,13 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
   std::set<std::string> unread;
   with_context(directory.string(), [&] {
     DecoderWeights& weights = decoder.weights;
+    TensorReader reader(files, device);
     for (const Parameter& p : list_parameters(weights, decoder.config)) {
       if (!needed(p.tensor, decoder)) continue;
       const std::optional<kernels::CodedMatrix> coded =
           read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
-      const at::Tensor made = coded ? converted(kernels::decode(*coded), dtype, "tensor " + p.stored)
-                                    : read_tensor(files, p.stored, p.shape, dtype);
-      *p.tensor = made.to(device);
+      *p.tensor = coded ? converted(kernels::decode(*coded), dtype, "tensor " + p.stored).to(device)
+                        : reader.read(p.stored, p.shape, dtype);
     }
     if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
     weights.layers.clear();
@@ -200,6 +270,13 @@ Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) 
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
   return load_part(directory, device, dtype,
                    [](const at::Tensor* tensor, Decoder& decoder) { return tensor == &decoder.weights.embed; });
+}
+
+Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
+    const DecoderWeights& weights = decoder.weights;
+    return tensor == &weights.embed || tensor == &weights.norm || tensor == &weights.lm_head;
+  });
 }
 
 Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
@@ -334,16 +411,30 @@ at::Device resolve_device(const std::string& flag) {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
+namespace {
+
+class RandomParameters final : public ParameterSource {
+ public:
+  RandomParameters(const DecoderConfig& config, uint64_t seed) : config_(config), seed_(seed) {}
+  at::Tensor whole(const Parameter& p) override {
+    const uint32_t stream = stream_++;
+    if (p.shape.size() == 2) return normal_tensor(p.shape, 0.02, seed_, stream);
+    return at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config_.norm_offset : 0.0, at::kFloat);
+  }
+
+ private:
+  const DecoderConfig& config_;
+  uint64_t seed_;
+  uint32_t stream_ = 0;
+};
+
+}  // namespace
+
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype) {
   Decoder decoder{config, {}};
   decoder.config.dtype = side_dtype(dtype, config);
-  uint32_t stream = 0;
-  fill(decoder, device, dtype, [&](const Parameter& p) {
-    at::Tensor tensor = at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config.norm_offset : 0.0, at::kFloat);
-    if (p.shape.size() == 2) tensor = normal_tensor(p.shape, 0.02, seed, stream);
-    ++stream;
-    return tensor;
-  });
+  RandomParameters source(config, seed);
+  fill(decoder, device, dtype, source);
   return decoder;
 }
 

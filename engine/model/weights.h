@@ -95,14 +95,17 @@ inline constexpr at::ScalarType kAsStored = at::kByte;
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but never with kAsStored. All matrices of
-// a share are read from the files as a whole, one at a time. Throws what load_decoder() and shard_config() throw.
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but never with kAsStored. Of a matrix that
+// is divided by rows it reads its own rows alone; quantised ones it reads as a whole, one at a time. Throws what
+// load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
 // Returns a rank's share of a whole decoder whose matrices are not packed.
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
 // Reads only the embedding: a decoder for load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// Reads all but the layers: embedding, final norm and head, as load_head() does.
+Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
 // throws, except for unknown tensors.

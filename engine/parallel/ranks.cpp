@@ -6,15 +6,9 @@
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -27,6 +21,7 @@
 
 #include "base/progress.h"
 #include "engine/kernels/cuda.h"
+#include "engine/parallel/addresses.h"
 #include "engine/parallel/rank_watch.h"
 
 namespace specdec::parallel {
@@ -47,51 +42,6 @@ constexpr int64_t kBucketValues = int64_t{1} << 24;
 std::string first_line(const std::exception& e) {
   const std::string text = e.what();
   return text.substr(0, text.find('\n'));
-}
-
-// Calls f(socket, address, size) for the addresses of a host until it returns true.
-template <class F>
-bool over_addresses(const std::string& host, int port, int type, const F& f) {
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_socktype = type;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
-  bool good = false;
-  for (const addrinfo* a = found; a && !good; a = a->ai_next) {
-    const int file = ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
-    if (file < 0) continue;
-    good = f(file, a->ai_addr, a->ai_addrlen);
-    ::close(file);
-  }
-  ::freeaddrinfo(found);
-  return good;
-}
-
-// Returns whether somebody listens at the port.
-bool answers(const std::string& host, int port) {
-  constexpr int kMilliseconds = 2000;
-  return over_addresses(host, port, SOCK_STREAM, [](int file, const sockaddr* address, socklen_t size) {
-    if (::connect(file, address, size) == 0) return true;
-    pollfd wait = {file, POLLOUT, 0};
-    int error = 0;
-    socklen_t error_size = sizeof error;
-    return errno == EINPROGRESS && ::poll(&wait, 1, kMilliseconds) == 1 &&
-           ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &error_size) == 0 && error == 0;
-  });
-}
-
-// Returns the address of this machine from which it reaches `host`; "" if there is none. Other ranks reach this machine
-// there, too, which need not be true of the address that its own name resolves to. Nothing is sent.
-std::string own_address(const std::string& host, int port) {
-  char text[256] = "";
-  over_addresses(host, port, SOCK_DGRAM, [&](int file, const sockaddr* address, socklen_t size) {
-    sockaddr_storage own = {};
-    socklen_t own_size = sizeof own;
-    return ::connect(file, address, size) == 0 &&
-           ::getsockname(file, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-           ::getnameinfo(reinterpret_cast<sockaddr*>(&own), own_size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) ==
-               0;
-  });
-  return text;
 }
 
 // Says once what a rank waits for while it joins the others, if that takes long.
@@ -205,37 +155,13 @@ void meet_all(const Store& store, const Launch& launch, double join_seconds, Lon
   }
 }
 
-// Returns an address of this machine that is not the loopback's; "" if it has none.
-std::string outer_address() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "";
-  char text[256] = "";
-  for (const ifaddrs* a = list; a && !*text; a = a->ifa_next) {
-    if (!a->ifa_addr || a->ifa_addr->sa_family != AF_INET) continue;
-    if ((a->ifa_flags & IFF_LOOPBACK) || !(a->ifa_flags & IFF_RUNNING)) continue;
-    ::getnameinfo(a->ifa_addr, sizeof(sockaddr_in), text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  }
-  ::freeifaddrs(list);
-  return text;
-}
-
-// Returns the address at which the other ranks reach this machine; "" if it is not known. Many machines map their own
-// name to the loopback (Debian: 127.0.1.1), so rank 0 may find itself there although the others are elsewhere.
-std::string address_for_others(const Launch& launch) {
-  const auto is_loopback = [](const std::string& a) { return a.starts_with("127.") || a == "::1" || a == "localhost"; };
-  const std::string address = own_address(launch.address, launch.port);
-  if (!is_loopback(address) || is_loopback(launch.address)) return address;
-  const std::string outer = outer_address();
-  return outer.empty() ? address : outer;
-}
-
 using Gloo = c10d::ProcessGroupGloo;
 
 c10::intrusive_ptr<Gloo::Options> gloo_options(const Launch& launch) {
   const auto options = Gloo::Options::create(kCollectiveTimeout);
   // Ranks that the server starts itself are on one machine, whatever the environment says of other ones.
   const char* interface = launch.launcher == "specdec" ? nullptr : std::getenv("GLOO_SOCKET_IFNAME");
-  const std::string address = address_for_others(launch);
+  const std::string address = address_for_others(launch.address, launch.port);
   options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
                              : !address.empty()      ? Gloo::createDeviceForHostname(address)
                                                      : Gloo::createDefaultDevice());
@@ -274,13 +200,31 @@ at::Tensor flat(const std::vector<at::Tensor>& tensors) {
 struct Ranks::Group {
   Launch launch;
   const Clock& clock;
-  Store server, store;  // the same but for the connection; the watch has one of its own
-  Backend control;      // between CPUs
-  Backend data;         // between the devices
-  std::unique_ptr<RankWatch> watch;
+  Store server, store;               // the same but for the connection; the watch has one of its own
+  Backend control;                   // between CPUs
+  Backend data;                      // between the devices
+  std::shared_ptr<RankWatch> watch;  // a team has that of all ranks
+  std::unique_ptr<Ranks> team;
   bool failed = false;
 
   Group(const Launch& given, const Clock& time) : launch(given), clock(time) {}
+
+  void connect_devices() {
+    // c10d would abort the process when a rank is lost. Here the watch ends it, with a message and an exit code.
+    ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
+    const Store own = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
+    std::string error(512, '\0');
+    void* made = kernels::cuda_library().nccl_group(own.get(), launch.rank, launch.ranks, kCollectiveTimeout.count(),
+                                                    error.data(), static_cast<int64_t>(error.size()));
+    if (!made) throw Error(ErrorKind::kDevice, std::string("NCCL cannot be used: ") + error.c_str());
+    data = Backend::reclaim(static_cast<c10d::Backend*>(made));
+  }
+  // Closes the connections, so that the others, which may wait for this rank in a collective, notice at once.
+  void close() {
+    if (team) team->group_->close();
+    if (data == control) data.reset();
+    control.reset();
+  }
 
   template <class F>
   void wait(const F& start) const {
@@ -343,7 +287,7 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
     const auto gloo = gloo_options(launch);
     options.names[static_cast<size_t>(rank_)] = announce(g.store, launch);
     const Store own = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server->clone());
-    g.watch = std::make_unique<RankWatch>(std::move(options), board_on(own), clock);
+    g.watch = std::make_shared<RankWatch>(std::move(options), board_on(own), clock);
     meet_all(g.store, launch, hooks.join_seconds, wait, *g.watch);
     g.control = g.data = gloo_group(g.store, launch, gloo);
   } catch (const Error&) {
@@ -361,14 +305,34 @@ std::string Ranks::device(const std::string& flag) const {
 
 void Ranks::use_device(at::Device device) const {
   if (count_ == 1 || device.is_cpu()) return;
-  // c10d would abort the process when a rank is lost. Here the watch ends it, with a message and an exit code.
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
-  const Store own = c10::make_intrusive<c10d::PrefixStore>("nccl", group_->store);
-  std::string error(512, '\0');
-  void* made = kernels::cuda_library().nccl_group(own.get(), rank_, count_, kCollectiveTimeout.count(), error.data(),
-                                                  static_cast<int64_t>(error.size()));
-  if (!made) throw Error(ErrorKind::kDevice, std::string("NCCL cannot be used: ") + error.c_str());
-  group_->data = Backend::reclaim(static_cast<c10d::Backend*>(made));
+  group_->connect_devices();
+}
+
+Ranks::Ranks(std::unique_ptr<Group> team)
+    : rank_(team->launch.rank), count_(team->launch.ranks), group_(std::move(team)) {}
+
+const Ranks& Ranks::team(int size) const {
+  if (size < 1 || count_ % size != 0)
+    throw Error(ErrorKind::kUsage,
+                std::to_string(count_) + " processes cannot be divided into teams of " + std::to_string(size));
+  if (size == 1) return alone();
+  if (size == count_) return *this;
+  Group& all = *group_;
+  if (all.team && all.team->count_ == size) return *all.team;
+  auto own = std::make_unique<Group>(all.launch, all.clock);
+  own->launch.rank = rank_ % size;
+  own->launch.ranks = size;
+  own->store = c10::make_intrusive<c10d::PrefixStore>(
+      "team/" + std::to_string(size) + "/" + std::to_string(rank_ / size), all.store);
+  own->watch = all.watch;
+  try {
+    own->control = own->data = gloo_group(own->store, own->launch, gloo_options(own->launch));
+  } catch (const std::exception& e) {
+    throw RankError(all.watch->reason(first_line(e)));
+  }
+  if (all.data != all.control) own->connect_devices();
+  all.team.reset(new Ranks(std::move(own)));
+  return *all.team;
 }
 
 void Ranks::sum(std::span<double> values) const {
@@ -482,9 +446,7 @@ void Ranks::fail(const Error& error) const {
   group_->failed = true;
   group_->watch->fail(error);
   group_->watch->leave();
-  // Closes the connections, so that the others, which may wait for this rank in a collective, notice at once.
-  if (group_->data == group_->control) group_->data.reset();
-  group_->control.reset();
+  group_->close();
   if (!is_first() || group_->launch.agent_store) return;
   // The store ends with this process, so the others get the time to read the reason in it.
   const double begin = group_->clock.seconds();

@@ -57,6 +57,10 @@ class Ranks {
   std::string device(const std::string& flag) const;
   // Chooses where the tensors of sum(), gather() and broadcast() are. Called by all ranks; not called, it is the CPU.
   void use_device(at::Device device) const;
+  // Returns the team of this rank: `size` neighbours, which have the numbers 0 to size - 1 in it and whose collective
+  // functions wait for each other alone. Called by all ranks, after use_device(), with the same size, which divides
+  // count(). The team lives as long as these ranks, whose together() is the team's, too.
+  const Ranks& team(int size) const;
 
   // Adds up one contiguous fp32 tensor in place. Its shape is the same on all ranks.
   void sum(const at::Tensor& tensor) const;
@@ -98,8 +102,10 @@ class Ranks {
   void leave() const;
   void fail(const Error& error) const;
 
-  int rank_ = 0, count_ = 1;
   struct Group;
+  explicit Ranks(std::unique_ptr<Group> team);
+
+  int rank_ = 0, count_ = 1;
   std::unique_ptr<Group> group_;
 };
 

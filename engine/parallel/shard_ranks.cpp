@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "base/device_lost.h"
-
 namespace specdec::parallel {
 
 namespace {
@@ -36,13 +34,12 @@ class RankGroup final : public model::ShardGroup {
   }
 
  private:
-  // A model of which a part is gone answers nothing any more.
   template <class F>
   static void or_lost(const F& f) {
     try {
       f();
     } catch (const RankError& e) {
-      throw DeviceLost(e.what(), e.kind());
+      throw RankLost(e);
     }
   }
 

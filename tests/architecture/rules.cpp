@@ -43,8 +43,8 @@ const std::vector<Room> kRooms = {
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
     {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     // The parts of parallel without LibTorch find out how processes were started, and watch over them.
-    {{"engine/parallel/launch.", "engine/parallel/rank_watch."},
-     {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "base/"}},
+    {{"engine/parallel/launch.", "engine/parallel/rank_watch.", "engine/parallel/addresses."},
+     {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "engine/parallel/addresses.h", "base/"}},
     {{"engine/parallel/"}, {"engine/parallel/", "engine/model/shard.h", "engine/kernels/*", "base/"}},
     {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.

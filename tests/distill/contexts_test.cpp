@@ -5,6 +5,7 @@
 #include <set>
 
 #include "distill/batcher.h"
+#include "engine/decode/model_runner.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -20,12 +21,18 @@ HeldOut toy_held_out() {
 
 std::shared_ptr<const model::Decoder> toy_target() { return std::make_shared<model::Decoder>(toy_decoder(3, 1)); }
 
+HeldOutAnswers answers_of(const std::shared_ptr<const model::Decoder>& target, const HeldOut& rows,
+                          ContextOptions options) {
+  options.eos_ids = target->config.eos_ids;
+  return answer_held_out(*decode::make_model_runner(target), rows, options);
+}
+
 // The rows keep their prompts, and what follows is text that the target itself finds likely.
 TEST(Contexts, AreTheTargetsOwnText) {
   const auto target = toy_target();
   const HeldOut before = toy_held_out();
   HeldOut after = before;
-  put_answers(answer_held_out(target, before, {.temperature = 1, .seed = 3}), {48}, "file", after);
+  put_answers(answers_of(target, before, {.temperature = 1, .seed = 3}), {48}, "file", after);
   ASSERT_EQ(after.verdict.size(), before.verdict.size());
   EXPECT_EQ(after.verdict_conversations, 24);
   EXPECT_EQ(after.selection_conversations, 6);
@@ -46,8 +53,8 @@ TEST(Contexts, AreTheTargetsOwnText) {
 
 TEST(Contexts, DependOnTheSeedAlone) {
   const HeldOut rows = toy_held_out();
-  const HeldOutAnswers a = answer_held_out(toy_target(), rows, {1, 3}), b = answer_held_out(toy_target(), rows, {1, 3}),
-                       other = answer_held_out(toy_target(), rows, {1, 4});
+  const HeldOutAnswers a = answers_of(toy_target(), rows, {1, 3}), b = answers_of(toy_target(), rows, {1, 3}),
+                       other = answers_of(toy_target(), rows, {1, 4});
   EXPECT_EQ(a.selection, b.selection);
   EXPECT_EQ(a.verdict, b.verdict);
   EXPECT_NE(a.verdict, other.verdict);
@@ -60,14 +67,14 @@ TEST(Contexts, PromptsWithoutRoomAreDropped) {
   full.tokens.resize(48, 3);
   full.loss_mask.resize(48, 1);
   full.prompt_tokens = 48;
-  put_answers(answer_held_out(target, rows, {}), {48}, "file", rows);
+  put_answers(answers_of(target, rows, {}), {48}, "file", rows);
   EXPECT_EQ(rows.verdict.size(), 23u);
   EXPECT_EQ(rows.verdict_conversations, 23);
 }
 
 TEST(Contexts, AreReadAsTheyWereWritten) {
   const HeldOut rows = toy_held_out();
-  const HeldOutAnswers answers = answer_held_out(toy_target(), rows, {});
+  const HeldOutAnswers answers = answers_of(toy_target(), rows, {});
   const Json json = Json::parse(to_json(answers).dump());
   const HeldOutAnswers back = answers_from_json(json, 24, "contexts.json");
   EXPECT_EQ(back.selection, answers.selection);

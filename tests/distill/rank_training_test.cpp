@@ -4,6 +4,7 @@
 #include "distill/draft_init.h"
 #include "distill/run.h"
 #include "distill/trainer.h"
+#include "engine/parallel/shard_ranks.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"
 
@@ -27,6 +28,8 @@ struct Training {
   std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
   TrainerOptions options;
   SystemClock clock;
+  int team = 1;  // ranks that hold the target together
+  int64_t cache = 1 << 20;
 
   explicit Training(int64_t steps) {
     options.schedule = {5e-3, 0.05, 0.1, steps, 0};
@@ -42,18 +45,37 @@ struct Training {
   }
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
 
+  // What a rank has of a target that its team holds together: its share, and all but the layers.
+  std::shared_ptr<DividedTarget> divided(const parallel::Ranks& ranks) const {
+    if (team == 1) return nullptr;
+    const parallel::Ranks& own = ranks.team(team);
+    return std::make_shared<DividedTarget>(
+        std::make_shared<const model::Decoder>(model::shard_of(*target, make_shard_group(own))), own);
+  }
+  std::shared_ptr<model::Decoder> target_of_rank() const {
+    if (team == 1) return target;
+    const auto around = std::make_shared<model::Decoder>(*target);
+    around->weights.layers.clear();
+    return around;
+  }
+
   // Trains on one rank, from the newest intact checkpoint if there is one.
   TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
                       const ProgressFn& progress = {}) {
+    return run(draft, directory, ranks, divided(ranks), progress);
+  }
+  TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
+                      const std::shared_ptr<DividedTarget>& together, const ProgressFn& progress) {
     TrainerOptions own = options;
     own.run_directory = directory;
-    ModelTeacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
+    const auto mine = target_of_rank();
+    ModelTeacher teacher(mine, train, cache, together), judge(mine, selection, cache, together);
     std::optional<Checkpoint> checkpoint;
     if (ranks.is_first()) {
       fs::create_directories(directory);
       checkpoint = CheckpointStore(directory / "checkpoints").newest_good();
     }
-    Trainer trainer(own, {&train, &selection, &teacher, &judge, &ranks}, draft, clock, progress);
+    Trainer trainer(own, {&train, &selection, &teacher, &judge, &ranks, together.get()}, draft, clock, progress);
     if (ranks.any(checkpoint.has_value())) {
       Checkpoint shared = checkpoint.value_or(Checkpoint{});
       shared.state = Json::parse(ranks.broadcast(shared.state.dump()));
@@ -181,6 +203,77 @@ TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
     t.run(after[0], directory, parallel::Ranks::alone());
     EXPECT_LT(distance(one[0], after[0]), 1e-5) << "two ranks are cut off, and one process goes on";
   }
+}
+
+TEST(RankTraining, RanksThatHoldTheTargetTogetherAreOneProcess) {
+  for (const auto& [loss, on_policy, cache] : std::vector<std::tuple<const char*, int64_t, int64_t>>{
+           {"kl", 0, 0}, {"lk_hybrid", 0, 1 << 20}, {"lk_hybrid", 4, 0}}) {
+    const Scratch scratch(true);
+    Training t(9);
+    t.options.loss.mix = parse_loss(loss);
+    t.options.on_policy.length = on_policy;
+    t.cache = cache;
+    model::Decoder one = t.draft(), start = t.draft();
+    t.run(one, scratch / "one", parallel::Ranks::alone());
+    EXPECT_GT(distance(one, start), 1e-3);
+    t.team = 2;
+    for (const int count : {2, 4}) {
+      const fs::path directory = scratch / std::to_string(count);
+      auto many = t.run_on(count, directory);
+      EXPECT_LT(distance(one, many[0]), 1e-5) << loss << ", " << count << " ranks";
+      for (model::Decoder& other : many) EXPECT_TRUE(same_weights(other, many[0])) << "the ranks stay together";
+      const Json a = CheckpointStore(scratch / "one/checkpoints").newest_good()->state,
+                 b = CheckpointStore(directory / "checkpoints").newest_good()->state;
+      ASSERT_EQ(a["measured"].size(), b["measured"].size());
+      for (size_t i = 0; i < a["measured"].size(); ++i)
+        EXPECT_NEAR(a["measured"][i]["score"].get<double>(), b["measured"][i]["score"].get<double>(), 1e-5);
+    }
+    const fs::path directory = scratch / "2-1";
+    std::vector<model::Decoder> cut = {t.draft(), t.draft()};
+    t.cut_off(std::vector<TrainedDraft>(cut.begin(), cut.end()), directory);
+    t.team = 1;
+    EXPECT_LT(distance(one, t.run_on(1, directory)[0]), 1e-5) << "two ranks are cut off, and one process goes on";
+  }
+}
+
+TEST(RankTraining, RanksThatHoldTheTargetTogetherTrainAHead) {
+  const Scratch scratch(true);
+  HeadTraining t(9);
+  t.options.loss.mix = parse_loss("lk_hybrid");
+  auto one = t.heads(1), start = t.heads(1);
+  t.run(one[0], scratch / "one", parallel::Ranks::alone());
+  EXPECT_GT(distance(one[0], start[0]), 1e-3);
+  t.team = 2;
+  for (const int count : {2, 4}) {
+    auto many = t.heads(count);
+    const auto errors = as_ranks(count, [&](const parallel::Ranks& ranks) {
+      EagleDraft& own = many[static_cast<size_t>(ranks.rank())];
+      own.target = t.target_of_rank();
+      own.divided = t.divided(ranks);
+      t.run(own, scratch / std::to_string(count), ranks, own.divided, {});
+      own.divided.reset();
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(count), ""));
+    EXPECT_LT(distance(one[0], many[0]), 1e-5) << count << " ranks";
+    for (EagleDraft& other : many) EXPECT_EQ(distance(other, many[0]), 0) << "the ranks stay together";
+  }
+}
+
+// A rank that is lost while others need its share: rank 0 keeps the last whole step, and the run goes on from there.
+TEST(RankTraining, ARunWhoseTargetLostARankGoesOn) {
+  const Scratch scratch(true);
+  Training t(8);
+  t.team = 2;
+  t.cache = 0;
+  const auto errors = as_ranks(2, [&](const parallel::Ranks& ranks) {
+    model::Decoder draft = t.draft();
+    t.run(draft, scratch / "run", ranks, [&](const Progress& p) {
+      if (p.done == 5 && !ranks.is_first()) throw Error(ErrorKind::kNetwork, "power cut");
+    });
+  });
+  for (const std::string& e : errors) EXPECT_NE(e.find("power cut"), std::string::npos) << e;
+  EXPECT_EQ(CheckpointStore(scratch / "run/checkpoints").newest_good()->step, 5);
+  t.run_on(2, scratch / "run");
 }
 
 // Ranks that share the optimizer's state leave the very files of ranks that do not, and a run goes on either way.

@@ -1,5 +1,6 @@
 """Runs distill as two processes: they give the draft of one process, only rank 0 writes and prints, a run goes on with
-another number of processes, and when one of them is stopped, fails or is killed, the others end with its exit code."""
+another number of processes, and when one of them is stopped, fails or is killed, the others end with its exit code. The
+same holds where they also hold the target together (--teacher-parallel)."""
 
 import json
 import os
@@ -98,6 +99,40 @@ def check_heads():
     ended = finish(start(command(stopped, *short, "--resume", draft=head), ranks=1))
     far = distance(one, stopped)
     expect(ended[0][0] in (0, 3, 4) and far < 1e-5, f"one process goes on and ends with that head to {far:.1e}")
+
+
+def check_divided_target():
+    """Processes that hold the target together, which no one of them has whole."""
+    config = work / "one-layer.json"
+    config.write_text(json.dumps({**json.loads((target / "config.json").read_text()), "num_hidden_layers": 1}))
+    draft, divided = ["--target", target, "--draft", f"config:{config}"], ["--teacher-parallel", 2]
+    short = ["--max-steps", 12, "--batch-tokens", 400, "--lr", 0.0002, "--on-policy", 3]
+    one, two, four = work / "whole", work / "divided", work / "divided-by-four"
+    run_json(*command(one, *short, draft=draft), code=(0, 3, 4))
+    for out, ranks in ((two, 2), (four, 4)):
+        ended = finish(start(command(out, *short, *divided, draft=draft), ranks=ranks, options=("--json", "-v")))
+        expect(all(e[0] in (0, 3, 4) for e in ended), f"{ranks} ranks: {[last_line(e[2]) for e in ended]}")
+        said = f"2 of the {ranks} processes hold the target together"
+        expect(said in ended[0][2], f"the log says so: {ended[0][2][:2000]}")
+        far = distance(one, out)
+        expect(far < 1e-5, f"{ranks} ranks of which two hold a target train the draft of one process to {far:.1e}")
+        same = json.loads((one / "contexts.json").read_text()) == json.loads((out / "contexts.json").read_text())
+        expect(same, "the target answers the held-out prompts as the whole one does")
+    deep = ["--target", work / "deep", "--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3]
+    limits = ["--max-steps", 40, "--batch-tokens", 400, "--lr", 0.0002, "--checkpoint-every", 5]
+    out = work / "head-divided"
+    processes = start(command(out, *limits, *divided, draft=deep), options=())
+    wait_for_steps(processes, out)
+    processes[1].kill()
+    code, _, err = finish(processes)[0]
+    expect(code == 75 and "specdec: error: rank 1 (" in last_line(err), f"SIGKILL: the other ends with {code}: {err}")
+    ended = finish(start(command(out, *limits, *divided, "--resume", draft=deep)))
+    far = distance(work / "head-one", out)
+    expect(all(e[0] in (0, 3, 4) for e in ended), f"the run goes on: {[last_line(e[2]) for e in ended]}")
+    expect(far < 1e-5, f"and ends with the head of one process to {far:.1e}")
+    timed = ["--time-limit", "6s", *divided]
+    ended = finish(start(command(work / "timed", *timed, draft=draft)))
+    expect(all(e[0] in (0, 3, 4) for e in ended), f"a time limit: {[last_line(e[2]) for e in ended]}")
 
 
 def check_stops():
@@ -217,6 +252,24 @@ def check_mistakes():
     ended = finish(start(command(work / "one-kl", "--max-steps", 3)))
     told = [last_line(e[2]) for e in ended]
     expect([e[0] for e in ended] == [2, 2] and "earlier run" in told[0] and "rank 0 (" in told[1], f"{told}")
+    random = ["--target", target, "--draft", f"config:{work / 'one-layer.json'}", "--max-steps", 3]
+    for counts, words in (
+        ([3, 3], ["3: 2 processes were started"]),
+        ([2, 1], ["the processes were given different numbers"]),
+        ([2], ["2: 1 process was started"]),
+        ([4] * 4, ["4 ranks cannot hold this target together", "2 attention heads"]),
+    ):
+        each = {r: ["--teacher-parallel", n] for r, n in enumerate(counts)}
+        ended = finish(start(command(work / "y", draft=random), ranks=len(counts), more=each))
+        told = [last_line(e[2]) for e in ended]
+        expect(all(e[0] == 2 for e in ended) and all(w in told[0] for w in words), f"{told}")
+    for more, word in (
+        (["--draft", "prune:1"], "prune takes whole layers"),
+        (["--draft", "eagle3", "--forecast"], "no --forecast"),
+        (["--draft", "eagle3", "--teacher", "labels:x"], "--teacher target"),
+    ):
+        line = command(work / "y", "--teacher-parallel", 2, draft=["--target", target, *more])
+        run(*line, code=2, last_line=["--teacher-parallel 2", word])
     run(*command(work / "x"), code=2, env={"RANK": "2", "WORLD_SIZE": "2"}, last_line=["RANK is 2", "WORLD_SIZE is 2"])
     run("distill", "--print-launch", code=2, env={"RANK": "1"}, last_line=["WORLD_SIZE is not set"])
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
@@ -239,6 +292,7 @@ try:
     run("data", "ingest", work / "log.jsonl", "--target", target, "--out", data, "--holdout", 0.3)
     check_equal()
     check_heads()
+    check_divided_target()
     check_stops()
     check_resume()
     check_loop()

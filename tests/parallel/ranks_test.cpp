@@ -68,6 +68,42 @@ TEST(Ranks, SumsAndBroadcasts) {
   EXPECT_EQ(errors, std::vector<std::string>(3, ""));
 }
 
+TEST(Ranks, TeamsAreNeighboursThatWaitForEachOtherAlone) {
+  const auto errors = as_ranks(4, [](const Ranks& ranks) {
+    const Ranks& team = ranks.team(2);
+    EXPECT_EQ(&ranks.team(2), &team);
+    EXPECT_EQ(&ranks.team(4), &ranks);
+    EXPECT_EQ(ranks.team(1).count(), 1);
+    EXPECT_EQ(team.count(), 2);
+    EXPECT_EQ(team.rank(), ranks.rank() % 2);
+    for (int i = 0; i < (ranks.rank() < 2 ? 1 : 3); ++i) {  // one team has more to do than the other
+      std::vector<double> values = {static_cast<double>(ranks.rank())};
+      team.sum(values);
+      EXPECT_EQ(values[0], ranks.rank() < 2 ? 1 : 5);
+      const at::Tensor own = at::full({2}, ranks.rank(), at::kLong);
+      EXPECT_EQ(team.gather(own)[1][0].item<int64_t>(), ranks.rank() < 2 ? 1 : 3);
+      team.broadcast({own}, 1);
+      EXPECT_EQ(own[1].item<int64_t>(), ranks.rank() < 2 ? 1 : 3);
+    }
+    std::vector<double> values = {1};
+    ranks.sum(values);
+    EXPECT_EQ(values[0], 4);
+    expect_error(ErrorKind::kUsage, {"4 processes", "teams of 3"}, [&] { ranks.team(3); });
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(4, ""));
+}
+
+// Those of its team learn why, and so do the others.
+TEST(Ranks, ARankThatFailsEndsItsTeam) {
+  const auto errors = as_ranks(4, [](const Ranks& ranks) {
+    const Ranks& team = ranks.team(2);
+    if (ranks.rank() == 1) throw Error(ErrorKind::kDevice, "out of memory");
+    team.any(false);
+    ranks.any(false);
+  });
+  for (const std::string& e : errors) EXPECT_NE(e.find("out of memory"), std::string::npos) << e;
+}
+
 TEST(Ranks, SumsGradientsThatSomeRanksDoNotHave) {
   const auto errors = as_ranks(2, [](const Ranks& ranks) {
     const bool first = ranks.is_first();
