@@ -29,7 +29,6 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
       : decoder_(std::move(decoder)),
         pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(),
                                                  decoder_->weights.embed.scalar_type(), cache_bytes)) {
-    if (!decoder_->group && model::cuda_pass_library(*decoder_)) graphs_.emplace(*decoder_);
     const std::vector<int32_t>& kept = decoder_->config.draft_vocab;
     if (!kept.empty())
       kept_ids_ = decoder_->weights.draft_ids.defined()
@@ -107,7 +106,10 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
   const model::Decoder& decoder() const override { return *decoder_; }
   model::KvCache& cache(SequenceId sequence) override { return find(sequence); }
   const model::BlockPool& pool() const override { return *pool_; }
-  model::PassGraphs* graphs() override { return graphs_ ? &*graphs_ : nullptr; }
+  model::PassGraphs* graphs() override {
+    if (!graphs_ && !decoder_->group && model::cuda_pass_library(*decoder_)) graphs_.emplace(*decoder_);
+    return graphs_ ? &*graphs_ : nullptr;
+  }
   Observation observe(std::span<const Extension> extensions) override { return taps_.observe(extensions); }
   void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) override {
     taps_.keep_pass(extensions, lengths);
@@ -115,14 +117,14 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
 
   bool takes(SequenceId, std::span<const int32_t>, at::Device device) override {
     const at::Tensor& like = decoder_->weights.embed;
-    return graphs_ && like.device() == device && !model::rope_varies(decoder_->config.rope) &&
-           pool_->dtype() == like.scalar_type();
+    return model::cuda_pass_library(*decoder_) && like.device() == device &&
+           !model::rope_varies(decoder_->config.rope) && pool_->dtype() == like.scalar_type();
   }
   int64_t unread(SequenceId sequence, std::span<const int32_t> text) override {
     return static_cast<int64_t>(text.size()) - find(sequence).length();
   }
   std::unique_ptr<RoundDraft::Pass> make_pass(std::span<const Reader> readers, int depth, RoundDraft::Pass*) override {
-    auto out = std::make_unique<DraftPass>(*decoder_, kept_ids_, &*graphs_);
+    auto out = std::make_unique<DraftPass>(*decoder_, kept_ids_, graphs());
     for (const Reader& reader : readers) add_reader_rows(reader, depth, find(reader.sequence), 0, out->pass);
     return out;
   }
@@ -198,7 +200,7 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
   std::shared_ptr<const model::Decoder> decoder_;
   at::Tensor kept_ids_;  // that it proposes as a draft; undefined: all
   std::shared_ptr<model::BlockPool> pool_;
-  std::optional<model::PassGraphs> graphs_;
+  std::optional<model::PassGraphs> graphs_;  // from the first round on
   std::map<SequenceId, model::KvCache> caches_;
   std::vector<model::SequencePart> parts_;
   std::vector<int64_t> lengths_;  // of the caches before the pass

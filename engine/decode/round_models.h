@@ -22,7 +22,8 @@ class RoundTarget {
   virtual const model::Decoder& decoder() const = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Of decoder(), if our own kernels run its passes; else null.
+  // Returns the graphs of decoder(), which are made at the first call, or null if our own kernels do not run its
+  // passes.
   virtual model::PassGraphs* graphs() = 0;
   // Returns what drafts read of the hidden states of a pass over these extensions, and keeps for them what the observer
   // saw. `lengths` are those of the sequences before the pass.

@@ -196,7 +196,7 @@ struct CudaLibrary {
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 8;
+inline constexpr int32_t kCudaLibraryVersion = 9;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

@@ -65,23 +65,26 @@ void CudaPass::describe(DeviceUpload& upload, PassGraphs* graphs) {
 
 at::Tensor CudaPass::run(const DeviceUpload& upload, const HiddenObserver& observer,
                          const std::vector<int64_t>& layers) const {
-  const bool some = observer && !layers.empty();
-  if (graphs_ && (some || !observer)) {
-    const PassGraphs::Result result = graphs_->run(rows_, upload, some ? layers : std::vector<int64_t>());
-    for (size_t i = 0; some && i < layers.size(); ++i) observer(layers[i], result.taps[i].narrow(0, 0, num_rows_));
+  if (graphs_ && (!observer || !layers.empty())) {
+    const PassGraphs::Result result = graphs_->run(rows_, upload, observer ? layers : std::vector<int64_t>());
+    for (size_t i = 0; i < result.taps.size(); ++i) observer(layers[i], result.taps[i].narrow(0, 0, num_rows_));
     return rows_.with_logits(result.logits.narrow(0, 0, num_rows_), upload);
   }
-  return run_alone(upload, observer);
+  return run_alone(upload, observer, layers);
 }
 
-at::Tensor CudaPass::run_alone(const DeviceUpload& upload, const HiddenObserver& observer) const {
+at::Tensor CudaPass::run_alone(const DeviceUpload& upload, const HiddenObserver& observer,
+                               const std::vector<int64_t>& layers) const {
   const Decoder& decoder = layers_.decoder();
   const at::TensorOptions options = decoder.weights.embed.options();
   const at::Tensor sums =
       at::empty({CudaRows::part_values(decoder.config, rows_.paged().num_parts())}, options.dtype(at::kFloat));
   const CudaLayers::Room room = layers_.make_room(rows_.num_rows());
   HiddenObserver copied;
-  if (observer) copied = [&](int64_t layer, const at::Tensor& x) { observer(layer, x.clone()); };
+  if (observer)
+    copied = [&](int64_t layer, const at::Tensor& x) {
+      if (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()) observer(layer, x.clone());
+    };
   layers_.run(rows_.inputs(rows_.piece(upload), sums), room, copied);
   const int64_t scored = decoder.group ? decoder.config.vocab_size : decoder.weights.lm_head.size(0),
                 count = rows_.num_logits();

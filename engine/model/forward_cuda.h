@@ -50,7 +50,7 @@ class CudaPass {
   explicit CudaPass(const Decoder& decoder) : layers_(decoder), rows_(decoder.config) {}
 
   void add(const CudaRows::Part& part) { rows_.add(part); }
-  int64_t num_rows() const { return num_rows_; }
+  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without those that a graph adds
   // Adds the pass to an upload. Nothing can be added to the pass after that. With `graphs` of the decoder, which must
   // outlive the pass, it is run as one of them if they take it.
   void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr);
@@ -62,11 +62,12 @@ class CudaPass {
                  const std::vector<int64_t>& layers = {}) const;
 
  private:
-  at::Tensor run_alone(const DeviceUpload& upload, const HiddenObserver& observer) const;
+  at::Tensor run_alone(const DeviceUpload& upload, const HiddenObserver& observer,
+                       const std::vector<int64_t>& layers) const;
 
   CudaLayers layers_;
   CudaRows rows_;
-  int64_t num_rows_ = 0;  // without those that a graph adds
+  int64_t num_rows_ = 0;  // once it is described
   PassGraphs* graphs_ = nullptr;
 };
 

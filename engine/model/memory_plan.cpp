@@ -159,13 +159,17 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
 MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
+  // A decoder of 16 bits that is whole runs its rounds as graphs.
+  const auto graph_bytes = [&](const DecoderConfig& config, at::ScalarType dtype) {
+    const at::ScalarType side = side_dtype(dtype, config);
+    return request.device.is_cuda() && side != at::kFloat ? PassGraphs::bytes(config, side) : 0;
+  };
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& caches) {
     caches = cache_bytes(config, dtype, request.sequences, request.tokens_per_sequence);
     const int64_t logit_rows = request.sequences * kLogitRows;
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
-      plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence) +
-                              PassGraphs::bytes(config, side_dtype(dtype, config));
+      plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
     if (dtype == kAsStored) plan.workspace_bytes += unpacked_bytes(config);
   };
   const int ranks = request.ranks;
@@ -175,7 +179,9 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
   if (request.draft) {
     add(*request.draft, request.draft_dtype, plan.draft_cache_bytes);
     plan.draft_bytes = weight_bytes(*request.draft, request.draft_dtype);
+    if (!request.head && ranks == 1) plan.workspace_bytes += graph_bytes(*request.draft, request.draft_dtype);
   }
+  if (ranks == 1) plan.workspace_bytes += graph_bytes(request.target, request.target_dtype);
   if (request.draft && request.head) {
     const EagleConfig& head = *request.head;
     plan.draft_bytes = head_bytes(head, request.draft_dtype);

@@ -39,12 +39,14 @@ class PassGraphs {
   Result run(const CudaRows& rows, const DeviceUpload& upload, const std::vector<int64_t>& layers = {});
 
   int64_t captured() const { return static_cast<int64_t>(graphs_.size()); }
-  // Returns the bytes of what the graphs of such a decoder share, with weights of side_dtype() `dtype`.
+  // Returns how many passes of this process have been captured so far. Such a pass takes longer.
+  static int64_t captures();
+  // Returns the bytes of what the graphs of such a decoder share, with embeddings of this dtype.
   static int64_t bytes(const DecoderConfig& config, at::ScalarType dtype);
 
  private:
-  // What a graph is captured for: rows, splits, and layers whose output it keeps.
-  using Shape = std::tuple<int64_t, int32_t, std::vector<int64_t>>;
+  // What a graph is captured for: rows, tiles, splits, and layers whose output it keeps.
+  using Shape = std::tuple<int64_t, int32_t, int32_t, std::vector<int64_t>>;
 
   void launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
   void* capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
@@ -55,7 +57,8 @@ class PassGraphs {
   at::Tensor input_, sums_, logits_;
   std::map<int64_t, at::Tensor> taps_;  // by layer
   std::map<Shape, void*> graphs_;
-  bool refused_ = false;  // this device captures nothing
+  int64_t parts_ = 0;  // that sums_ has room for
+  int refusals_ = 0;   // captures that failed
 };
 
 }  // namespace specdec::model

@@ -182,8 +182,6 @@ TEST(DiagonalAttention, ValuesAndGradients) {
   }
 }
 
-// Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
-// as training passes them (transposed) and contiguous. One thread and two give the same bits.
 // Heads in bf16 that are computed in fp32.
 TEST(SequenceAttention, ShortHeadsInBf16) {
   for (const int64_t d : {8, 64}) {
@@ -195,6 +193,8 @@ TEST(SequenceAttention, ShortHeadsInBf16) {
   }
 }
 
+// Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
+// as training passes them (transposed) and contiguous. One thread and two give the same bits.
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {

@@ -34,7 +34,8 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = gate[i] / (exp<W>(broadcast<W>(-gate[i]))[0] + 1.0f) * up[i];
 }
 
-// With u = dy · (offset + weight) and normalised x̂ = scale · x: dx = scale · (u − x̂ · mean(u · x̂)), dweight = dy · x̂.
+// With u = dy · (offset + weight) and the normalised y = scale · x: dx = scale · (u − y · mean(u · y)), dweight = dy ·
+// y.
 template <int W, class T>
 void rms_norm_grad(const NormGradCall& c, const T* weight) {
   F<W> squares = {}, products = {};
@@ -50,7 +51,7 @@ void rms_norm_grad(const NormGradCall& c, const T* weight) {
     inner += c.x[i] * (widen_one(weight[i]) + c.offset) * c.dy[i];
   }
   const float mean = 1.0f / static_cast<float>(c.n), scale = 1.0f / __builtin_sqrtf(total * mean + c.eps),
-              pull = inner * scale * scale * mean;  // mean(u · x̂) · scale
+              pull = inner * scale * scale * mean;  // mean(u · y) · scale
   for (i = 0; i + W <= c.n; i += W) {
     const F<W> x = load<W>(c.x + i), dy = load<W>(c.dy + i);
     store<W>(c.dx + i, (dy * (load<W>(weight + i) + c.offset) - x * pull) * scale);

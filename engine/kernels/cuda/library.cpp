@@ -133,35 +133,43 @@ std::optional<c10::cuda::CUDAStream>& outer_stream() {
 }
 
 void end_side_stream() {
-  c10::cuda::setCurrentCUDAStream(*outer_stream());
+  if (outer_stream()) c10::cuda::setCurrentCUDAStream(*outer_stream());
   outer_stream().reset();
+}
+
+// Returns the code of a capture that failed. The runtime keeps the last error of a thread, which LibTorch would take
+// for that of its next kernel.
+int32_t capture_failed(cudaError_t code) {
+  cudaGetLastError();
+  return static_cast<int32_t>(code);
 }
 
 // The default stream cannot be captured, so a stream of LibTorch's pool is current during a capture.
 int32_t begin_capture(int32_t device) {
   return on_device(device, [&](cudaStream_t) {
     const auto index = static_cast<c10::DeviceIndex>(device);
-    outer_stream() = c10::cuda::getCurrentCUDAStream(index);
     const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, index);
-    c10::cuda::setCurrentCUDAStream(side);
     const cudaError_t code = cudaStreamBeginCapture(side.stream(), cudaStreamCaptureModeThreadLocal);
-    if (code != cudaSuccess) end_side_stream();
-    return static_cast<int32_t>(code);
+    if (code != cudaSuccess) return capture_failed(code);
+    outer_stream() = c10::cuda::getCurrentCUDAStream(index);
+    c10::cuda::setCurrentCUDAStream(side);
+    return 0;
   });
 }
 
 int32_t end_capture(int32_t device, void** graph) {
   *graph = nullptr;
-  return on_device(device, [&](cudaStream_t side) {
+  const int32_t ended = on_device(device, [&](cudaStream_t side) {
     cudaGraph_t captured = nullptr;
     cudaError_t code = cudaStreamEndCapture(side, &captured);
-    end_side_stream();
     cudaGraphExec_t made = nullptr;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&made, captured, 0);
     if (captured) cudaGraphDestroy(captured);
     *graph = made;
-    return static_cast<int32_t>(code);
+    return code == cudaSuccess ? 0 : capture_failed(code);
   });
+  end_side_stream();
+  return ended;
 }
 
 int32_t launch_graph(int32_t device, void* graph) {

@@ -62,21 +62,30 @@ TEST(DeviceFailures, OutOfMemoryInTheDraftDecodesPlainly) {
   }
 }
 
-// A device that captures nothing, such as one whose driver is older.
+constexpr int32_t kCaptureUnsupported = 900, kCaptureInvalidated = 901;  // cudaErrorStreamCapture…
+int64_t refused = 0;
+
+// Devices that refuse to begin a capture or to end it.
 TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
   Pair pair;
   const std::vector<int32_t> tokens = pair.answer(true).tokens;
-  static int64_t refused = 0;
-  static const kernels::CudaLibrary library = [] {
-    kernels::CudaLibrary made = fibers::fiber_library();
-    made.begin_capture = [](int32_t) { return ++refused > 0 ? kIllegalAddress : 0; };
-    return made;
-  }();
-  for (model::Decoder* decoder : {pair.target.get(), pair.draft.get()}) decoder->library = &library;
-  const int64_t before = fibers::graph_counts().launched;
-  EXPECT_EQ(pair.answer(true).tokens, tokens);
-  EXPECT_EQ(fibers::graph_counts().launched, before);
-  EXPECT_EQ(refused, 2) << "each model must have tried once";
+  kernels::CudaLibrary begins = fibers::fiber_library(), ends = begins;
+  begins.begin_capture = [](int32_t) { return ++refused > 0 ? kCaptureUnsupported : 0; };
+  ends.end_capture = [](int32_t device, void** graph) {
+    const int32_t code = fibers::fiber_library().end_capture(device, graph);
+    fibers::fiber_library().free_graph(*graph);
+    *graph = nullptr;
+    return ++refused > 0 ? kCaptureInvalidated : code;
+  };
+  for (const kernels::CudaLibrary* library : {&begins, &ends}) {
+    for (model::Decoder* decoder : {pair.target.get(), pair.draft.get()}) decoder->library = library;
+    const int64_t before = fibers::graph_counts().launched;
+    refused = 0;
+    EXPECT_EQ(pair.answer(true).tokens, tokens);
+    EXPECT_EQ(fibers::graph_counts().launched, before);
+    EXPECT_GT(refused, 3);
+    EXPECT_LE(refused, 6) << "each model may have tried three times";
+  }
 }
 
 TEST(DeviceFailures, GraphsEndWithTheirModels) {
