@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/model/stored_tensor.h"
+#include "engine/model/tensor_reader.h"
 
 namespace specdec::model {
 
