@@ -125,7 +125,9 @@ class StoredParameters final : public ParameterSource {
 
   at::Tensor codes(const Parameter& p) override {
     if (!keep_ || !stays_coded(p) || !is_quantised(p)) return {};
-    return keep_codes(*keep_, p.tensor, coded_->outputs(p.row, p.shape[0]));
+    at::Tensor kept = keep_codes(*keep_, p.tensor, coded_->outputs(p.row, p.shape[0]));
+    if (!kept.defined()) ++widened_;
+    return kept;
   }
   at::Tensor whole(const Parameter& p) override {
     if (is_quantised(p)) return dequantised(p);
@@ -149,6 +151,7 @@ class StoredParameters final : public ParameterSource {
                                          *unread_.begin());
   }
   bool narrowed_some() const { return narrowed_; }  // of fp32 to another dtype
+  int64_t widened() const { return widened_; }      // quantised matrices that could not stay as codes
 
  private:
   static std::vector<int64_t> stored_shape(const Parameter& p) {
@@ -187,6 +190,7 @@ class StoredParameters final : public ParameterSource {
   std::string coded_name_;  // of the tensor that was looked at last
   std::optional<kernels::CodedMatrix> coded_;
   bool narrowed_ = false;
+  int64_t widened_ = 0;
 };
 
 Decoder load(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
@@ -207,6 +211,10 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
     if (keeps) finish_codes(decoder, device);
     source.check_all_read();
   });
+  if (source.widened() > 0)
+    log(LogLevel::kWarn, directory.string() + ": " + std::to_string(source.widened()) +
+                             " quantised matrices take the memory of 16 bits, since the kernels do not read their "
+                             "groups, scales or order of inputs");
   if (source.narrowed_some())
     log(LogLevel::kWarn,
         directory.string() + ": fp32 tensors are narrowed to " + dtype_name(read_as) + "; --dtype fp32 keeps them");

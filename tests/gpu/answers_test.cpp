@@ -23,7 +23,8 @@ using model::Decoder;
 
 // A target and a draft that often agrees with it.
 struct Pair {
-  std::shared_ptr<Decoder> target, draft;
+  std::shared_ptr<Decoder> target;
+  model::DraftModel draft;
 };
 Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
   const Decoder target = model::toy_decoder(model::toy_config(type, layers), 3);
@@ -33,7 +34,13 @@ Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
     at::manual_seed(seed++);
     if (tensor.dim() == 2) tensor = tensor + 0.2 * tensor.std() * at::randn(tensor.sizes());
   });
-  return {on_machine(target, dtype), on_machine(draft, at::kBFloat16)};
+  return {on_machine(target, dtype), {on_machine(draft, at::kBFloat16)}};
+}
+// A head with random weights, of whose tokens some are accepted by chance.
+Pair head_pair() {
+  const Decoder target = model::toy_decoder(model::toy_config("llama", 4), 3);
+  return {on_machine(target, at::kBFloat16),
+          {nullptr, on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16)}};
 }
 
 // How a batch is answered: K, the rule, and whether steps run as rounds of the device.
@@ -51,7 +58,8 @@ struct Answers {
   int64_t drafted = 0, accepted = 0;
 };
 Answers answer(const Pair& pair, const std::vector<Request>& requests, const Way& way) {
-  const auto target = decode::make_model_runner(pair.target), draft = decode::make_model_runner(pair.draft);
+  const auto target = decode::make_model_runner(pair.target);
+  const auto draft = decode::make_draft_runner(pair.draft, *target);
   const auto rounds = decode::make_device_round(*target);
   Stepper stepper(*target, draft.get());
   if (way.rounds) stepper.use_rounds(rounds.get());
@@ -76,6 +84,20 @@ Answers answer(const Pair& pair, const std::vector<Request>& requests, const Way
     out.drafted += sequence->counts().drafted, out.accepted += sequence->counts().accepted;
   }
   return out;
+}
+
+TEST(Answers, GreedyTextIsTheSameWithAHead) {
+  const Pair pair = head_pair();
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 3; ++i)
+    requests.push_back(
+        {{5, 9 + i, 2, 7}, 3, {.max_tokens = machine().real ? 200 : 10, .sampling = {.temperature = 0}}});
+  const Answers plain = answer(pair, requests, {});
+  for (const bool rounds : {true, false}) {
+    const Answers found = answer(pair, requests, {3, VerifyRule::kToken, rounds});
+    EXPECT_EQ(found.tokens, plain.tokens) << (rounds ? "in rounds" : "step by step");
+    EXPECT_GT(found.drafted, 0);
+  }
 }
 
 TEST(Answers, GreedyTextIsTheSameWithADraft) {

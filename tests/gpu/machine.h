@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
+#include "engine/model/eagle_head.h"
 #include "engine/model/weights.h"
 #include "engine/self_test/gpu_check.h"
 
@@ -38,6 +39,16 @@ inline std::shared_ptr<model::Decoder> on_machine(const model::Decoder& decoder,
                     .to(machine().device);
   if (out->config.tie_embeddings && dtype != at::kChar) out->weights.lm_head = out->weights.embed;
   out->config.dtype = side;
+  if (!machine().real) out->library = machine().library;
+  return out;
+}
+
+// The same with a head in fp32.
+inline std::shared_ptr<model::EagleHead> on_machine(const model::EagleHead& head, at::ScalarType dtype) {
+  auto out = std::make_shared<model::EagleHead>(head);
+  const auto moved = [&](const at::Tensor& tensor) { return tensor.to(dtype).to(machine().device); };
+  out->weights.visit(out->config, [&](const std::string&, at::Tensor& tensor) { tensor = moved(tensor); });
+  out->weights.embed = moved(head.weights.embed);
   if (!machine().real) out->library = machine().library;
   return out;
 }
