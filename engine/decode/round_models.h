@@ -25,9 +25,9 @@ class RoundTarget {
   // Returns the graphs of decoder(), which are made at the first call, or null if our own kernels do not run its
   // passes.
   virtual model::PassGraphs* graphs() = 0;
-  // Returns what drafts read of the hidden states of a pass over these extensions, and keeps for them what the observer
-  // saw. `lengths` are those of the sequences before the pass.
+  // Returns which hidden states drafts will read of a pass over these extensions.
   virtual Observation observe(std::span<const Extension> extensions) = 0;
+  // Keeps for the drafts what the observer of such a pass saw. `lengths` are those of the sequences before the pass.
   virtual void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) = 0;
 };
 
@@ -61,13 +61,13 @@ class RoundDraft {
   virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Makes the pass in which all `readers` read their tokens: with depth 0 the unread ones of the text, for which it
-  // makes room, and for those that follow; else the token drafted after depth - 1 others, which is not known yet.
-  // `before` is the pass of depth - 1, whose readers contain these, in the same order. The passes must outlive the
-  // round.
+  // Makes the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text,
+  // and the cache gets room for them and for all that the round drafts. At depth d it is the d-th drafted token, which
+  // is not known yet. `before` is the pass of depth - 1: it has these readers in the same order, and maybe others
+  // between them. The passes must outlive the round.
   virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;
-  // Leaves in the sequence what the passes of a step leave there: the text and all drafted tokens but the last. A draft
-  // that reads states has the text alone. `first` is the round's first pass, and `i` the sequence's place in it.
+  // Leaves in the sequence what the passes of a step leave there: the text and all drafted tokens but the last, or the
+  // text alone if the draft reads hidden states. `first` is the round's first pass, and `i` the sequence's place in it.
   virtual void commit(const Reader& reader, std::span<const int32_t> drafted, Pass& first, size_t i) = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/team.h"
+#include "engine/kernels/tensor_data.h"
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels::cpu {
@@ -23,17 +24,6 @@ at::Tensor result_buffer(const at::Tensor& out) {
 }
 void deliver(const at::Tensor& buffer, const at::Tensor& out) {
   if (!buffer.is_same(out)) out.copy_(buffer);
-}
-
-template <class T>
-const T* data(const at::Tensor& x) {
-  return x.defined() ? static_cast<const T*>(x.const_data_ptr()) : nullptr;
-}
-
-// Calls f<float>() or f<Bf16>() according to the dtype of `weight`.
-template <class F>
-void by_dtype(const at::Tensor& weight, const F& f) {
-  weight.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
 }
 
 // Cuts `heads` contiguous matrices [slots, d] into blocks of kBlockSlots slots and returns the blocks' addresses, one
@@ -153,10 +143,10 @@ at::Tensor pack(const at::Tensor& matrix) {
   const at::Tensor from = matrix.contiguous();
   const int64_t n = from.size(0), k = from.size(1);
   at::Tensor out;
-  cpu::by_dtype(from, [&]<class T>() {
+  by_dtype(from, [&]<class T>() {
     out = at::empty({n, cpu::pack_row_bytes<cpu::Packed<T>>(nullptr, k)}, at::kByte);
     cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
-      cpu::pack(cpu::data<T>(from), k, n, begin, end, static_cast<cpu::Packed<T>*>(out.data_ptr()));
+      cpu::pack(data<T>(from), k, n, begin, end, static_cast<cpu::Packed<T>*>(out.data_ptr()));
     });
   });
   return out;
@@ -165,9 +155,9 @@ at::Tensor pack(const at::Tensor& matrix) {
 at::Tensor unpack(const at::Tensor& packed, int64_t k, at::ScalarType dtype) {
   const int64_t n = packed.size(0);
   const at::Tensor out = at::empty({n, k}, dtype);
-  cpu::by_dtype(out, [&]<class T>() {
+  by_dtype(out, [&]<class T>() {
     cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
-      cpu::unpack(cpu::data<cpu::Packed<T>>(packed), k, n, begin, end, static_cast<T*>(out.data_ptr()));
+      cpu::unpack(data<cpu::Packed<T>>(packed), k, n, begin, end, static_cast<T*>(out.data_ptr()));
     });
   });
   return out;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/cpu.h"
+#include "engine/kernels/tensor_data.h"
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels::cpu {
@@ -17,16 +18,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls f<float>() or f<Bf16>() according to the dtype of x.
-template <class F>
-void by_dtype(const at::Tensor& x, const F& f) {
-  x.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
-}
-
-template <class T>
-const T* data(const at::Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
-}
 template <class T>
 T* room(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
@@ -76,7 +67,7 @@ void norm_rows(const at::Tensor& x, const at::Tensor& weight, float eps, float o
   });
 }
 
-// The gradients of weights are added up within blocks of so many rows, and then over the blocks.
+// The gradients of weights are added up within blocks of as many rows, and then over the blocks.
 constexpr int64_t kNormBlock = 64;
 
 struct Norm : torch::autograd::Function<Norm> {
@@ -193,14 +184,6 @@ struct Gate : torch::autograd::Function<Gate> {
     return {dgate, dup};
   }
 };
-
-// Runs f(memory), where memory is `out` itself if it is contiguous, else a buffer that is then copied to `out`.
-template <class F>
-void into(const at::Tensor& out, const F& f) {
-  const at::Tensor memory = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
-  f(memory);
-  if (!memory.is_same(out)) out.copy_(memory);
-}
 
 // The angles of every row of x.
 at::Tensor angles_of(const at::Tensor& x, const at::Tensor& angles) {

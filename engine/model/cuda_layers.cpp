@@ -1,5 +1,7 @@
 #include "engine/model/cuda_layers.h"
 
+#include <algorithm>
+
 #include "engine/model/forward_cuda.h"
 #include "engine/model/rope.h"
 
@@ -41,14 +43,19 @@ void CudaLayers::add_product(const at::Tensor& x, const at::Tensor& weight, cons
   if (bias.defined()) sum.add_(bias);
 }
 
-void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer) const {
+void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer,
+                     const std::vector<int64_t>& layers) const {
   const auto& [x, h, projected, q, attended, inner] = room;
   const double eps = config_.rms_norm_eps;
+  const auto observe = [&](int64_t layer) {
+    if (observer && (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()))
+      observer(layer, x);
+  };
   if (decoder_.group)
     x.copy_(shared_embedding(decoder_, inputs.ids));
   else
     kernels_.gather(decoder_.weights.embed, inputs.ids, x);
-  if (observer) observer(0, x);
+  observe(0);
   for (int64_t l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& w = decoder_.weights.layers[static_cast<size_t>(l)];
     const LayerConfig& flags = config_.layers[static_cast<size_t>(l)];
@@ -84,7 +91,7 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
                        .up = &w.up,
                        .up_bias = &w.up_bias});
     add_product(inner, w.down, w.down_bias, w.down_order, x, h);
-    if (observer) observer(l + 1, x);
+    observe(l + 1);
   }
 }
 

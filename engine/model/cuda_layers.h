@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/model/cuda_kernels.h"
 #include "engine/model/cuda_rows.h"
@@ -22,9 +23,11 @@ class CudaLayers {
     Room first(int64_t rows) const;  // of fewer rows, in the same memory
   };
   Room make_room(int64_t rows) const;
-  // Runs the layers for as many rows as the room has, and leaves the residual stream in room.x. The observer sees
-  // room.x itself, which the next layer changes. Without ranks it allocates nothing.
-  void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {}) const;
+  // Runs the layers for as many rows as the room has, and leaves the residual stream in room.x. The observer is told of
+  // `layers`, or of all if there are none, and sees room.x itself, which the next layer changes. Without ranks it
+  // allocates nothing.
+  void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {},
+           const std::vector<int64_t>& layers = {}) const;
   // Writes the logits of rows x [n, E] of the residual stream to `logits` [n, rows of lm_head]; `normed` has the shape
   // of x and is overwritten.
   void score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits) const;

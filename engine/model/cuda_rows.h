@@ -27,7 +27,7 @@ struct CudaPassInputs {
 
 class CudaRows {
  public:
-  // Of a decoder of this configuration, which must outlive the rows, or of an EAGLE-3 head's layer.
+  // The configuration is that of a decoder or of an EAGLE-3 head's layer, and must outlive the rows.
   explicit CudaRows(const DecoderConfig& config);
 
   // Rows that continue a cache, which must have room for them (KvCache::reserve()).

@@ -81,11 +81,8 @@ at::Tensor CudaPass::run_alone(const DeviceUpload& upload, const HiddenObserver&
       at::empty({CudaRows::part_values(decoder.config, rows_.paged().num_parts())}, options.dtype(at::kFloat));
   const CudaLayers::Room room = layers_.make_room(rows_.num_rows());
   HiddenObserver copied;
-  if (observer)
-    copied = [&](int64_t layer, const at::Tensor& x) {
-      if (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()) observer(layer, x.clone());
-    };
-  layers_.run(rows_.inputs(rows_.piece(upload), sums), room, copied);
+  if (observer) copied = [&](int64_t layer, const at::Tensor& x) { observer(layer, x.clone()); };
+  layers_.run(rows_.inputs(rows_.piece(upload), sums), room, copied, layers);
   const int64_t scored = decoder.group ? decoder.config.vocab_size : decoder.weights.lm_head.size(0),
                 count = rows_.num_logits();
   if (count == 0) return at::empty({0, scored}, options);

@@ -20,7 +20,7 @@ constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 12
 constexpr int64_t kSumBytes = int64_t{64} << 20;
 // Graphs take memory of the driver's, so there are no more of them than this.
 constexpr size_t kMostGraphs = 64;
-// A device that refuses so many captures is not asked again.
+// A device that refuses this many captures is not asked again.
 constexpr int kMostRefusals = 3;
 
 int64_t most_parts(const DecoderConfig& config) {
@@ -75,10 +75,9 @@ void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>
   HiddenObserver observer;
   if (!layers.empty())
     observer = [&](int64_t layer, const at::Tensor& x) {
-      if (std::find(layers.begin(), layers.end(), layer) != layers.end())
-        layers_.kernels().copy(x, taps_.at(layer).narrow(0, 0, rows));
+      layers_.kernels().copy(x, taps_.at(layer).narrow(0, 0, rows));
     };
-  layers_.run(inputs, room, observer);
+  layers_.run(inputs, room, observer, layers);
   layers_.score(room.x, room.h, logits_.narrow(0, 0, rows));
 }
 

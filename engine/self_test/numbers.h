@@ -58,7 +58,7 @@ inline double value_of(CudaDtype dtype, uint32_t bits) {
                                          : static_cast<double>(fp16_to_float(static_cast<uint16_t>(bits)));
 }
 
-// Returns ids of a table of `rows` rows, as many, in no order and some of them twice.
+// Returns ids of a table of `rows` rows: as many ids, in no order, and some of them twice.
 inline std::vector<int32_t> gathered_ids(size_t rows) {
   std::vector<int32_t> out;
   for (size_t i = 0; i < rows; ++i) out.push_back(static_cast<int32_t>((rows - 1 + i * i) % rows));

@@ -10,6 +10,7 @@
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda_errors.h"
+#include "engine/kernels/tensor_data.h"
 #include "engine/kernels/variants.h"
 #include "engine/kernels/visible_devices.h"
 
@@ -79,14 +80,6 @@ void check(int32_t code, const char* what) {
   if (code != 0) throw_cuda_error(code, std::string(what) + " could not be launched", cuda_library().error_text(code));
 }
 
-// Runs launch(memory), where memory is `out` itself if it is contiguous, else a buffer that is then copied to `out`.
-template <class F>
-void into(const at::Tensor& out, const F& launch) {
-  const at::Tensor memory = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
-  launch(memory.data_ptr());
-  if (!memory.is_same(out)) out.copy_(memory);
-}
-
 }  // namespace
 
 const CudaLibrary& cuda_library() {
@@ -114,9 +107,9 @@ namespace cuda {
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) {
   const at::Tensor in = x.contiguous(), scale = weight.contiguous();
   const int64_t n = x.size(-1);
-  into(out, [&](void* to) {
+  into(out, [&](const at::Tensor& to) {
     check(cuda_library().rms_norm(dtype_of(x), x.get_device(), in.const_data_ptr(), scale.const_data_ptr(),
-                                  static_cast<float>(eps), x.numel() / n, n, to),
+                                  static_cast<float>(eps), x.numel() / n, n, to.data_ptr()),
           "rms_norm");
   });
 }
@@ -128,17 +121,18 @@ void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, con
     return t.expand_as(in.select(-2, 0).slice(-1, 0, d / 2)).to(at::kFloat).contiguous();
   };
   const at::Tensor c = angles(cos), s = angles(sin);
-  into(out, [&](void* to) {
+  into(out, [&](const at::Tensor& to) {
     check(cuda_library().rope(dtype_of(x), x.get_device(), in.const_data_ptr(), c.const_data_ptr<float>(),
-                              s.const_data_ptr<float>(), x.numel() / (heads * d), heads, d, to),
+                              s.const_data_ptr<float>(), x.numel() / (heads * d), heads, d, to.data_ptr()),
           "rope");
   });
 }
 
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   const at::Tensor g = gate.contiguous(), u = up.contiguous();
-  into(out, [&](void* to) {
-    check(cuda_library().silu_mul(dtype_of(g), g.get_device(), g.const_data_ptr(), u.const_data_ptr(), g.numel(), to),
+  into(out, [&](const at::Tensor& to) {
+    check(cuda_library().silu_mul(dtype_of(g), g.get_device(), g.const_data_ptr(), u.const_data_ptr(), g.numel(),
+                                  to.data_ptr()),
           "silu_mul");
   });
 }
@@ -147,7 +141,7 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
   const at::Tensor in = x.contiguous(), matrix = weight.contiguous(),
                    offset = bias.defined() ? bias.contiguous() : bias;
   const int64_t k = x.size(-1), n = weight.size(0);
-  into(out, [&](void* to) {
+  into(out, [&](const at::Tensor& to) {
     const RowsProduct product = {.rows = x.numel() / k,
                                  .n = n,
                                  .k = k,
@@ -157,7 +151,7 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                                  .up = nullptr,
                                  .up_bias = nullptr,
                                  .residual = nullptr,
-                                 .out = to,
+                                 .out = to.data_ptr(),
                                  .stride = n,
                                  .packing = packing_of(weight),
                                  .group = coded_group(weight),

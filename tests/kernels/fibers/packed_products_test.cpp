@@ -6,6 +6,7 @@
 
 #include "engine/kernels/cuda/launch.h"
 #include "tests/kernels/fibers/arrays.h"
+#include "tests/kernels/fibers/barriers.h"
 #include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::fibers {
@@ -204,21 +205,8 @@ TEST(PackedProducts, NoBarrierCanBeLeftOut) {
   const Product product = {CudaDtype::kHalf, Packing::kCodes4, size, gate,
                            random_values(CudaDtype::kHalf, size.rows * size.k, 1)};
   DeviceMemory<uint8_t> second(up.packed);
-  const auto run = [&] { return product.run([&](kernels::RowsProduct& call) { call.up = second.data(); }); };
-  settings() = {.barriers = {}};
-  const std::vector<uint8_t> right = run();
-  const std::vector<Site> barriers = settings().barriers;
-  EXPECT_EQ(barriers.size(), 2u);
-  for (const Site& barrier : barriers) {
-    bool noticed = false;
-    for (uint64_t seed = 1; seed <= 5; ++seed) {
-      settings().seed = seed;
-      settings().without = barrier;
-      noticed |= run() != right;
-    }
-    EXPECT_TRUE(noticed) << "nothing changes without the barrier of line " << barrier.line;
-  }
-  settings() = {};
+  expect_barriers_are_needed(2,
+                             [&] { return product.run([&](kernels::RowsProduct& call) { call.up = second.data(); }); });
 }
 
 TEST(PackedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {

@@ -8,6 +8,7 @@
 #include "engine/kernels/paged_rows.h"
 #include "engine/self_test/paged_sequence.h"
 #include "tests/kernels/fibers/arrays.h"
+#include "tests/kernels/fibers/barriers.h"
 #include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::fibers {
@@ -162,20 +163,7 @@ TEST(PagedAttention, NoBarrierCanBeLeftOut) {
   const Shape shape = {CudaDtype::kHalf, 16, 1, 16};
   Sequence sequence(shape, 100, 5);
   sequence.cache(99);
-  settings() = {.barriers = {}};
-  const std::vector<uint8_t> right = attend(shape, {{&sequence, 99, causal_mask(1)}});
-  const std::vector<Site> barriers = settings().barriers;
-  EXPECT_EQ(barriers.size(), 2u);
-  for (const Site& barrier : barriers) {
-    bool noticed = false;
-    for (uint64_t seed = 1; seed <= 5; ++seed) {
-      settings().seed = seed;
-      settings().without = barrier;
-      noticed |= attend(shape, {{&sequence, 99, causal_mask(1)}}) != right;
-    }
-    EXPECT_TRUE(noticed) << "nothing changes without the barrier of line " << barrier.line;
-  }
-  settings() = {};
+  expect_barriers_are_needed(2, [&] { return attend(shape, {{&sequence, 99, causal_mask(1)}}); });
 }
 
 TEST(PagedRows, WhatCannotBeIsRefused) {

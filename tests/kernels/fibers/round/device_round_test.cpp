@@ -37,12 +37,16 @@ std::shared_ptr<Decoder> close_to(const Decoder& target, double noise, at::Scala
   return on_fibers(out, dtype);
 }
 
+Decoder narrow_target(int64_t layers) {
+  Json config = model::toy_config("llama", layers);
+  config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
+  config["vocab_size"] = kVocab;
+  return model::toy_decoder(config, 3);
+}
+
 const Models& decoders() {
   static const Models all = [] {
-    Json config = model::toy_config("llama", 1);
-    config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
-    config["vocab_size"] = kVocab;
-    const Decoder target = model::toy_decoder(config, 3);
+    const Decoder target = narrow_target(1);
     Models out{on_fibers(target, at::kBFloat16), {}};
     out.drafts.push_back({close_to(target, 0.2, at::kBFloat16, 10)});
     out.drafts.push_back({close_to(target, 0.6, at::kChar, 20)});
@@ -59,10 +63,7 @@ const Models& decoders() {
 // Two heads of different kinds, and a decoder.
 const Models& heads() {
   static const Models all = [] {
-    Json config = model::toy_config("llama", 4);
-    config["num_attention_heads"] = 1, config["hidden_size"] = 16, config["intermediate_size"] = 16;
-    config["vocab_size"] = kVocab;
-    const Decoder target = model::toy_decoder(config, 3);
+    const Decoder target = narrow_target(4);
     Models out{on_fibers(target, at::kBFloat16), {}};
     out.drafts.push_back({nullptr, model::head_on_fibers(target, {}, 5, at::kBFloat16)});
     std::vector<int32_t> kept;
