@@ -104,14 +104,6 @@ double KController::expected_overlap(int position) const {
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
 }
 
-double KController::acceptance_given(double confidence) const {
-  const int bin = std::clamp(static_cast<int>(confidence * kBins), 0, kBins - 1);
-  // The weight of the mean overlap, in observations of one bin. A request sees a bin only a few dozen times, and a few
-  // observations say little against this mean.
-  constexpr double kPooledWeight = 16;
-  return (bin_sum_[bin] + kPooledWeight * seen().value()) / (bin_weight_[bin] + kPooledWeight);
-}
-
 double KController::rate_of(int batch, std::span<const double> overlap, int k) const {
   return predicted_speedup(expected_length(overlap.first(static_cast<size_t>(k))), k, draft_cost(batch),
                            verify_cost(batch, k));
@@ -357,16 +349,42 @@ int KController::probe_interval() const {
                   : options_.probe_interval;
 }
 
+bool KController::may_stop() const {
+  if (!adaptive()) return false;
+  return options_.confidence_floor > 0 || (!decision_.probe && !exploring_ && measured());
+}
+
+rules::StopLimits KController::limits_after(int k, int batch) const {
+  if (options_.confidence_floor > 0) return {.floor = options_.confidence_floor, .overlap = 0, .shared = 0, .own = 0};
+  return {.floor = 0,
+          .overlap = expected_overlap(k),
+          .shared = rate_ * draft_cost(batch) * batch,
+          .own = rate_ * std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k))};
+}
+
+rules::AcceptanceTable KController::acceptance_table() const {
+  // The weight of the mean overlap, in observations of one bin. A request sees a bin only a few dozen times, and a few
+  // observations say little against this mean.
+  constexpr double kPooledWeight = 16;
+  const double mean = seen().value();
+  rules::AcceptanceTable table;
+  for (size_t bin = 0; bin < kBins; ++bin)
+    table.bins[bin] = (bin_sum_[bin] + kPooledWeight * mean) / (bin_weight_[bin] + kPooledWeight);
+  return table;
+}
+
+void KController::stop_rule(int batch, int levels, StopRule& out) const {
+  out.limits.clear();
+  if (!may_stop()) return;
+  out.acceptance = acceptance_table();
+  for (int k = 1; k < levels; ++k) out.limits.push_back(limits_after(k, batch));
+}
+
 bool KController::stop_after(std::span<const double> confidences, int batch, int drafting) const {
-  if (options_.fixed_k >= 0 || confidences.empty()) return false;
-  if (options_.confidence_floor > 0) return confidences.back() < options_.confidence_floor;
-  if (decision_.probe || exploring_ || !measured()) return false;
+  if (confidences.empty() || !may_stop()) return false;
   const int k = static_cast<int>(confidences.size());
-  double gain = expected_overlap(k);
-  for (const double confidence : confidences) gain *= acceptance_given(confidence);
-  const double cost = draft_cost(batch) * batch / std::max(drafting, 1) +
-                      std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
-  return gain <= rate_ * cost;
+  const auto confidence = [&](int i) { return confidences[static_cast<size_t>(i)]; };
+  return rules::stops(limits_after(k, batch), acceptance_table(), k, confidence, drafting);
 }
 
 void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps,
@@ -394,7 +412,7 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
   }
   if (!options_.seen) own_.add(overlaps);
   for (size_t i = 0; i < std::min(confidences.size(), ratios.size()); ++i) {
-    const int bin = std::clamp(static_cast<int>(confidences[i] * kBins), 0, kBins - 1);
+    const auto bin = static_cast<size_t>(rules::bin_of(confidences[i]));
     bin_weight_[bin] = bin_weight_[bin] * options_.decay + 1;
     bin_sum_[bin] = bin_sum_[bin] * options_.decay + ratios[i];
   }

@@ -13,6 +13,7 @@
 #include "base/run_options.h"
 #include "engine/decode/cost_model.h"
 #include "engine/decode/overlap_mean.h"
+#include "engine/rules/draft_rules.h"
 
 namespace specdec::decode {
 
@@ -82,6 +83,12 @@ struct KDecision {
   bool stopped_early = false;                 // stop_after() ended drafting before K
 };
 
+// When drafting of a sequence's chain stops in the coming step; without limits it never does.
+struct StopRule {
+  rules::AcceptanceTable acceptance = {};
+  std::vector<rules::StopLimits> limits;  // limits[i] apply after i + 1 tokens
+};
+
 // Controls K for one request. Estimates the overlap at each position from the request's recent steps, shrunk towards
 // the overlap that all requests observed. Not thread-safe.
 class KController {
@@ -108,6 +115,8 @@ class KController {
   // pays while (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch /
   // drafting + v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass.
   bool stop_after(std::span<const double> confidences, int batch, int drafting) const;
+  // Sets `out` to what stop_after() will say in this step of a chain of up to `levels` tokens. Call it after choosing.
+  void stop_rule(int batch, int levels, StopRule& out) const;
   // Learns from the step just verified. `overlaps` has one value per reached position; `confidences` is as for
   // stop_after(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule does not
   // accept by overlap, both `overlaps` and `ratios` are 1 for kept and 0 for refused tokens. `confidences` and `ratios`
@@ -125,8 +134,10 @@ class KController {
   int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
  private:
-  static constexpr int kBins = 8;
-  double acceptance_given(double confidence) const;
+  static constexpr int kBins = rules::kConfidenceBins;
+  bool may_stop() const;
+  rules::StopLimits limits_after(int k, int batch) const;
+  rules::AcceptanceTable acceptance_table() const;
   const OverlapMean& seen() const { return options_.seen ? *options_.seen : own_; }
   bool measured() const { return !costs_ || costs_->ready(!options_.free_draft); }
   double draft_cost(int batch) const;

@@ -5,12 +5,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
 
+#include "engine/decode/draft_levels.h"
 #include "engine/decode/round_models.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/model/device_errors.h"
@@ -25,25 +24,21 @@ using kernels::DeviceRule;
 using kernels::PagedRows;
 
 DeviceRule device_rule(const RoundSlot& slot) {
+  const bool chain = slot.tree.empty();
   if (!slot.given.empty()) return DeviceRule::kTarget;  // there is no q
-  if (slot.sampling.greedy()) return DeviceRule::kTokenChain;
+  if (slot.sampling.greedy()) return chain ? DeviceRule::kTokenChain : DeviceRule::kTarget;
   switch (slot.rule) {
     case VerifyRule::kToken:
-      return DeviceRule::kTokenChain;
+      return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
     case VerifyRule::kBlock:
-      return DeviceRule::kBlockChain;
+      return chain ? DeviceRule::kBlockChain : DeviceRule::kBlockTree;
     default:
       return DeviceRule::kTarget;
   }
 }
 
-kernels::SampleRow sample_row(const RoundSlot& slot) {
-  kernels::SampleRow row = {};
-  row.temperature = slot.sampling.temperature, row.top_p = slot.sampling.top_p, row.min_p = slot.sampling.min_p;
-  row.top_k = static_cast<int32_t>(std::min<int64_t>(slot.sampling.top_k, std::numeric_limits<int32_t>::max()));
-  row.purpose = -1;
-  row.seed = slot.seed;
-  return row;
+DraftShape shape_of(const RoundSlot& slot) {
+  return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(slot.given.size()));
 }
 
 // The times between marks on a GPU's stream; without a GPU it measures nothing.
@@ -91,16 +86,22 @@ class DeviceRound final : public RoundRunner {
         library_(library),
         device_(target.decoder().weights.embed.device()),
         upload_(device_),
-        marks_(device_) {}
+        marks_(device_),
+        drafts_(library, device_.is_cuda() ? device_.index() : 0) {}
 
   bool takes(std::span<const RoundSlot> slots) override {
     const model::Decoder& target = target_.decoder();
     if (model::rope_varies(target.config.rope) || target_.pool().dtype() != target.weights.embed.scalar_type())
       return false;
+    struct Need {
+      std::vector<int64_t> rows;  // by pass
+      int64_t blocks = 0;         // that are missing
+    };
     int64_t rows = 0, blocks = 0;
-    std::map<RoundDraft*, std::array<int64_t, 2>> drafts;  // rows of the first pass, and blocks that are missing
+    std::map<RoundDraft*, Need> drafts;
     for (const RoundSlot& slot : slots) {
-      const int64_t nodes = drafted_of(slot);
+      const DraftShape shape = shape_of(slot);
+      const int64_t nodes = shape.num_nodes();
       if (slot.rule == VerifyRule::kCoupled || nodes + 1 > PagedRows::kMaxRows || nodes > kernels::kMaxVerifyNodes)
         return false;
       rows += nodes + 1;
@@ -110,12 +111,16 @@ class DeviceRound final : public RoundRunner {
       if (!draft || !draft->takes(slot.draft, slot.text, device_)) return false;
       const int64_t unread = draft->unread(slot.draft, slot.text);
       if (unread > PagedRows::kMaxRows) return false;
-      auto& [first, missing] = drafts[draft];
-      first += unread;
-      missing += draft->cache(slot.draft).blocks_missing(unread + slot.k - 1);
+      Need& need = drafts[draft];
+      if (need.rows.size() < static_cast<size_t>(slot.k)) need.rows.resize(static_cast<size_t>(slot.k));
+      need.rows[0] += unread;
+      for (int depth = 1; depth < slot.k; ++depth) need.rows[static_cast<size_t>(depth)] += shape.size(depth - 1);
+      need.blocks += draft->cache(slot.draft).blocks_missing(unread + shape.begin(slot.k - 1));
     }
     for (const auto& [draft, need] : drafts)
-      if (need[0] > kernels::kMaxProductRows || need[1] > draft->pool().available()) return false;
+      if (need.blocks > draft->pool().available() ||
+          *std::max_element(need.rows.begin(), need.rows.end()) > kernels::kMaxProductRows)
+        return false;
     return rows <= kernels::kMaxProductRows && blocks <= target_.pool().available();
   }
 
@@ -128,85 +133,55 @@ class DeviceRound final : public RoundRunner {
       marks_.clear();
       marks_.mark();
       upload_.send();
-      for (const Level& level : levels_) run_level(level);
+      run_drafts();
       run_target(slots);
       const at::Tensor results = read_results();
       if (!take(slots, outcomes, static_cast<const char*>(results.const_data_ptr()))) return false;
       commit(slots, outcomes);
-      tell(seconds);
+      tell(outcomes, seconds);
       if (model::PassGraphs::captures() != captures) seconds.target = 0;  // it took longer than rounds do
       return true;
     });
   }
 
  private:
-  // One pass of a draft, for the slots that draft a token with it.
-  struct Level {
-    RoundDraft* draft;
-    CausalModel* drafter;
-    std::unique_ptr<RoundDraft::Pass> pass;
-    std::vector<size_t> slots;
-    size_t first = 0;    // the level of the draft's first pass
-    bool reads = false;  // more than two tokens of a text
-    int64_t q_row = 0;   // of its first slot
-    size_t samples = 0;  // place in the upload
-  };
-
-  static int64_t drafted_of(const RoundSlot& slot) {
-    return slot.k > 0 ? slot.k : static_cast<int64_t>(slot.given.size());
-  }
-  static RoundDraft::Reader reader_of(const RoundSlot& slot) { return {slot.draft, slot.text, slot.k}; }
+  DraftLevels::Slots all(std::span<const RoundSlot> slots) const { return {slots, shapes_, first_node_}; }
 
   // Makes room in the caches and describes the passes, with the ids of drafted tokens left open.
   void plan(std::span<const RoundSlot> slots) {
-    levels_.clear();
+    shapes_.clear();
     first_node_.clear();
-    std::vector<CausalModel*> drafters;
-    for (const RoundSlot& slot : slots)
-      if (slot.k > 0 && std::find(drafters.begin(), drafters.end(), slot.drafter) == drafters.end())
-        drafters.push_back(slot.drafter);
-    num_q_ = 0;
-    for (CausalModel* const drafter : drafters) plan_levels(slots, *drafter);
+    num_nodes_ = 0;
+    for (const RoundSlot& slot : slots) {
+      first_node_.push_back(num_nodes_);
+      num_nodes_ += shapes_.emplace_back(shape_of(slot)).num_nodes();
+    }
+    drafts_.plan(all(slots));
     pass_.emplace(target_.decoder());
-    extended_.clear();
+    reads_.clear();
     extensions_.clear();
     lengths_.clear();
-    int32_t nodes = 0;
-    for (const RoundSlot& slot : slots) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const RoundSlot& slot = slots[i];
+      const DraftShape& shape = shapes_[i];
       model::KvCache& cache = target_.cache(slot.target);
-      const int64_t count = drafted_of(slot) + 1;
-      cache.reserve(cache.length() + count);
-      std::vector<int32_t>& tokens = extended_.emplace_back(static_cast<size_t>(count), 0);
-      tokens[0] = slot.text.back();
-      std::copy(slot.given.begin(), slot.given.end(), tokens.begin() + 1);
-      pass_->add({&cache, cache.length(), tokens, count});
-      extensions_.push_back({slot.target, tokens, count, {}});
-      lengths_.push_back(cache.length());
-      first_node_.push_back(nodes);
-      nodes += static_cast<int32_t>(count) - 1;
-    }
-    num_nodes_ = nodes;
-  }
-
-  void plan_levels(std::span<const RoundSlot> slots, CausalModel& drafter) {
-    auto& draft = dynamic_cast<RoundDraft&>(drafter.innermost());
-    const size_t first = levels_.size();
-    std::vector<RoundDraft::Reader> readers;
-    for (int depth = 0;; ++depth) {
-      Level level{.draft = &draft, .drafter = &drafter, .pass = nullptr, .slots = {}, .first = first};
-      readers.clear();
-      for (size_t i = 0; i < slots.size(); ++i) {
-        const RoundSlot& slot = slots[i];
-        if (slot.drafter != &drafter || slot.k <= depth) continue;
-        readers.push_back(reader_of(slot));
-        level.reads |= depth == 0 && draft.unread(slot.draft, slot.text) > 2;
-        level.slots.push_back(i);
+      const int64_t length = cache.length(), count = shape.num_nodes() + 1;
+      cache.reserve(length + count);
+      Read& read = reads_.emplace_back();
+      read.tokens.assign(static_cast<size_t>(count), 0);
+      read.tokens[0] = slot.text.back();
+      std::copy(slot.given.begin(), slot.given.end(), read.tokens.begin() + 1);
+      if (shape.chain()) {
+        pass_->add({&cache, length, read.tokens, count});
+      } else {
+        read.parents.push_back(-1);
+        for (const int32_t parent : shape.parents()) read.parents.push_back(parent + 1);
+        read.positions = tree_depths(read.parents);
+        for (int64_t& position : read.positions) position += length;
+        pass_->add({&cache, length, read.tokens, count, tree_mask(read.parents, 0), read.positions});
       }
-      if (level.slots.empty()) return;
-      level.pass = draft.make_pass(readers, depth, depth == 0 ? nullptr : levels_.back().pass.get());
-      level.q_row = num_q_;
-      num_q_ += static_cast<int64_t>(level.slots.size());
-      levels_.push_back(std::move(level));
+      extensions_.push_back({slot.target, read.tokens, count, read.parents});
+      lengths_.push_back(length);
     }
   }
 
@@ -216,15 +191,15 @@ class DeviceRound final : public RoundRunner {
   // Fills the upload with everything that the device needs for the round.
   void describe(std::span<const RoundSlot> slots) {
     upload_.clear();
-    std::vector<kernels::VerifyNode> nodes(static_cast<size_t>(num_nodes_), {0, -1, -1});
+    std::vector<kernels::VerifyNode> nodes(static_cast<size_t>(num_nodes_), {kernels::kAbsentNode, -1, -1});
     std::vector<kernels::VerifyTask> tasks;
     std::vector<kernels::SampleRow> samples;
     for (size_t i = 0; i < slots.size(); ++i) {
       const RoundSlot& slot = slots[i];
-      const auto count = static_cast<int32_t>(drafted_of(slot));
+      const int32_t count = shapes_[i].num_nodes();
       for (int32_t node = 0; node < count; ++node) {
         kernels::VerifyNode& to = nodes[static_cast<size_t>(first_node_[i] + node)];
-        to.parent = node - 1;
+        to.parent = shapes_[i].parents()[static_cast<size_t>(node)];
         if (!slot.given.empty()) to.token = slot.given[static_cast<size_t>(node)];
       }
       kernels::VerifyTask task = {};
@@ -236,62 +211,35 @@ class DeviceRound final : public RoundRunner {
       tasks.push_back(task);
       samples.insert(samples.end(), static_cast<size_t>(count) + 1, sample_row(slot));
     }
-    std::vector<int> depths(slots.size(), 0);
-    for (const Level& level : levels_)
-      for (size_t row = 0; row < level.slots.size(); ++row) {
-        const size_t slot = level.slots[row];
-        nodes[static_cast<size_t>(first_node_[slot] + depths[slot]++)].q_row =
-            static_cast<int32_t>(level.q_row) + static_cast<int32_t>(row);
-      }
-    for (Level& level : levels_) level.pass->describe(upload_);
+    drafts_.set_rows(all(slots), nodes);
+    drafts_.describe_passes(upload_);
     pass_->describe(upload_, target_.graphs());
     nodes_ = upload_.add(nodes);
     tasks_ = upload_.add(tasks);
     target_samples_ = upload_.add(samples);
-    std::fill(depths.begin(), depths.end(), 0);
-    for (size_t l = 0; l < levels_.size(); ++l) {
-      Level& level = levels_[l];
-      std::vector<kernels::SampleRow> draws;
-      for (const size_t i : level.slots) {
-        kernels::SampleRow& row = draws.emplace_back(sample_row(slots[i]));
-        if (slots[i].rule == VerifyRule::kTarget) continue;  // the draft chooses its likeliest token
-        row.purpose = static_cast<int32_t>(Purpose::kDraft);
-        row.cursor = slots[i].cursors[0] + static_cast<uint64_t>(depths[i]);
-      }
-      level.samples = upload_.add(draws);
-      for (size_t row = 0; row < level.slots.size(); ++row) {
-        const size_t i = level.slots[row];
-        const int depth = depths[i]++;
-        const size_t places = level.samples + row * sizeof(kernels::SampleRow) + offsetof(kernels::SampleRow, places);
-        upload_.link(places, pass_->id_place(first_row(i) + 1 + depth));
-        upload_.link(places + sizeof(void*),
-                     nodes_ + static_cast<size_t>(first_node_[i] + depth) * sizeof(kernels::VerifyNode) +
-                         offsetof(kernels::VerifyNode, token));
-        if (depth + 1 >= slots[i].k) continue;
-        const Level& next = levels_[l + 1];  // of the same draft, since this slot is in it
-        const auto at = std::find(next.slots.begin(), next.slots.end(), i) - next.slots.begin();
-        upload_.link(places + 2 * sizeof(void*), next.pass->id_place(static_cast<size_t>(at)));
-      }
-    }
-    const int64_t vocab = target_.decoder().config.vocab_size, count = static_cast<int64_t>(slots.size());
+    drafts_.describe_draws(all(slots), upload_,
+                           [&](size_t slot, int32_t node) { return pass_->id_place(first_row(slot) + 1 + node); });
+    const int64_t vocab = target_.decoder().config.vocab_size, count = static_cast<int64_t>(slots.size()),
+                  num_q = drafts_.num_rows();
     const auto rows = [&](at::Tensor& memory, int64_t n) {
       if (!memory.defined() || memory.size(0) < n)
         memory = at::empty({n, vocab}, at::TensorOptions(device_).dtype(at::kFloat));
     };
-    rows(q_, std::max<int64_t>(num_q_, 1));
+    rows(q_, std::max<int64_t>(num_q, 1));
     rows(p_, num_nodes_ + count);
     rows(left_, count);
     Layout layout;
-    at_ = {.draft_tokens = layout.add<int32_t>(num_q_),
-           .confidences = layout.add<float>(num_q_),
+    at_ = {.draft_tokens = layout.add<int32_t>(num_nodes_),
+           .confidences = layout.add<float>(num_nodes_),
            .target_tokens = layout.add<int32_t>(num_nodes_ + count),
            .outcomes = layout.add<kernels::VerifyOutcome>(count),
            .scores = layout.add<kernels::VerifyScore>(num_nodes_),
-           .bytes = 0};
-    at_.bytes = layout.bytes();
-    if (!results_.defined() || results_.numel() < at_.bytes) {
-      results_ = at::empty({2 * at_.bytes}, at::TensorOptions(device_).dtype(at::kByte));
-      copied_ = at::empty({2 * at_.bytes}, at::TensorOptions(at::kByte).pinned_memory(device_.is_cuda()));
+           .bytes = layout.bytes(),  // that the host reads
+           .sampled = layout.add<int32_t>(num_q),
+           .choices = layout.add<int32_t>(num_q)};
+    if (!results_.defined() || results_.numel() < layout.bytes()) {
+      results_ = at::empty({2 * layout.bytes()}, at::TensorOptions(device_).dtype(at::kByte));
+      copied_ = at::empty({2 * layout.bytes()}, at::TensorOptions(at::kByte).pinned_memory(device_.is_cuda()));
     }
   }
 
@@ -305,18 +253,16 @@ class DeviceRound final : public RoundRunner {
       kernels::throw_cuda_error(code, std::string(what) + " could not be launched", library_.error_text(code));
   }
 
-  void run_level(const Level& level) {
-    const auto count = static_cast<int64_t>(level.slots.size());
-    const at::Tensor rows = q_.narrow(0, level.q_row, count);
-    level.pass->run(upload_, rows);
-    const kernels::SamplePass pass = {.rows = upload_.at<const kernels::SampleRow>(level.samples),
-                                      .logits = rows.mutable_data_ptr<float>(),
-                                      .tokens = result<int32_t>(at_.draft_tokens) + level.q_row,
-                                      .confidences = result<float>(at_.confidences) + level.q_row,
-                                      .num_rows = static_cast<int32_t>(count),
-                                      .vocab = static_cast<int32_t>(rows.size(1))};
-    check(library_.sample(device_index(), &pass), "sampling");
-    marks_.mark();
+  void run_drafts() {
+    const DraftLevels::Results results = {.nodes = upload_.at<kernels::VerifyNode>(nodes_),
+                                          .tokens = result<int32_t>(at_.draft_tokens),
+                                          .confidences = result<float>(at_.confidences),
+                                          .sampled = result<int32_t>(at_.sampled),
+                                          .choices = result<int32_t>(at_.choices)};
+    for (const DraftLevels::Level& level : drafts_.levels()) {
+      drafts_.run(level, upload_, q_, results);
+      marks_.mark();
+    }
   }
 
   void run_target(std::span<const RoundSlot> slots) {
@@ -327,7 +273,7 @@ class DeviceRound final : public RoundRunner {
     const kernels::SamplePass rows = {.rows = upload_.at<const kernels::SampleRow>(target_samples_),
                                       .logits = p_.mutable_data_ptr<float>(),
                                       .tokens = result<int32_t>(at_.target_tokens),
-                                      .confidences = nullptr,
+                                      .choices = nullptr,
                                       .num_rows = static_cast<int32_t>(num_p),
                                       .vocab = vocab};
     check(library_.sample(device_index(), &rows), "sampling");
@@ -359,58 +305,73 @@ class DeviceRound final : public RoundRunner {
     const auto* confidences = reinterpret_cast<const float*>(results + at_.confidences);
     const auto* verdicts = reinterpret_cast<const kernels::VerifyOutcome*>(results + at_.outcomes);
     const auto* scores = reinterpret_cast<const kernels::VerifyScore*>(results + at_.scores);
-    if (std::any_of(draft_tokens, draft_tokens + num_q_, [](int32_t t) { return t < 0; }) ||
-        std::any_of(target_tokens, target_tokens + num_nodes_ + static_cast<int64_t>(slots.size()),
-                    [](int32_t t) { return t < 0; }))
+    if (std::any_of(target_tokens, target_tokens + num_nodes_ + static_cast<int64_t>(slots.size()),
+                    [](int32_t t) { return t == kernels::kBrokenRow; }))
       return false;
     for (size_t i = 0; i < slots.size(); ++i) {
-      RoundOutcome& out = outcomes[i];
+      const RoundSlot& slot = slots[i];
       const kernels::VerifyOutcome& verdict = verdicts[i];
       if (verdict.failed != 0) return false;
-      out.drafted.assign(slots[i].given.begin(), slots[i].given.end());
+      RoundOutcome& out = outcomes[i];
+      out.parents = shapes_[i].parents();
       out.confidences.clear(), out.overlaps.clear(), out.ratios.clear();
-      out.result = {verdict.accepted, verdict.next, verdict.accepted - 1};
+      out.result = {verdict.accepted, verdict.next, verdict.node};
       std::copy(std::begin(verdict.cursors), std::end(verdict.cursors), out.cursors.begin());
-      if (slots[i].k > 0 && slots[i].rule != VerifyRule::kTarget && !slots[i].sampling.greedy())
-        out.cursors[0] += static_cast<uint64_t>(slots[i].k);
-    }
-    for (const Level& level : levels_)
-      for (size_t row = 0; row < level.slots.size(); ++row) {
-        RoundOutcome& out = outcomes[level.slots[row]];
-        const kernels::VerifyScore& score =
-            scores[first_node_[level.slots[row]] + static_cast<int32_t>(out.drafted.size())];
-        out.drafted.push_back(draft_tokens[level.q_row + static_cast<int64_t>(row)]);
-        out.confidences.push_back(static_cast<double>(confidences[level.q_row + static_cast<int64_t>(row)]));
-        out.overlaps.push_back(score.overlap);
-        out.ratios.push_back(score.ratio);
+      out.drafted.assign(slot.given.begin(), slot.given.end());
+      if (slot.k == 0) continue;
+      const bool draws = slot.rule != VerifyRule::kTarget && !slot.sampling.greedy();
+      for (int32_t node = first_node_[i]; node < first_node_[i] + shapes_[i].num_nodes(); ++node) {
+        if (draft_tokens[node] == kernels::kBrokenRow) return false;
+        out.drafted.push_back(std::max(draft_tokens[node], -1));
+        out.confidences.push_back(static_cast<double>(confidences[node]));
+        out.overlaps.push_back(scores[node].overlap);
+        out.ratios.push_back(scores[node].ratio);
+        if (draws && draft_tokens[node] >= 0) ++out.cursors[0];
       }
+    }
     return true;
   }
 
   void commit(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes) {
     for (size_t i = 0; i < slots.size(); ++i) {
-      const std::vector<int32_t>& drafted = outcomes[i].drafted;
-      std::copy(drafted.begin(), drafted.end(), extended_[i].begin() + 1);
+      Read& read = reads_[i];
+      std::copy(outcomes[i].drafted.begin(), outcomes[i].drafted.end(), read.tokens.begin() + 1);
       model::KvCache& cache = target_.cache(slots[i].target);
-      if (cache.records()) cache.record(extended_[i], {});
-      cache.commit(static_cast<int64_t>(extended_[i].size()));
+      if (cache.records()) cache.record(read.tokens, read.positions);
+      cache.commit(static_cast<int64_t>(read.tokens.size()));
     }
     target_.keep_observed(extensions_, lengths_);
-    for (size_t l = 0; l < levels_.size(); ++l) {
-      const Level& level = levels_[l];
-      if (level.first != l) continue;
-      for (size_t at = 0; at < level.slots.size(); ++at)
-        level.draft->commit(reader_of(slots[level.slots[at]]), outcomes[level.slots[at]].drafted, *level.pass, at);
-    }
+    for (const DraftLevels::Level& level : drafts_.levels())
+      for (size_t at = 0; level.depth == 0 && at < level.slots.size(); ++at) {
+        const size_t i = level.slots[at];
+        const std::span<const int32_t> drafted = outcomes[i].drafted;
+        level.draft->commit({slots[i].draft, slots[i].text, &shapes_[i]}, drafted.first(nodes_read(i, drafted)),
+                            *level.pass, at);
+      }
   }
 
-  void tell(RoundSeconds& seconds) {
+  // Returns how many nodes a draft has read. Those of the last level are never read, and the last token of a chain that
+  // stopped early may not be, because the next pass does nothing if all have stopped.
+  size_t nodes_read(size_t i, std::span<const int32_t> drafted) const {
+    const DraftShape& shape = shapes_[i];
+    const auto all = static_cast<size_t>(shape.begin(shape.levels() - 1));
+    if (!shape.chain()) return all;
+    const auto absent = std::find(drafted.begin(), drafted.end(), -1);
+    return std::min(all, static_cast<size_t>(absent - drafted.begin()) - 1);
+  }
+
+  void tell(std::span<const RoundOutcome> outcomes, RoundSeconds& seconds) {
+    const std::vector<DraftLevels::Level>& levels = drafts_.levels();
     seconds.levels.clear();
-    seconds.target = marks_.seconds(levels_.size());
+    seconds.target = marks_.seconds(levels.size());
     if (seconds.target == 0) return;
-    for (size_t l = 0; l < levels_.size(); ++l) {
-      const Level& level = levels_[l];
-      const int64_t more = level.pass->num_rows() - static_cast<int64_t>(level.slots.size());
+    for (size_t l = 0; l < levels.size(); ++l) {
+      const DraftLevels::Level& level = levels[l];
+      const auto takes_part = [&](size_t slot) {
+        return outcomes[slot].drafted[static_cast<size_t>(shapes_[slot].begin(level.depth))] >= 0;
+      };
+      if (level.may_rest && std::none_of(level.slots.begin(), level.slots.end(), takes_part)) continue;
+      const int64_t more = level.pass->num_rows() - level.num_rows;
       seconds.levels.push_back({level.drafter, marks_.seconds(l), level.reads ? more : 0});
     }
   }
@@ -420,19 +381,25 @@ class DeviceRound final : public RoundRunner {
   at::Device device_;
   model::DeviceUpload upload_;
   Marks marks_;
-  std::vector<Level> levels_;
+  std::vector<DraftShape> shapes_;  // by slot
+  DraftLevels drafts_;
   std::optional<model::CudaPass> pass_;  // the target's
   // By slot: what the target reads, and how long its cache was.
-  std::vector<std::vector<int32_t>> extended_;
+  struct Read {
+    std::vector<int32_t> tokens, parents;
+    std::vector<int64_t> positions;  // of a tree; `parents`, too
+  };
+  std::vector<Read> reads_;
   std::vector<Extension> extensions_;
   std::vector<int64_t> lengths_;
   std::vector<int32_t> first_node_;  // by slot
-  int64_t num_q_ = 0, num_nodes_ = 0;
+  int32_t num_nodes_ = 0;
   size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // places in the upload
   at::Tensor q_, p_, left_;                            // rows [V], on the device
   struct Places {
     size_t draft_tokens, confidences, target_tokens, outcomes, scores;
     int64_t bytes;
+    size_t sampled, choices;
   };
   Places at_ = {};               // in the results
   at::Tensor results_, copied_;  // bytes, on the device and on the host

@@ -164,10 +164,10 @@ class EagleRunner final : public CausalModel, public RoundDraft {
     for (const Reader& reader : readers) {
       HeadSequence& s = find(reader.sequence);
       add_reader_rows(reader, depth, s.cache, 1, out->pass);
-      out->sequences.push_back(reader.sequence);
+      out->add_results(reader, depth);
       if (depth == 0) out->taps.push_back(taps_of(s, unread(reader.sequence, reader.text)));
     }
-    out->follow(static_cast<HeadPass*>(before));
+    out->follow(readers, depth, static_cast<HeadPass*>(before));
     return out;
   }
   void commit(const Reader& reader, std::span<const int32_t>, RoundDraft::Pass& first, size_t i) override {
@@ -183,27 +183,45 @@ class EagleRunner final : public CausalModel, public RoundDraft {
   struct HeadPass final : RoundDraft::Pass {
     HeadPass(const model::EagleHead& of, const at::Tensor& kept) : head(of), pass(of), kept_ids(kept) {}
     int64_t num_rows() const override { return pass.num_rows(); }
-    // Finds each sequence's row of what the pass before will have fed back.
-    void follow(const HeadPass* pass_before) {
+    // Notes which rows of what the pass gives are a sequence's.
+    void add_results(const Reader& reader, int depth) {
+      sequences.push_back(reader.sequence);
+      first_result.push_back(num_results);
+      num_results += depth == 0 ? 1 : reader.shape->size(depth - 1);
+    }
+    // Finds for each row the one that its parent will have fed back in the pass before.
+    void follow(std::span<const Reader> readers, int depth, const HeadPass* pass_before) {
       before = pass_before;
-      if (!before || before->sequences.size() == sequences.size()) return;
-      for (const SequenceId sequence : sequences) {
-        const auto found = std::find(before->sequences.begin(), before->sequences.end(), sequence);
-        rows.push_back(static_cast<int32_t>(found - before->sequences.begin()));
+      if (!before) return;
+      for (const Reader& reader : readers) {
+        const auto found = std::find(before->sequences.begin(), before->sequences.end(), reader.sequence);
+        const int32_t first = before->first_result[static_cast<size_t>(found - before->sequences.begin())];
+        const DraftShape& shape = *reader.shape;
+        for (int32_t node = shape.begin(depth - 1); node < shape.begin(depth); ++node)
+          rows.push_back(depth == 1 ? first
+                                    : first + shape.parents()[static_cast<size_t>(node)] - shape.begin(depth - 2));
       }
     }
-    void describe(model::DeviceUpload& upload) override {
-      pass.describe(upload);
+    // Returns whether every row follows the row of the same number.
+    bool in_order() const {
+      if (static_cast<int32_t>(rows.size()) != before->num_results) return false;
+      for (size_t i = 0; i < rows.size(); ++i)
+        if (rows[i] != static_cast<int32_t>(i)) return false;
+      return true;
+    }
+    void describe(model::DeviceUpload& upload, int32_t live, bool may_rest) override {
+      pass.describe(upload, live, may_rest);
       rows_at = upload.add(rows);
     }
-    size_t id_place(size_t i) const override { return pass.id_place(static_cast<int64_t>(i)); }
+    size_t live_place() const override { return pass.live_place(); }
+    size_t id_place(int64_t row) const override { return pass.id_place(row); }
     void run(const model::DeviceUpload& upload, const at::Tensor& out) override {
       at::Tensor hidden = before ? before->fed_back : model::fuse_taps(head, at::cat(taps));
-      if (!rows.empty())
+      if (before && !in_order())
         hidden = hidden.index_select(0, upload.tensor(rows_at, static_cast<int64_t>(rows.size()), at::kInt));
       const model::EagleOutput output = pass.run(upload, hidden.contiguous());
       fed_back = output.fed_back;
-      model::write_logits(model::eagle_logits(head, output.normed), kept_ids, out);
+      model::write_logits(pass.score(output.normed, upload), kept_ids, out);
     }
 
     const model::EagleHead& head;
@@ -212,9 +230,11 @@ class EagleRunner final : public CausalModel, public RoundDraft {
     std::vector<SequenceId> sequences;
     std::vector<at::Tensor> taps;  // of the first pass, by sequence
     const HeadPass* before = nullptr;
-    std::vector<int32_t> rows;  // by sequence, where they are not all of `before`
+    std::vector<int32_t> first_result;  // by sequence
+    int32_t num_results = 0;
+    std::vector<int32_t> rows;  // by row, that of `before` which it follows
     size_t rows_at = 0;
-    at::Tensor fed_back;  // [sequences, H], after run()
+    at::Tensor fed_back;  // [results, H], after run()
   };
 
   const model::DecoderConfig& config() const { return head_->config.layer; }

@@ -128,12 +128,9 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     for (const Reader& reader : readers) add_reader_rows(reader, depth, find(reader.sequence), 0, out->pass);
     return out;
   }
-  void commit(const Reader& reader, std::span<const int32_t> drafted, RoundDraft::Pass&, size_t) override {
+  void commit(const Reader& reader, std::span<const int32_t> nodes, RoundDraft::Pass&, size_t) override {
     model::KvCache& cache = find(reader.sequence);
-    std::vector<int32_t> tokens(reader.text.begin() + cache.length(), reader.text.end());
-    tokens.insert(tokens.end(), drafted.begin(), drafted.end() - 1);
-    if (cache.records()) cache.record(tokens, {});
-    cache.commit(static_cast<int64_t>(tokens.size()));
+    commit_nodes(cache, reader.text.subspan(static_cast<size_t>(cache.length())), nodes, reader.shape->parents());
   }
 
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) override {
@@ -149,8 +146,11 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     DraftPass(const model::Decoder& decoder, const at::Tensor& kept, model::PassGraphs* of_decoder)
         : pass(decoder), kept_ids(kept), graphs(of_decoder) {}
     int64_t num_rows() const override { return pass.num_rows(); }
-    void describe(model::DeviceUpload& upload) override { pass.describe(upload, graphs); }
-    size_t id_place(size_t i) const override { return pass.id_place(static_cast<int64_t>(i)); }
+    void describe(model::DeviceUpload& upload, int32_t live, bool may_rest) override {
+      pass.describe(upload, graphs, live, may_rest);
+    }
+    size_t live_place() const override { return pass.live_place(); }
+    size_t id_place(int64_t row) const override { return pass.id_place(row); }
     void run(const model::DeviceUpload& upload, const at::Tensor& out) override {
       model::write_logits(pass.run(upload), kept_ids, out);
     }

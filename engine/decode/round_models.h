@@ -8,6 +8,7 @@
 #include <span>
 
 #include "engine/decode/causal_model.h"
+#include "engine/decode/draft_shape.h"
 #include "engine/decode/tap_source.h"
 #include "engine/model/device_upload.h"
 #include "engine/model/forward.h"
@@ -39,18 +40,22 @@ class RoundDraft {
   struct Reader {
     SequenceId sequence = -1;
     std::span<const int32_t> text;
-    int k = 0;
+    const DraftShape* shape = nullptr;  // of what the round drafts
   };
-  // One pass of some sequences, with logits for the last row of each.
+  // One pass of some sequences. At first its rows are unread tokens of the text, and the last row of each sequence has
+  // logits; later they are the nodes of one level, which all have logits.
   class Pass {
    public:
     virtual ~Pass() = default;
     virtual int64_t num_rows() const = 0;
-    // Adds the pass to an upload.
-    virtual void describe(model::DeviceUpload& upload) = 0;
-    // Returns where in the upload the id is that the i-th sequence's last row reads, an int32_t.
-    virtual size_t id_place(size_t i) const = 0;
-    // Starts the pass and writes its logits as fp32 rows [sequences, V], with −inf for what the draft never proposes.
+    // Adds the pass to an upload. `live` sequences have a part in it; the number may change there until the pass is
+    // run. With `may_rest` the pass does nothing if it is 0 then.
+    virtual void describe(model::DeviceUpload& upload, int32_t live, bool may_rest) = 0;
+    virtual size_t live_place() const = 0;  // of this number in the upload, an int32_t
+    // Returns where in the upload the id is that a row reads, an int32_t.
+    virtual size_t id_place(int64_t row) const = 0;
+    // Starts the pass and writes its logits as fp32 rows [rows with logits, V], with −inf for what the draft never
+    // proposes.
     virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
   };
 
@@ -62,13 +67,14 @@ class RoundDraft {
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
   // Makes the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text,
-  // and the cache gets room for them and for all that the round drafts. At depth d it is the d-th drafted token, which
-  // is not known yet. `before` is the pass of depth - 1: it has these readers in the same order, and maybe others
-  // between them. The passes must outlive the round.
+  // and the cache gets room for them and for all that the round drafts. At depth d it is the level of nodes d - 1,
+  // whose tokens are not known yet. `before` is the pass of depth - 1: it has these readers in the same order, and
+  // maybe others between them. The passes must outlive the round.
   virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;
-  // Leaves in the sequence what the passes of a step leave there: the text and all drafted tokens but the last, or the
-  // text alone if the draft reads hidden states. `first` is the round's first pass, and `i` the sequence's place in it.
-  virtual void commit(const Reader& reader, std::span<const int32_t> drafted, Pass& first, size_t i) = 0;
+  // Leaves in the sequence what the passes of a step leave there: the text and `nodes`, the first ones of the shape, or
+  // the text alone if the draft reads hidden states. `first` is the round's first pass, and `i` the sequence's place in
+  // it.
+  virtual void commit(const Reader& reader, std::span<const int32_t> nodes, Pass& first, size_t i) = 0;
 };
 
 }  // namespace specdec::decode

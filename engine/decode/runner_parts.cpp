@@ -23,6 +23,20 @@ void set_tree(std::span<const int32_t> parents, model::SequencePart& part) {
   }
 }
 
+void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
+                  std::span<const int32_t> parents) {
+  if (cache.records()) {
+    std::vector<int32_t> tokens(unread.begin(), unread.end());
+    std::vector<int64_t> positions;
+    tokens.insert(tokens.end(), nodes.begin(), nodes.end());
+    const int64_t first = cache.length(), text = first + static_cast<int64_t>(unread.size());
+    for (int64_t at = first; at < text; ++at) positions.push_back(at);
+    for (const int64_t depth : tree_depths(parents.first(nodes.size()))) positions.push_back(text + depth);
+    cache.record(tokens, positions);
+  }
+  cache.commit(static_cast<int64_t>(unread.size() + nodes.size()));
+}
+
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew) {
   int64_t blocks = 0;
   for (const model::SequencePart& part : parts)

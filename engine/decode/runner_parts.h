@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/decode/round_models.h"
 #include "engine/model/block_pool.h"
@@ -22,14 +23,25 @@ void check_capacity(std::span<const model::SequencePart> parts, const model::Blo
 // those of the text's tokens from `skipped` on.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
+  const DraftShape& shape = *reader.shape;
   const int64_t before = cache.length(), unread = static_cast<int64_t>(reader.text.size()) - skipped - before;
   if (depth == 0) {
-    cache.reserve(before + unread + reader.k - 1);
+    cache.reserve(before + unread + shape.begin(shape.levels() - 1));
     pass.add({&cache, before, reader.text.last(static_cast<size_t>(unread)), 1});
     return;
   }
-  const int32_t open = 0;
-  pass.add({&cache, before + unread + depth - 1, std::span(&open, 1), 1});
+  const int32_t begin = shape.begin(depth - 1), end = shape.begin(depth);
+  const std::vector<int32_t> open(static_cast<size_t>(end - begin), 0);
+  const std::vector<int64_t> positions(open.size(), before + unread + depth - 1);
+  std::span<const bool> allowed;
+  if (!shape.chain())
+    allowed = tree_mask(std::span(shape.parents()).first(static_cast<size_t>(end)), static_cast<size_t>(begin));
+  pass.add({&cache, before + unread + begin, open, end - begin, allowed, positions});
 }
+
+// Notes the tokens that the round's passes of a decoder left in a sequence's cache: unread ones of the text and then
+// nodes with these parents.
+void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
+                  std::span<const int32_t> parents);
 
 }  // namespace specdec::decode

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/decode/sampler.h"
 #include "engine/decode/step_state.h"
+#include "engine/rules/draft_rules.h"
 
 namespace specdec::decode {
 
@@ -238,8 +239,12 @@ bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float
     b.scratch.assign(q.begin(), q.end());
     left = b.scratch;
   }
-  for (int child = 0; child < width; ++child) {
-    if (child > 0 && std::none_of(left.begin(), left.end(), [&](float x) { return x > none; })) break;
+  const auto likely = [&] {
+    return std::count_if(q.begin(), q.end(), [](float x) { return x >= rules::kLeastDrawn; });
+  };
+  const int most = greedy || width == 1 ? width : static_cast<int>(std::clamp<int64_t>(likely(), 1, width));
+  for (int child = 0; child < most; ++child) {
+    if (child > 0 && greedy && std::none_of(left.begin(), left.end(), [&](float x) { return x > none; })) break;
     int32_t token = -1;
     try {
       if (greedy || s.drafting_.verify == VerifyRule::kTarget)

@@ -1,8 +1,6 @@
 // The step as one round of a device, which drafts, verifies and draws without asking the host in between. The host
-// still decides how deep to draft before the round, and commits after it. A round never stops drafting early: its
-// passes are queued before their results are known, so stopping would save nothing.
+// still decides before the round how deep to draft at most and when to stop earlier, and commits after it.
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "base/log.h"
@@ -17,19 +15,25 @@ bool Stepper::fits_round(const SequenceStep& step) const {
   const bool seeded = dynamic_cast<const SeededRandomness*>(s.randomness_.get()) != nullptr;
   const bool restored = step.depth > 0 && !step.from_text;  // the draft of a step whose target pass threw
   const bool plain = !s.rules_ && s.options().logprobs < 0 && s.options().reject_top == 0 && !s.drafting_.shadow;
-  return seeded && plain && !restored && step.chain() && step.rule() != VerifyRule::kCoupled;
+  return seeded && plain && !restored && step.rule() != VerifyRule::kCoupled;
 }
 
 void Stepper::fill_slots() {
   Buffers& b = *buffers_;
   b.slots.clear();
+  if (b.stops.size() < b.num_steps) b.stops.resize(b.num_steps);
   for (const SequenceStep& step : b.used()) {
     const Sequence& s = *step.sequence;
     const auto& randomness = dynamic_cast<const SeededRandomness&>(*s.randomness_);
     RoundSlot& slot = b.slots.emplace_back();
     slot.text = s.tokens_;
     slot.target = s.target_id_;
-    if (step.drafting) slot.drafter = draft_of(s), slot.draft = s.draft_id_, slot.k = step.limit;
+    if (step.drafting) {
+      slot.drafter = draft_of(s), slot.draft = s.draft_id_, slot.k = step.limit;
+      slot.tree = s.controller_->tree();
+      StopRule& stop = b.stops[b.slots.size() - 1];
+      if (step.chain()) s.controller_->stop_rule(static_cast<int>(b.num_steps), step.limit, stop), slot.stop = &stop;
+    }
     slot.given = step.drafted;
     slot.sampling = s.options().sampling;
     slot.rule = step.rule();
@@ -49,19 +53,32 @@ void Stepper::take_outcomes() {
     const bool greedy = s.options().sampling.greedy();
     if (step.drafting) {
       step.drafted = round.drafted;
-      step.parents.resize(step.drafted.size());
-      std::iota(step.parents.begin(), step.parents.end(), -1);
-      step.confidences = round.confidences;
-      if (greedy && !s.controller_->adaptive()) std::fill(step.confidences.begin(), step.confidences.end(), 1.0);
-      step.depth = static_cast<int>(step.drafted.size());
+      step.parents = round.parents;
+      step.depth = 0;
+      for (size_t node = 0; node < step.drafted.size(); ++node)
+        if (step.drafted[node] >= 0) step.depth = std::max(step.depth, step.depth_of(node));
+      if (step.chain()) {
+        const auto depth = static_cast<size_t>(step.depth);
+        step.drafted.resize(depth);
+        step.parents.resize(depth);
+        step.confidences.assign(round.confidences.begin(), round.confidences.begin() + step.depth);
+        if (greedy && !s.controller_->adaptive()) std::fill(step.confidences.begin(), step.confidences.end(), 1.0);
+        s.outcome_.decision.stopped_early = step.depth < step.limit;
+      }
       step.drafting = false;
     }
     step.result = round.result;
     step.path_to(step.result.node, step.path);
-    for (size_t at = 0; at < std::min(step.path.size() + 1, step.drafted.size()); ++at) {
-      const double kept = at < step.path.size() ? 1.0 : 0.0;
-      if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : round.overlaps[at]);
-      step.ratios.push_back(!greedy && step.by_overlap() ? round.ratios[at] : kept);
+    int32_t parent = -1;
+    for (size_t at = 0; at < std::min(step.path.size() + 1, static_cast<size_t>(step.depth)); ++at) {
+      const int32_t child = step.first_child(parent);
+      parent = at < step.path.size() ? step.path[at] : -1;
+      const double kept = parent >= 0 ? 1.0 : 0.0;
+      const auto score = [&](const std::vector<double>& scores) {
+        return child < 0 ? 0.0 : scores[static_cast<size_t>(child)];
+      };
+      if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : score(round.overlaps));
+      step.ratios.push_back(!greedy && step.by_overlap() ? score(round.ratios) : kept);
     }
     if (!greedy) dynamic_cast<SeededRandomness&>(*s.randomness_).set_cursors(round.cursors);
   }
@@ -71,7 +88,7 @@ void Stepper::record_round() {
   Buffers& b = *buffers_;
   if (!costs_ || b.seconds.target <= 0) return;
   int64_t rows = 0;
-  for (const SequenceStep& step : b.used()) rows += static_cast<int64_t>(step.drafted.size()) + 1;
+  for (size_t i = 0; i < b.num_steps; ++i) rows += static_cast<int64_t>(b.outcomes[i].drafted.size()) + 1;
   for (const RoundSeconds::Level& level : b.seconds.levels)
     for (size_t i = 0; i < b.num_steps; ++i) {
       if (b.slots[i].drafter != level.drafter) continue;

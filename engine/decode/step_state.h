@@ -16,15 +16,16 @@ struct Stepper::SequenceStep {
   Sequence* sequence = nullptr;
   int limit = 0;  // largest number of levels in this step
   bool drafting = false;
-  bool rests = false;                     // the draft pauses in this step (draft_rest_)
-  bool from_text = false;                 // drafted by Sequence::suffix_, so there is no q
-  int64_t before = 0;                     // tokens.size() at the start of the step
-  size_t q_row = 0;                       // its first row in Buffers::q
-  int64_t p_row = 0;                      // first of its nodes + 1 rows in Buffers::target_rows
-  int depth = 0;                          // number of drafted levels
-  size_t level = 0;                       // first node of the deepest level
-  std::vector<int32_t> drafted, parents;  // by node; parent −1 is the text
-  std::vector<size_t> q_of;               // by node: the row its token was drawn from, relative to q_row
+  bool rests = false;      // the draft pauses in this step (draft_rest_)
+  bool from_text = false;  // drafted by Sequence::suffix_, so there is no q
+  int64_t before = 0;      // tokens.size() at the start of the step
+  size_t q_row = 0;        // its first row in Buffers::q
+  int64_t p_row = 0;       // first of its nodes + 1 rows in Buffers::target_rows
+  int depth = 0;           // number of drafted levels
+  size_t level = 0;        // first node of the deepest level
+  // By node; parent −1 is the text. After a round of a device, nodes of a tree that were not drafted are −1.
+  std::vector<int32_t> drafted, parents;
+  std::vector<size_t> q_of;  // by node: the row its token was drawn from, relative to q_row
   size_t num_q = 0;
   int32_t rules_node = -1;                  // last node whose token rules_ has seen
   std::vector<int32_t> rules_path;          // scratch of advance_rules_to()
@@ -54,6 +55,12 @@ struct Stepper::SequenceStep {
     int depth = 1;
     for (int32_t at = parents[node]; at >= 0; at = parents[static_cast<size_t>(at)]) ++depth;
     return depth;
+  }
+  // Returns the first drafted node after this one, or −1.
+  int32_t first_child(int32_t node) const {
+    for (auto i = static_cast<size_t>(node + 1); i < drafted.size(); ++i)
+      if (parents[i] == node && drafted[i] >= 0) return static_cast<int32_t>(i);
+    return -1;
   }
   // Removes the deepest level, as if drafting had ended before it. Returns false if there is no level to remove.
   bool cut_level() {
@@ -98,7 +105,8 @@ struct Stepper::Buffers {
   std::vector<int64_t> places;
   VerifyInput input;
   std::vector<RoundSlot> slots;
-  std::vector<RoundOutcome> outcomes;  // grows only
+  std::vector<StopRule> stops;  // grow only
+  std::vector<RoundOutcome> outcomes;
   RoundSeconds seconds;
 
   std::span<SequenceStep> used() { return {steps.data(), num_steps}; }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/rules/draft_rules.h"
+
 namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
@@ -32,6 +34,7 @@ struct RowsProduct {
   int64_t group;    // with codes: inputs that share a scale, a multiple of kCodedUnit
   // With codes, if given, [k]: the input in x of each input of the matrix.
   const int32_t* order;
+  const int32_t* live;  // if given and *live is 0, the product need not be computed (PagedPass::live)
 };
 inline constexpr int64_t kCodedUnit = 32;  // inputs of a unit of codes (kernels/coded.h)
 
@@ -69,6 +72,8 @@ struct PagedPass {
   const PagedTile* tiles;
   const uint64_t* blocks;  // addresses
   float* parts;            // room for (splits of all tiles) · kv_heads · kPagedQueries · (d + 2) numbers
+  // If given and *live is 0, nobody reads what the pass computes: kernels that take long then do nothing.
+  const int32_t* live;
   int32_t num_rows, num_tiles, num_splits;
   int32_t heads, kv_heads, d;
 };
@@ -94,30 +99,29 @@ struct PagedHeads {
   void* q;                 // [num_rows, heads, d]
 };
 
-// One row of logits that becomes a distribution under a request's options (decode/sampler.h), and from which a token
-// may be drawn.
+// One row of logits that becomes a distribution under a request's options (decode/sampler.h).
 struct SampleRow {
   double temperature, top_p, min_p;  // temperature 0: greedy
   int32_t top_k;                     // 0: none
-  int32_t purpose;                   // of the draw (rules::Purpose); -1: no draw, and the likeliest token is returned
-  uint64_t seed, cursor;
-  int32_t* places[3];  // where the token is written, besides SamplePass::tokens; null: nowhere
+  int32_t left_alone;                // 1: nothing is done with the row
 };
 struct SamplePass {
   const SampleRow* rows;
   float* logits;    // [num_rows, vocab], replaced by probabilities
-  int32_t* tokens;  // [num_rows]; -1: the logits hold NaN or infinity, or none is finite
-  // [num_rows] or null: the token's probability; of a greedy row, its probability at temperature 1.
-  float* confidences;
+  int32_t* tokens;  // [num_rows] the likeliest; kBrokenRow: the logits hold NaN or infinity, or none is finite
+  // [num_rows] or null: how many different tokens a draft may draw from the row, those of
+  // rules::kLeastDrawn or more.
+  int32_t* choices;
   int32_t num_rows, vocab;
 };
+inline constexpr int32_t kBrokenRow = -1;
 
 // Verification on the device (rules in engine/rules). All pointers are to device memory.
 enum class DeviceRule : int32_t { kTokenChain, kBlockChain, kTokenTree, kBlockTree, kTarget, kCoupled };
 inline constexpr int32_t kMaxVerifyNodes = 64;
 inline constexpr unsigned kMaxVerifyThreads = 512;  // of a block
 struct VerifyNode {
-  int32_t token;
+  int32_t token;   // kAbsentNode: the node is absent, and so is all that follows it
   int32_t parent;  // the node that it follows, or -1 for the text; in a chain the one before it
   int32_t q_row;   // the row of VerifyPass::q that it was drawn from; below 0: none, which only kTarget allows
 };
@@ -135,7 +139,8 @@ struct VerifyOutcome {
   int32_t failed;  // 1 if a drafted token had no mass in q, or there was nothing to draw from
   uint64_t cursors[4];
 };
-// What a node of a chain tells of the draft, if the text reached it: Σ min(p, q) and min(1, p / q) of its token.
+// What a node tells of the draft, if the text reached it: Σ min(p, q) and min(1, p / q) of its token. Later children of
+// a node, whose q is that of the first, tell nothing.
 struct VerifyScore {
   double overlap, ratio;
 };
@@ -147,6 +152,51 @@ struct VerifyPass {
   VerifyOutcome* outcomes;
   VerifyScore* scores;  // for each node, or null; those of nodes without q are not written
   int32_t num_tasks, vocab;
+};
+
+// One row of a draft's logits, from which the children of a node (or of the text) are drawn without replacement. Rows
+// of one sequence follow each other in the pass, in the order of its nodes.
+struct DraftRow {
+  SampleRow options;
+  uint64_t seed, cursor;  // of the request; `cursor`: numbers that its draft had drawn before the round
+  int32_t likeliest;      // 1: the draft takes its likeliest tokens. Greedy rows always do.
+  int32_t first, width;   // the children are the nodes [first, first + width)
+  int32_t parent;         // the node that they follow, or -1 for the text
+  int32_t root;           // the sequence's first node
+  int32_t level;          // the first of the nodes that all rows of this sequence and pass draw
+  int32_t row;            // how many of these rows come before this one
+  int32_t* ids[2];        // where the children's tokens are also written, or null: ids of later passes
+  int32_t* going;         // of the sequence: whether it still drafts
+  // How many sequences have a part in the next pass of the draft: each adds itself with its first row. Null: this is
+  // its last pass.
+  int32_t* next;
+  // Of chains that may stop early (rules/draft_rules.h). `drafting` sequences have a part in this pass.
+  rules::StopLimits stop;
+  const rules::AcceptanceTable* acceptance;  // null: it never stops
+  const int32_t* drafting;
+};
+inline constexpr int32_t kAbsentNode = -2;
+struct DraftPass {
+  const DraftRow* rows;
+  float* logits;  // [num_rows, vocab], replaced by probabilities, but for greedy rows of more than one child
+  // What a SamplePass gave over the same rows but for greedy ones: then their `logits` are its probabilities. Null: the
+  // pass makes the distributions itself, and only greedy rows have more than one child.
+  const int32_t *sampled, *choices;
+  VerifyNode* nodes;   // of the round; their tokens are written
+  int32_t* tokens;     // by node, as in `nodes`; kBrokenRow as in SamplePass
+  float* confidences;  // by node: the probability of a child of a chain; if it is greedy, that at temperature 1
+  int32_t num_rows, vocab;
+};
+
+// Tokens of a sequence whose keys and values, of 16 bits, move to other slots in all layers: from slot from[i] of one
+// block to slot to[i] of another, or the same. In the order of the sequence both ascend, and no token moves forward.
+struct SlotMoves {
+  static constexpr int32_t kMost = 64;
+  int32_t from[kMost], to[kMost];
+  uint64_t from_block[kMost], to_block[kMost];  // addresses of the blocks that the slots are in
+  int32_t count;
+  int32_t planes;  // layers · 2 · kv_heads: a block is [planes, kPagedSlots, d]
+  int32_t d;
 };
 
 // What the CUDA runtime says of a device.
@@ -185,6 +235,8 @@ struct CudaLibrary {
   // numbers. A row's bits depend only on its own query, keys and place.
   int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);
   int32_t (*sample)(int32_t device, const SamplePass* pass);
+  int32_t (*draft)(int32_t device, const DraftPass* pass);
+  int32_t (*move_slots)(int32_t device, const SlotMoves* moves);
   int32_t (*verify)(int32_t device, const VerifyPass* pass);
   // From begin_capture() to end_capture() this thread's launches on the device are collected instead of run;
   // end_capture() makes a graph of them, or sets it to null after an error. launch_graph() runs them all.
@@ -196,7 +248,7 @@ struct CudaLibrary {
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 9;
+inline constexpr int32_t kCudaLibraryVersion = 10;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has

@@ -27,9 +27,10 @@ void PagedRows::pad(int64_t rows, int64_t tiles) {
 
 void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed) {
   const auto table = static_cast<int32_t>(blocks_.size());
-  const auto first = static_cast<int64_t>(rows_.size());
-  if (count > kMaxRows || length + count > static_cast<int64_t>(blocks.size()) * kPagedSlots ||
-      (!allowed.empty() && allowed.size() != static_cast<size_t>(count * count)))
+  const auto first = static_cast<int64_t>(rows_.size()), named = static_cast<int64_t>(allowed.size());
+  const int64_t width = named == 0 || count == 0 ? count : named / count, before = width - count;
+  if (count > kMaxRows || width > kMaxRows || length + count > static_cast<int64_t>(blocks.size()) * kPagedSlots ||
+      (named != 0 && (before < 0 || before > length || named != count * width)))
     throw Error(ErrorKind::kInternal, "a paged pass of " + std::to_string(count) + " rows after " +
                                           std::to_string(length) + " tokens in " + std::to_string(blocks.size()) +
                                           " blocks, with a mask of " + std::to_string(allowed.size()));
@@ -37,10 +38,11 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = length + i;
     uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b: slot - b, which exists
-    for (int64_t j = 0; j < count && !allowed.empty(); ++j) {
-      const bool sees = allowed[static_cast<size_t>(i * count + j)];
-      if (sees && j > i) throw Error(ErrorKind::kInternal, "a row of a paged pass sees a later row");
-      if (!sees && j <= i) tail &= ~(uint64_t{1} << (i - j));
+    for (int64_t j = 0; j < width && named != 0; ++j) {
+      const bool sees = allowed[static_cast<size_t>(i * width + j)];
+      const int64_t back = i - (j - before);
+      if (sees && back < 0) throw Error(ErrorKind::kInternal, "a row of a paged pass sees a later row");
+      if (!sees && back >= 0) tail &= ~(uint64_t{1} << back);
     }
     rows_.push_back({tail, table, static_cast<int32_t>(slot)});
   }

@@ -12,15 +12,16 @@ namespace specdec::kernels {
 
 class PagedRows {
  public:
-  // The most rows that a sequence may have in a pass: a row's tail must name all rows of the pass that it sees.
+  // The most rows that a sequence may have in a pass, with the cached tokens that a mask names: a row's tail must name
+  // all of these that it sees.
   static constexpr int64_t kMaxRows = 64;
 
   PagedRows(int64_t heads, int64_t kv_heads) : times_(heads / kv_heads) {}
 
   // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of its blocks,
-  // with room for the new rows. `allowed` is bool [count, count], whether a row sees each of the new rows, or empty:
-  // then it sees those up to itself. Throws Error(kInternal) for more rows than kMaxRows, too few blocks, a mask of
-  // another size, or a row that sees later ones.
+  // with room for the new rows. `allowed` is bool [count, before + count], whether a row sees each of the last `before`
+  // cached tokens and of the new rows, or empty: then it sees all up to itself. Throws Error(kInternal) for more of
+  // these than kMaxRows, too few blocks, a mask of another size, or a row that sees later ones.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
   // Adds absent rows (PagedRow) and empty tiles, up to these numbers of both. Nothing can be added after that.
   void pad(int64_t rows, int64_t tiles);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/kernels/cuda_errors.h"
 #include "engine/model/tensor_block.h"
 
 namespace specdec::model {
@@ -150,6 +151,32 @@ void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slo
                 row = stride / kTokens;  // bytes of one head of one layer and side, and of one slot
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
+}
+
+kernels::SlotMoves BlockPool::slot_moves(std::span<const Move> moves) const {
+  kernels::SlotMoves out = {};
+  out.count = static_cast<int32_t>(moves.size());
+  out.planes = static_cast<int32_t>(shape_[0] * shape_[1] * shape_[2]);
+  out.d = static_cast<int32_t>(shape_.back());
+  for (size_t i = 0; i < moves.size(); ++i) {
+    out.from[i] = moves[i].from_slot, out.to[i] = moves[i].to_slot;
+    out.from_block[i] = reinterpret_cast<uint64_t>(address(moves[i].from));
+    out.to_block[i] = reinterpret_cast<uint64_t>(address(moves[i].to));
+  }
+  return out;
+}
+
+void BlockPool::move(std::span<const Move> moves) {
+  if (!device_.is_cuda() || c10::elementSize(dtype_) != 2) {
+    for (const Move& m : moves) copy(m.from, m.from_slot, m.to, m.to_slot, 1);
+    return;
+  }
+  const kernels::CudaLibrary& library = kernels::cuda_library();
+  for (; !moves.empty(); moves = moves.subspan(std::min<size_t>(moves.size(), kernels::SlotMoves::kMost))) {
+    const kernels::SlotMoves some = slot_moves(moves.first(std::min<size_t>(moves.size(), kernels::SlotMoves::kMost)));
+    if (const int32_t code = library.move_slots(device_.index(), &some))
+      kernels::throw_cuda_error(code, "a compaction could not be launched", library.error_text(code));
+  }
 }
 
 at::Tensor BlockPool::gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const {

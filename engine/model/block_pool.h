@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/cpu.h"
+#include "engine/kernels/cuda.h"
 #include "engine/model/config.h"
 #include "engine/model/prefix_index.h"
 
@@ -63,6 +64,15 @@ class BlockPool {
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
   // Copies `count` slots of all layers to another block. Within one block, the two ranges must not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
+  // Copies single slots of all layers, one after the other. In the order of the sequence, slots and targets ascend, and
+  // no slot moves forward.
+  struct Move {
+    int32_t from, to;  // blocks
+    int32_t from_slot, to_slot;
+  };
+  void move(std::span<const Move> moves);
+  // Returns moves, at most kernels::SlotMoves::kMost, as the kernel wants them.
+  kernels::SlotMoves slot_moves(std::span<const Move> moves) const;
   // Returns the first `length` slots of these blocks: [G, length, D].
   at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const;
 

@@ -47,6 +47,7 @@ void CudaKernels::multiply(const Product& p) const {
       .packing = kernels::packing_of(p.weight),
       .group = kernels::coded_group(p.weight),
       .order = p.order && kernels::is_coded(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
+      .live = p.live,
   };
   check(library_.rows_product(dtype_, device_, &call), "a product");
 }
@@ -57,12 +58,21 @@ void CudaKernels::project(const at::Tensor& x, const Projection& w, const at::Te
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&
                    (!packed || (w.q.size(0) % kBlock == 0 && w.k.size(0) % kBlock == 0));
-  const at::Tensor* order = &w.order;
-  if (one) return multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order, .n = out.size(1)});
+  const auto write = [&](const at::Tensor& weight, const at::Tensor& bias, int64_t n, int64_t at) {
+    multiply({.x = x,
+              .weight = weight,
+              .bias = bias,
+              .out = out,
+              .order = &w.order,
+              .n = n,
+              .out_column = at,
+              .live = w.live});
+  };
+  if (one) return write(w.q, w.q_bias, out.size(1), 0);
   const int64_t k_at = w.q.size(0), v_at = k_at + w.k.size(0);
-  multiply({.x = x, .weight = w.q, .bias = w.q_bias, .out = out, .order = order});
-  multiply({.x = x, .weight = w.k, .bias = w.k_bias, .out = out, .order = order, .out_column = k_at});
-  multiply({.x = x, .weight = w.v, .bias = w.v_bias, .out = out, .order = order, .out_column = v_at});
+  write(w.q, w.q_bias, w.q.size(0), 0);
+  write(w.k, w.k_bias, w.k.size(0), k_at);
+  write(w.v, w.v_bias, w.v.size(0), v_at);
 }
 
 void CudaKernels::norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) const {

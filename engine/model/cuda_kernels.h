@@ -20,12 +20,14 @@ class CudaKernels {
     const at::Tensor* order = nullptr;  // of the inputs, if the weights are codes (kernels/coded.h)
     const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
     int64_t n = 0, out_column = 0;
+    const int32_t* live = nullptr;  // kernels::PagedPass::live
   };
   void multiply(const Product& product) const;
   // Writes queries, keys and values side by side, in one product if the weights lie one after the other.
   struct Projection {
     const at::Tensor &q, &k, &v, &q_bias, &k_bias, &v_bias;
     const at::Tensor& order;  // as Product::order
+    const int32_t* live = nullptr;
   };
   void project(const at::Tensor& x, const Projection& weights, const at::Tensor& out) const;
   void norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) const;

@@ -32,21 +32,24 @@ CudaLayers::Room CudaLayers::make_room(int64_t rows) const {
           .inner = buffer(config_.intermediate_size)};
 }
 
-// Adds x weightᵀ + bias to `sum`. With ranks, which divide the matrix's columns, it is the sum of their products, and
-// `work`, which has the shape of `sum`, is overwritten.
-void CudaLayers::add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                             const at::Tensor& order, const at::Tensor& sum, const at::Tensor& work) const {
-  if (!decoder_.group)
-    return kernels_.multiply({.x = x, .weight = weight, .bias = bias, .out = sum, .order = &order, .residual = &sum});
-  kernels_.multiply({.x = x, .weight = weight, .bias = at::Tensor(), .out = work});
-  sum.add_(decoder_.group->sum(work).to(sum.scalar_type()));
-  if (bias.defined()) sum.add_(bias);
+// Adds a product to `out`. With ranks, which divide the matrix's columns, it is the sum of their products, and `work`,
+// which has the shape of `out`, is overwritten.
+void CudaLayers::add_product(const CudaKernels::Product& p, const at::Tensor& work) const {
+  if (!decoder_.group) {
+    CudaKernels::Product whole = p;
+    whole.residual = &p.out;
+    return kernels_.multiply(whole);
+  }
+  kernels_.multiply({.x = p.x, .weight = p.weight, .bias = at::Tensor(), .out = work});
+  p.out.add_(decoder_.group->sum(work).to(p.out.scalar_type()));
+  if (p.bias.defined()) p.out.add_(p.bias);
 }
 
 void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer,
                      const std::vector<int64_t>& layers) const {
   const auto& [x, h, projected, q, attended, inner] = room;
   const double eps = config_.rms_norm_eps;
+  const int32_t* const live = inputs.paged.live;
   const auto observe = [&](int64_t layer) {
     if (observer && (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()))
       observer(layer, x);
@@ -62,7 +65,7 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
     const size_t which = flags.rope == LayerRope::kLocal ? 1 : 0;
     const RopeConfig& rope = which == 0 ? config_.rope : config_.local_rope;
     kernels_.norm(x, w.input_norm, eps, h);
-    kernels_.project(h, {w.q, w.k, w.v, w.q_bias, w.k_bias, w.v_bias, w.attention_order}, projected);
+    kernels_.project(h, {w.q, w.k, w.v, w.q_bias, w.k_bias, w.v_bias, w.attention_order, live}, projected);
     kernels_.prepare(inputs.paged,
                      {.layer = narrow(l),
                       .rotated = flags.rope != LayerRope::kNone ? narrow(rotary_dim(rope, config_.head_dim)) : 0,
@@ -81,7 +84,7 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
                                    .k = nullptr,
                                    .v = nullptr,
                                    .out = attended.mutable_data_ptr()});
-    add_product(attended, w.o, w.o_bias, w.o_order, x, h);
+    add_product({.x = attended, .weight = w.o, .bias = w.o_bias, .out = x, .order = &w.o_order, .live = live}, h);
     kernels_.norm(x, w.mlp_norm, eps, h);
     kernels_.multiply({.x = h,
                        .weight = w.gate,
@@ -89,16 +92,18 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
                        .out = inner,
                        .order = &w.mlp_order,
                        .up = &w.up,
-                       .up_bias = &w.up_bias});
-    add_product(inner, w.down, w.down_bias, w.down_order, x, h);
+                       .up_bias = &w.up_bias,
+                       .live = live});
+    add_product({.x = inner, .weight = w.down, .bias = w.down_bias, .out = x, .order = &w.down_order, .live = live}, h);
     observe(l + 1);
   }
 }
 
-void CudaLayers::score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits) const {
+void CudaLayers::score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits,
+                       const int32_t* live) const {
   kernels_.norm(x, decoder_.weights.norm, config_.rms_norm_eps, normed);
   const at::Tensor no_bias;
-  kernels_.multiply({.x = normed, .weight = decoder_.weights.lm_head, .bias = no_bias, .out = logits});
+  kernels_.multiply({.x = normed, .weight = decoder_.weights.lm_head, .bias = no_bias, .out = logits, .live = live});
 }
 
 }  // namespace specdec::model

@@ -29,15 +29,14 @@ class CudaLayers {
   void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {},
            const std::vector<int64_t>& layers = {}) const;
   // Writes the logits of rows x [n, E] of the residual stream to `logits` [n, rows of lm_head]; `normed` has the shape
-  // of x and is overwritten.
-  void score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits) const;
+  // of x and is overwritten. `live`: kernels::PagedPass::live.
+  void score(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& logits, const int32_t* live) const;
 
   const Decoder& decoder() const { return decoder_; }
   const CudaKernels& kernels() const { return kernels_; }
 
  private:
-  void add_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& order,
-                   const at::Tensor& sum, const at::Tensor& work) const;
+  void add_product(const CudaKernels::Product& product, const at::Tensor& work) const;
 
   const Decoder& decoder_;
   const DecoderConfig& config_;

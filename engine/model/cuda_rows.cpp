@@ -43,8 +43,10 @@ void CudaRows::pad(int64_t rows, int64_t tiles) {
   ids_.resize(static_cast<size_t>(rows));
 }
 
-void CudaRows::describe(DeviceUpload& upload) {
+void CudaRows::describe(DeviceUpload& upload, int32_t live, bool may_rest) {
+  may_rest_ = may_rest;
   at_.ids = upload.add(ids_);
+  at_.live = upload.add(std::vector<int32_t>{live});
   at_.rows = upload.add(paged_.rows());
   at_.tiles = upload.add(paged_.tiles());
   for (const size_t which : {0, 1}) {
@@ -74,6 +76,7 @@ CudaPassInputs CudaRows::inputs(const at::Tensor& memory, const at::Tensor& sums
                .tiles = reinterpret_cast<const kernels::PagedTile*>(place(at_.tiles)),
                .blocks = reinterpret_cast<const uint64_t*>(place(at_.blocks)),
                .parts = sums.mutable_data_ptr<float>(),
+               .live = may_rest_ ? reinterpret_cast<const int32_t*>(place(at_.live)) : nullptr,
                .num_rows = narrow(num_rows()),
                .num_tiles = narrow(static_cast<int64_t>(paged_.tiles().size())),
                .num_splits = paged_.num_splits(),

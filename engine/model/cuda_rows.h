@@ -33,10 +33,11 @@ class CudaRows {
   // Rows that continue a cache, which must have room for them (KvCache::reserve()).
   struct Part {
     const KvCache* cache;
-    int64_t length;                           // tokens that the cache holds when the pass runs
-    std::span<const int32_t> tokens;          // those that are not known yet may have any value
-    int64_t num_logits;                       // of the last tokens
-    std::span<const bool> allowed = {};       // [T, T]: whether a row sees each of these rows; empty: causal
+    int64_t length;                   // tokens that the cache holds when the pass runs
+    std::span<const int32_t> tokens;  // those that are not known yet may have any value
+    int64_t num_logits;               // of the last tokens
+    // [T, B + T]: whether a row sees each of the last B tokens before these rows and each of these; empty: causal.
+    std::span<const bool> allowed = {};
     std::span<const int64_t> positions = {};  // empty: length, length + 1, …
   };
   void add(const Part& part);
@@ -46,7 +47,11 @@ class CudaRows {
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
   const kernels::PagedRows& paged() const { return paged_; }
 
-  void describe(DeviceUpload& upload);
+  // `live` counts those who need the results of the pass; it may change in the upload until the pass runs. With
+  // `may_rest`, the pass does nothing that takes long if it is 0 then (kernels::PagedPass::live).
+  void describe(DeviceUpload& upload, int32_t live = 1, bool may_rest = false);
+  bool may_rest() const { return may_rest_; }
+  size_t live_place() const { return at_.live; }  // in the upload, an int32_t
   // Returns where in the upload the id of a row is, an int32_t.
   size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
   // Returns the piece of the upload that the pass reads, uint8, and the inputs in such a piece at `memory`; `sums` is
@@ -67,11 +72,12 @@ class CudaRows {
   std::array<std::vector<float>, 2> cos_, sin_;
   // Where the arrays begin in the upload, in ascending order.
   struct Places {
-    size_t ids, rows, tiles;
+    size_t ids, live, rows, tiles;
     std::array<size_t, 2> cos, sin;
     size_t blocks, end, logit_rows;
   };
   Places at_ = {};
+  bool may_rest_ = false;
 };
 
 }  // namespace specdec::model

@@ -40,13 +40,14 @@ EagleOutput CudaHeadPass::run(const DeviceUpload& upload, const at::Tensor& hidd
   const at::Tensor sums =
       at::empty({CudaRows::part_values(config, rows_.paged().num_parts())}, w.fc.options().dtype(at::kFloat));
   const CudaPassInputs inputs = rows_.inputs(rows_.piece(upload), sums);
+  const int32_t* const live = inputs.paged.live;
   const at::Tensor h = buffer(config.hidden_size), sum = buffer(config.hidden_size),
                    normed_hidden = buffer(config.hidden_size), projected = buffer((heads + 2 * kv_heads) * d),
                    q = buffer(heads * d), attended = buffer(heads * d), inner = buffer(config.intermediate_size);
   kernels_.gather(w.embed, inputs.ids, sum);
   kernels_.norm(sum, w.layer.input_norm, eps, h);
   kernels_.norm(hidden, w.hidden_norm, eps, normed_hidden);
-  kernels_.project(at::cat({h, normed_hidden}, -1), {w.layer.q, w.layer.k, w.layer.v, none, none, none, none},
+  kernels_.project(at::cat({h, normed_hidden}, -1), {w.layer.q, w.layer.k, w.layer.v, none, none, none, none, live},
                    projected);
   kernels_.prepare(inputs.paged, {.layer = 0,
                                   .rotated = static_cast<int32_t>(rotary_dim(config.rope, d)),
@@ -66,10 +67,12 @@ EagleOutput CudaHeadPass::run(const DeviceUpload& upload, const at::Tensor& hidd
                                  .v = nullptr,
                                  .out = attended.mutable_data_ptr()});
   const at::Tensor& residual = head_.config.norm_before_residual ? normed_hidden : hidden;
-  kernels_.multiply({.x = attended, .weight = w.layer.o, .bias = none, .out = sum, .residual = &residual});
+  kernels_.multiply(
+      {.x = attended, .weight = w.layer.o, .bias = none, .out = sum, .residual = &residual, .live = live});
   kernels_.norm(sum, w.layer.mlp_norm, eps, h);
-  kernels_.multiply({.x = h, .weight = w.layer.gate, .bias = none, .out = inner, .up = &w.layer.up, .up_bias = &none});
-  kernels_.multiply({.x = inner, .weight = w.layer.down, .bias = none, .out = sum, .residual = &sum});
+  kernels_.multiply(
+      {.x = h, .weight = w.layer.gate, .bias = none, .out = inner, .up = &w.layer.up, .up_bias = &none, .live = live});
+  kernels_.multiply({.x = inner, .weight = w.layer.down, .bias = none, .out = sum, .residual = &sum, .live = live});
   const at::Tensor last = rows_.with_logits(sum, upload), normed = at::empty_like(last);
   kernels_.norm(last, w.norm, eps, normed);
   return {head_.config.norm_output ? normed : last, normed};
@@ -84,12 +87,24 @@ EagleOutput cuda_head_pass(const EagleHead& head, std::span<const SequencePart> 
   return pass.run(upload, hidden.contiguous());
 }
 
-at::Tensor cuda_head_logits(const EagleHead& head, const at::Tensor& normed) {
+namespace {
+
+at::Tensor score_rows(const CudaKernels& kernels, const EagleHead& head, const at::Tensor& normed,
+                      const int32_t* live) {
   const at::Tensor none, rows = normed.contiguous(),
                          logits = at::empty({rows.size(0), head.weights.lm_head.size(0)}, rows.options());
-  CudaKernels(*cuda_head_library(head), head.weights.fc)
-      .multiply({.x = rows, .weight = head.weights.lm_head, .bias = none, .out = logits});
+  kernels.multiply({.x = rows, .weight = head.weights.lm_head, .bias = none, .out = logits, .live = live});
   return logits;
+}
+
+}  // namespace
+
+at::Tensor CudaHeadPass::score(const at::Tensor& normed, const DeviceUpload& upload) const {
+  return score_rows(kernels_, head_, normed, rows_.may_rest() ? upload.at<int32_t>(rows_.live_place()) : nullptr);
+}
+
+at::Tensor cuda_head_logits(const EagleHead& head, const at::Tensor& normed) {
+  return score_rows(CudaKernels(*cuda_head_library(head), head.weights.fc), head, normed, nullptr);
 }
 
 }  // namespace specdec::model

@@ -27,11 +27,17 @@ class CudaHeadPass {
 
   void add(const CudaRows::Part& part) { rows_.add(part); }
   int64_t num_rows() const { return rows_.num_rows(); }
-  void describe(DeviceUpload& upload) { rows_.describe(upload); }
+  // As CudaRows::describe().
+  void describe(DeviceUpload& upload, int32_t live = 1, bool may_rest = false) {
+    rows_.describe(upload, live, may_rest);
+  }
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
+  size_t live_place() const { return rows_.live_place(); }
   // Runs the pass on hidden states [num_rows, H], contiguous and of the head's dtype, and returns what the rows that
   // have logits give. Commits nothing.
   EagleOutput run(const DeviceUpload& upload, const at::Tensor& hidden) const;
+  // As eagle_logits(), for what run() returned of up to kernels::kMaxProductRows rows.
+  at::Tensor score(const at::Tensor& normed, const DeviceUpload& upload) const;
 
  private:
   const EagleHead& head_;

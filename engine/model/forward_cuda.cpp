@@ -56,11 +56,11 @@ bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> par
   return cuda_pass_library(decoder) && few_causal_rows(parts, decoder.weights.embed.scalar_type());
 }
 
-void CudaPass::describe(DeviceUpload& upload, PassGraphs* graphs) {
+void CudaPass::describe(DeviceUpload& upload, PassGraphs* graphs, int32_t live, bool may_rest) {
   num_rows_ = rows_.num_rows();
   graphs_ = graphs && graphs->takes(rows_) ? graphs : nullptr;
   if (graphs_) graphs_->pad(rows_);
-  rows_.describe(upload);
+  rows_.describe(upload, live, may_rest);
 }
 
 at::Tensor CudaPass::run(const DeviceUpload& upload, const HiddenObserver& observer,
@@ -82,13 +82,14 @@ at::Tensor CudaPass::run_alone(const DeviceUpload& upload, const HiddenObserver&
   const CudaLayers::Room room = layers_.make_room(rows_.num_rows());
   HiddenObserver copied;
   if (observer) copied = [&](int64_t layer, const at::Tensor& x) { observer(layer, x.clone()); };
-  layers_.run(rows_.inputs(rows_.piece(upload), sums), room, copied, layers);
+  const CudaPassInputs inputs = rows_.inputs(rows_.piece(upload), sums);
+  layers_.run(inputs, room, copied, layers);
   const int64_t scored = decoder.group ? decoder.config.vocab_size : decoder.weights.lm_head.size(0),
                 count = rows_.num_logits();
   if (count == 0) return at::empty({0, scored}, options);
   const at::Tensor x = rows_.with_logits(room.x, upload),
                    logits = at::empty({count, decoder.weights.lm_head.size(0)}, options);
-  layers_.score(x, room.h.narrow(0, 0, count), logits);
+  layers_.score(x, room.h.narrow(0, 0, count), logits, inputs.paged.live);
   return decoder.group ? decoder.group->join(logits, scored) : logits;
 }
 

@@ -52,9 +52,11 @@ class CudaPass {
   void add(const CudaRows::Part& part) { rows_.add(part); }
   int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without those that a graph adds
   // Adds the pass to an upload. Nothing can be added to the pass after that. With `graphs` of the decoder, which must
-  // outlive the pass, it is run as one of them if they take it.
-  void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr);
+  // outlive the pass, it is run as one of them if they take it. `live` and `may_rest` are those of
+  // CudaRows::describe().
+  void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr, int32_t live = 1, bool may_rest = false);
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
+  size_t live_place() const { return rows_.live_place(); }
   // Runs the pass and returns its logits [num_logits, rows of lm_head], with ranks the columns of all side by side, in
   // the embeddings' dtype. A graph's results, also those that the observer sees, may be overwritten by the next pass.
   // With `layers` the observer is told of these alone, and without, the pass runs as no graph. Commits nothing.

@@ -62,15 +62,19 @@ void KvCache::keep(int64_t length, std::span<const int64_t> places) {
   const auto count = static_cast<int64_t>(places.size());
   if (count == 0 || length < 0) return truncate(length);
   for (int64_t block = length / kTokens; block * kTokens < length + count; ++block) own(block, kTokens);
+  std::vector<BlockPool::Move> moves;
   for (int64_t i = 0; i < count; ++i) {  // never overwrites a place that is still to be read, since places ascend
     const int64_t from = places[static_cast<size_t>(i)], to = length + i;
     if (from == to) continue;
-    pool_->copy(table_[static_cast<size_t>(from / kTokens)], from % kTokens, table_[static_cast<size_t>(to / kTokens)],
-                to % kTokens, 1);
+    moves.push_back({.from = table_[static_cast<size_t>(from / kTokens)],
+                     .to = table_[static_cast<size_t>(to / kTokens)],
+                     .from_slot = static_cast<int32_t>(from % kTokens),
+                     .to_slot = static_cast<int32_t>(to % kTokens)});
     if (!tokens_.empty())
       tokens_[static_cast<size_t>(to)] = tokens_[static_cast<size_t>(from)],
       positions_[static_cast<size_t>(to)] = positions_[static_cast<size_t>(from)];
   }
+  pool_->move(moves);
   truncate(length + count);
 }
 

@@ -79,6 +79,7 @@ PagedAttention::PagedAttention(const kernels::CudaLibrary& library, const Decode
            .tiles = reinterpret_cast<const kernels::PagedTile*>(memory + at_tiles),
            .blocks = reinterpret_cast<const uint64_t*>(memory + at_blocks),
            .parts = work_.mutable_data_ptr<float>(),
+           .live = nullptr,
            .num_rows = narrow(taken),
            .num_tiles = narrow(tiles),
            .num_splits = rows.num_splits(),

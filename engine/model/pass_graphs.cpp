@@ -78,7 +78,7 @@ void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>
       layers_.kernels().copy(x, taps_.at(layer).narrow(0, 0, rows));
     };
   layers_.run(inputs, room, observer, layers);
-  layers_.score(room.x, room.h, logits_.narrow(0, 0, rows));
+  layers_.score(room.x, room.h, logits_.narrow(0, 0, rows), inputs.paged.live);
 }
 
 // Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which no capture may
@@ -125,7 +125,7 @@ PassGraphs::Result PassGraphs::run(const CudaRows& rows, const DeviceUpload& upl
   }
   input_.narrow(0, 0, piece.numel()).copy_(piece, /*non_blocking=*/true);
   const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows.paged().num_splits())));
-  const Shape shape(count, static_cast<int32_t>(rows.paged().tiles().size()), splits, layers);
+  const Shape shape(count, static_cast<int32_t>(rows.paged().tiles().size()), splits, rows.may_rest(), layers);
   if (const auto found = graphs_.find(shape); found != graphs_.end()) {
     const kernels::CudaLibrary& library = layers_.kernels().library();
     const int32_t code = library.launch_graph(layers_.kernels().device(), found->second);

@@ -45,8 +45,9 @@ class PassGraphs {
   static int64_t bytes(const DecoderConfig& config, at::ScalarType dtype);
 
  private:
-  // What a graph is captured for: rows, tiles, splits, and layers whose output it keeps.
-  using Shape = std::tuple<int64_t, int32_t, int32_t, std::vector<int64_t>>;
+  // What a graph is captured for: rows, tiles, splits, whether the pass may rest (CudaRows), and layers whose output it
+  // keeps.
+  using Shape = std::tuple<int64_t, int32_t, int32_t, bool, std::vector<int64_t>>;
 
   void launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
   void* capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);

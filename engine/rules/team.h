@@ -17,7 +17,8 @@
 // read since the last call of sum(), for_each() or once().
 //
 // Rows has the sequence's N drafted tokens and their distributions: count(), vocab(), token(i), and parent(i) < i,
-// which is −1 for nodes that follow the text; in a chain it is i − 1. p(i) is the target's row after node i − 1 (p(0)
+// which is −1 for nodes that follow the text and kAbsent for those that were not drafted; in a chain it is i − 1, and
+// no node is absent. p(i) is the target's row after node i − 1 (p(0)
 // after the text), and q(i) the draft's row that node i was drawn from. own_p(i) and own_q(i) are the same rows to be
 // changed, and replace them from then on. Children of one node share a row q, so rules use own_q() of the first of
 // them. left() has room for a row, and number(i) and flags(i) for a double and an int each for i <= 2N + 1.
@@ -28,6 +29,8 @@
 #include "base/device_code.h"
 
 namespace specdec::rules {
+
+inline constexpr int kAbsent = -2;
 
 enum class Purpose { kDraft, kAccept, kResidual, kTarget };
 

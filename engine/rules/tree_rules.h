@@ -113,7 +113,8 @@ SPECDEC_DEVICE_CODE void reject(Team& team, Rows& rows, int leaf) {
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_traversal(Team& team, Rows& rows) {
   team.once([&] {
-    for (int i = 0; i <= rows.count(); ++i) rows.number(i) = 1, rows.flags(i) = traversal::kAlive;
+    for (int i = 0; i <= rows.count(); ++i)
+      rows.number(i) = 1, rows.flags(i) = i > 0 && rows.parent(i - 1) == kAbsent ? 0 : traversal::kAlive;
   });
   traversal::weigh(team, rows, -1);
   for (;;) {

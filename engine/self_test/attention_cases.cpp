@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 
 #include "engine/self_test/kernel_cases.h"
@@ -166,11 +167,43 @@ void add(Cases& cases, const Heads& s) {
                    [=](const TestDevice& on) { return test_prepare_heads(on, s); }});
 }
 
+// Moves tokens between the slots of two blocks, into slots that others are read from.
+std::string test_move_slots(const TestDevice& device, size_t planes, size_t d) {
+  const size_t numbers = planes * kPagedSlots * d;
+  constexpr int32_t kMoves[][4] = {{0, 61, 0, 60}, {0, 63, 0, 61}, {1, 2, 0, 62}, {1, 3, 0, 63}, {1, 9, 1, 2}};
+  const Values before = random_values(CudaDtype::kHalf, 2 * numbers, 7);
+  const DeviceValues memory(device, CudaDtype::kHalf, before);
+  const Values found_before = memory.read();
+  Values expected = found_before;
+  kernels::SlotMoves moves = {};
+  moves.planes = narrow(planes), moves.d = narrow(d);
+  const auto block = [&](int32_t number) {
+    return reinterpret_cast<uint64_t>(static_cast<uint16_t*>(memory.data()) + static_cast<size_t>(number) * numbers);
+  };
+  for (const auto& [from_block, from, to_block, to] : kMoves) {
+    const auto at = static_cast<size_t>(moves.count++);
+    moves.from[at] = from, moves.to[at] = to;
+    moves.from_block[at] = block(from_block), moves.to_block[at] = block(to_block);
+    for (size_t plane = 0; plane < planes; ++plane)
+      for (size_t i = 0; i < d; ++i) {
+        const auto place = [&](int32_t number, int32_t slot) {
+          return static_cast<size_t>(number) * numbers + (plane * kPagedSlots + static_cast<size_t>(slot)) * d + i;
+        };
+        expected[place(to_block, to)] = expected[place(from_block, from)];
+      }
+  }
+  finish(device, device.library.move_slots(device.index, &moves));
+  return difference(CudaDtype::kHalf, memory.read(), expected, {.steps = 0});
+}
+
 std::string after(size_t rows, size_t length) { return std::to_string(rows) + " rows after " + std::to_string(length); }
 
 }  // namespace
 
 void add_attention_cases(Cases& cases, Extent extent) {
+  for (const auto& [planes, d] : std::vector<std::array<size_t, 2>>{{4, 24}, {32, 64}, {6, 129}})
+    cases.push_back({"move_slots", shape_text({planes, d}),
+                     [planes = planes, d = d](const TestDevice& on) { return test_move_slots(on, planes, d); }});
   const Mask nodes = tree_mask({-1, -1, 0, 0, 1, 2, 2, 5, 3, -1});
   for (const CudaDtype dtype : kHalves) {
     std::vector<Heads> heads = {{dtype, 4, 2, 64, 64, true}, {dtype, 2, 2, 80, 32, false}};

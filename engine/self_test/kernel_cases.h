@@ -14,8 +14,8 @@ inline constexpr float kNormEps = 1e-5f;
 
 void add_row_cases(Cases& cases, Extent extent);        // rms_norm, silu_mul, rope, gather_rows
 void add_product_cases(Cases& cases, Extent extent);    // rows_product, unpack
-void add_attention_cases(Cases& cases, Extent extent);  // prepare_heads, paged_attention
-void add_token_cases(Cases& cases, Extent extent);      // sample, verify
+void add_attention_cases(Cases& cases, Extent extent);  // prepare_heads, paged_attention, move_slots
+void add_token_cases(Cases& cases, Extent extent);      // sample, draft, verify
 
 // Returns "5 x 64 x 3".
 inline std::string shape_text(std::initializer_list<size_t> sizes) {

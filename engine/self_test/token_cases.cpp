@@ -2,6 +2,7 @@
 
 #include "engine/decode/randomness.h"
 #include "engine/decode/sampler.h"
+#include "engine/self_test/draft_level.h"
 #include "engine/self_test/kernel_cases.h"
 #include "engine/self_test/random_drafts.h"
 
@@ -16,6 +17,7 @@ constexpr size_t kRows = 4;  // of a pass
 // The sums of a device are in fixed point and those of the host in fp64, which shows in the last bit of a probability.
 constexpr double kSumError = 1e-6;
 
+Values as_values(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
 Values wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 std::string compare(const std::string& what, const Values& found, const Values& expected, double relative) {
@@ -23,61 +25,106 @@ std::string compare(const std::string& what, const Values& found, const Values& 
   return wrong.empty() ? wrong : what + ", " + wrong;
 }
 
-// What a row of logits should become.
-struct Sampled {
-  std::vector<float> probabilities;
-  double token, confidence;
-};
-Sampled sampled_on_host(const std::vector<float>& logits, const SamplingOptions& options, uint64_t seed) {
-  Sampled out;
-  std::vector<int32_t> scratch;
-  out.probabilities.resize(logits.size());
-  decode::distribution(logits, options, out.probabilities, scratch);
-  decode::SeededRandomness randomness(seed);
-  const int32_t token = options.greedy() ? decode::argmax(logits) : randomness.draw(Purpose::kDraft, out.probabilities);
-  out.token = token;
-  out.confidence = options.greedy() ? decode::max_probability(logits)
-                                    : static_cast<double>(out.probabilities[static_cast<size_t>(token)]);
-  return out;
-}
-
 std::string test_sample(const TestDevice& device, const SamplingOptions& options, size_t vocab) {
   std::vector<kernels::SampleRow> list;
   std::vector<float> logits;
-  Values probabilities, tokens, confidences;
-  const DeviceArray<int32_t> places(device, kRows);
+  Values probabilities, tokens, choices;
+  std::vector<int32_t> scratch;
   for (size_t number = 0; number < kRows; ++number) {
     kernels::SampleRow row = {};
     row.temperature = options.temperature, row.top_p = options.top_p, row.min_p = options.min_p;
-    row.top_k = static_cast<int32_t>(options.top_k), row.purpose = static_cast<int32_t>(Purpose::kDraft);
-    row.seed = number, row.places[1] = places.data() + number;
+    row.top_k = static_cast<int32_t>(options.top_k);
     list.push_back(row);
     const std::vector<float> own = random_logits(number + 1000 * vocab, vocab, number % 2 == 1);
     logits.insert(logits.end(), own.begin(), own.end());
-    const Sampled expected = sampled_on_host(own, options, number);
-    probabilities.insert(probabilities.end(), expected.probabilities.begin(), expected.probabilities.end());
-    tokens.push_back(expected.token), confidences.push_back(expected.confidence);
+    std::vector<float> expected(vocab);
+    decode::distribution(own, options, expected, scratch);
+    probabilities.insert(probabilities.end(), expected.begin(), expected.end());
+    tokens.push_back(decode::argmax(own));
+    choices.push_back(static_cast<double>(
+        std::count_if(expected.begin(), expected.end(), [](float x) { return x >= rules::kLeastDrawn; })));
   }
   const DeviceArray<kernels::SampleRow> rows(device, list);
-  const DeviceArray<float> values(device, logits), sure(device, kRows);
-  const DeviceArray<int32_t> drawn(device, kRows);
+  const DeviceArray<float> values(device, logits);
+  const DeviceArray<int32_t> likeliest(device, kRows), counted(device, kRows);
   const kernels::SamplePass pass = {.rows = rows.data(),
                                     .logits = values.data(),
-                                    .tokens = drawn.data(),
-                                    .confidences = sure.data(),
+                                    .tokens = likeliest.data(),
+                                    .choices = counted.data(),
                                     .num_rows = static_cast<int32_t>(kRows),
                                     .vocab = static_cast<int32_t>(vocab)};
   finish(device, device.library.sample(device.index, &pass));
-  const auto as_values = [](const std::vector<int32_t>& ids) { return Values(ids.begin(), ids.end()); };
-  std::string wrong = compare("tokens", as_values(drawn.read()), tokens, 0);
-  if (wrong.empty()) wrong = compare("written tokens", as_values(places.read()), tokens, 0);
-  if (wrong.empty()) wrong = compare("confidences", wide(sure.read()), confidences, kSumError);
+  std::string wrong = compare("tokens", as_values(likeliest.read()), tokens, 0);
+  if (wrong.empty()) wrong = compare("likely tokens", as_values(counted.read()), choices, 0);
   if (!wrong.empty()) return wrong;
   // The probability of one token among many is small, so they are compared times their number.
   Values found = wide(values.read());
   for (double& x : found) x *= static_cast<double>(vocab);
   for (double& x : probabilities) x *= static_cast<double>(vocab);
   return compare("probabilities times " + std::to_string(vocab), found, probabilities, kSumError);
+}
+
+std::string test_draft(const TestDevice& device, uint64_t number, size_t vocab) {
+  const DraftLevel level = random_draft_level(number, vocab);
+  const DraftLevel::Result expected = level.on_host();
+  const size_t num_nodes = level.nodes.size(), num_rows = level.rows.size();
+  const DeviceArray<int32_t> first_ids(device, std::vector<int32_t>(num_nodes, -7)),
+      next_ids(device, std::vector<int32_t>(num_nodes, -7)), going(device, level.going),
+      counts(device, std::vector<int32_t>{0, level.drafting}), tokens(device, std::vector<int32_t>(num_nodes, -7)),
+      sampled(device, num_rows), choices(device, num_rows);
+  const DeviceArray<rules::AcceptanceTable> tables(device, level.tables);
+  const DeviceArray<kernels::VerifyNode> nodes(device, level.nodes);
+  const DeviceArray<float> logits(device, level.logits), confidences(device, level.confidences);
+  const DeviceArray<kernels::SampleRow> samples(device, level.sample_rows());
+  const DeviceArray<kernels::DraftRow> rows(device, level.rows_at({.ids = {first_ids.data(), next_ids.data()},
+                                                                   .going = going.data(),
+                                                                   .next = counts.data(),
+                                                                   .drafting = counts.data() + 1,
+                                                                   .tables = tables.data()}));
+  const auto count = static_cast<int32_t>(num_rows), width = static_cast<int32_t>(vocab);
+  const bool first = level.needs_samples();
+  if (first) {
+    const kernels::SamplePass pass = {samples.data(), logits.data(), sampled.data(), choices.data(), count, width};
+    finish(device, device.library.sample(device.index, &pass));
+  }
+  const kernels::DraftPass pass = {.rows = rows.data(),
+                                   .logits = logits.data(),
+                                   .sampled = first ? sampled.data() : nullptr,
+                                   .choices = first ? choices.data() : nullptr,
+                                   .nodes = nodes.data(),
+                                   .tokens = tokens.data(),
+                                   .confidences = confidences.data(),
+                                   .num_rows = count,
+                                   .vocab = width};
+  finish(device, device.library.draft(device.index, &pass));
+  Values found;
+  for (const kernels::VerifyNode& node : nodes.read()) found.push_back(node.token);
+  std::string wrong = compare("tokens", found, as_values(expected.tokens), 0);
+  if (wrong.empty()) wrong = compare("confidences", wide(confidences.read()), wide(expected.confidences), kSumError);
+  if (wrong.empty()) wrong = compare("who goes on", as_values(going.read()), as_values(expected.going), 0);
+  if (!wrong.empty()) return wrong;
+  Values drawn, ids, expected_ids, expected_next;
+  const std::vector<int32_t> all = tokens.read();
+  for (const kernels::DraftRow& row : level.rows)
+    for (int32_t node = row.first; node < row.first + row.width; ++node) {
+      drawn.push_back(all[static_cast<size_t>(node)]);
+      expected_ids.push_back(std::max(expected.tokens[static_cast<size_t>(node)], 0));
+      ids.push_back(expected.tokens[static_cast<size_t>(node)]);
+    }
+  wrong = compare("tokens for the host", drawn, ids, 0);
+  const auto of_nodes = [&](const DeviceArray<int32_t>& from) {
+    Values out;
+    const std::vector<int32_t> values = from.read();
+    for (const kernels::DraftRow& row : level.rows)
+      out.insert(out.end(), values.begin() + row.first, values.begin() + row.first + row.width);
+    return out;
+  };
+  if (wrong.empty()) wrong = compare("ids", of_nodes(first_ids), expected_ids, 0);
+  if (wrong.empty() && !level.last) wrong = compare("ids of the next pass", of_nodes(next_ids), expected_ids, 0);
+  if (wrong.empty())
+    wrong = compare("parts of the next pass", {static_cast<double>(counts.read()[0])},
+                    {static_cast<double>(expected.next)}, 0);
+  return wrong;
 }
 
 // The outcome of a task as numbers.
@@ -165,6 +212,10 @@ void add_token_cases(Cases& cases, Extent extent) {
     for (const SamplingOptions& options : all_options)
       cases.push_back({"sample", shape_text({kRows, vocab}) + ", " + text_of(options),
                        [=](const TestDevice& on) { return test_sample(on, options, vocab); }});
+  for (const size_t vocab : vocabularies)
+    for (uint64_t number = 0; number < (extent == Extent::kFew ? 8 : vocab > 10000 ? 12 : 60); ++number)
+      cases.push_back({"draft", "level " + std::to_string(number) + " of " + std::to_string(vocab) + " tokens",
+                       [=](const TestDevice& on) { return test_draft(on, number, vocab); }});
   for (const size_t vocab : of_drafts) {
     const size_t count = extent == Extent::kFew ? 12 : vocab > 10000 ? 10 : 100;
     for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled})

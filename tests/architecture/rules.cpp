@@ -41,7 +41,7 @@ const std::vector<Room> kRooms = {
     {{"engine/rules/"}, {"engine/rules/", "base/"}},
     {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
-    {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "engine/rules/draft_rules.h", "base/"}},
     // The parts of parallel without LibTorch find out how processes were started, and watch over them.
     {{"engine/parallel/launch.", "engine/parallel/rank_watch.", "engine/parallel/addresses."},
      {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "engine/parallel/addresses.h", "base/"}},
@@ -52,11 +52,13 @@ const std::vector<Room> kRooms = {
       "engine/decode/round_models.", "engine/decode/tap_source.", "engine/decode/mirrored_model."},
      {"engine/decode/", "engine/model/", "base/"}},
     // A round on a device launches kernels between the passes.
-    {{"engine/decode/device_round."}, {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},
+    {{"engine/decode/device_round.", "engine/decode/draft_levels."},
+     {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},
     // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
     {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
     {{"engine/decode/controller."},
-     {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h", "base/"}},
+     {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h",
+      "engine/rules/draft_rules.h", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
     // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
     {{"engine/self_test/"},

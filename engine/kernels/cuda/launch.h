@@ -31,8 +31,10 @@ inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stre
 int launch_unpack(CudaDtype dtype, const UnpackedMatrix& matrix, Stream stream);
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
+int launch_move_slots(const SlotMoves& moves, Stream stream);
 // A block of `threads` threads, a multiple of 32, for each task or row. The outcomes do not depend on their number.
 int launch_sample(const SamplePass& pass, unsigned threads, Stream stream);
+int launch_draft(const DraftPass& pass, unsigned threads, Stream stream);
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream);
 void* nccl_group(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 }  // namespace cuda

@@ -184,6 +184,14 @@ int32_t sample(int32_t device, const SamplePass* pass) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_sample(*pass, kMaxVerifyThreads, stream); });
 }
 
+int32_t draft(int32_t device, const DraftPass* pass) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_draft(*pass, kMaxVerifyThreads, stream); });
+}
+
+int32_t move_slots(int32_t device, const SlotMoves* moves) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_move_slots(*moves, stream); });
+}
+
 int32_t verify(int32_t device, const VerifyPass* pass) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_verify(*pass, kMaxVerifyThreads, stream); });
 }
@@ -210,6 +218,8 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,
+                                      .draft = draft,
+                                      .move_slots = move_slots,
                                       .verify = verify,
                                       .begin_capture = begin_capture,
                                       .end_capture = end_capture,

@@ -155,7 +155,8 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                                  .stride = n,
                                  .packing = packing_of(weight),
                                  .group = coded_group(weight),
-                                 .order = nullptr};
+                                 .order = nullptr,
+                                 .live = nullptr};
     check(cuda_library().rows_product(dtype_of(x), x.get_device(), &product), "linear");
   });
 }

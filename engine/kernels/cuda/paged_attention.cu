@@ -192,6 +192,7 @@ struct SplitMemory {
 // One block per split, kv head and tile.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, PagedLayer layer) {
+  if (pass.live && *pass.live == 0) return;
   auto& [most, totals, merged] = *static_cast<SplitMemory<kChunks>*>(shared_memory());
   const PagedTile tile = pass.tiles[blockIdx.z];
   const int kv_head = static_cast<int>(blockIdx.y), begin = static_cast<int>(blockIdx.x) * tile.split;

@@ -27,7 +27,8 @@ template <class T, int kTiles, int kGroups, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_tiles(const uint16_t* __restrict__ x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
                       const uint16_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual, int all_rows,
-                      int64_t n, int64_t k, int64_t stride, T* out) {
+                      int64_t n, int64_t k, int64_t stride, const int32_t* live, T* out) {
+  if (live && *live == 0) return;
   using Parts = float[kWarps][kTiles * kColumns][kOutputs];
   constexpr int kOwn = kGated ? kOutputs / 2 : kOutputs;
   Parts& parts = *static_cast<Parts*>(shared_memory());
@@ -104,7 +105,7 @@ int launch_groups(const RowsProduct& p, Stream stream) {
                         : rows_linear_tiles<T, kTiles, kGroups, false, kGated>,
                 static_cast<const uint16_t*>(p.x), static_cast<const uint16_t*>(p.weight),
                 static_cast<const T*>(p.bias), static_cast<const uint16_t*>(p.up), static_cast<const T*>(p.up_bias),
-                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, p.stride,
+                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, p.stride, p.live,
                 static_cast<T*>(p.out));
 }
 

@@ -35,7 +35,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_packed_tiles(const uint16_t* __restrict__ x, const int32_t* __restrict__ order,
                              const uint8_t* __restrict__ weight, const T* __restrict__ bias,
                              const uint8_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual,
-                             int all_rows, int64_t n, int64_t k, int units, int64_t stride, T* out) {
+                             int all_rows, int64_t n, int64_t k, int units, int64_t stride, const int32_t* live,
+                             T* out) {
+  if (live && *live == 0) return;
   auto& [parts, gates] = *static_cast<ProductMemory<kTiles>*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x) / 32, group = static_cast<int>(threadIdx.x) % 32 / 4,
             member = static_cast<int>(threadIdx.x) % 4;
@@ -120,7 +122,7 @@ int launch_tiles(const RowsProduct& p, int units, Stream stream) {
                         : rows_linear_packed_tiles<T, Weights, kTiles, false, kGated>,
                 static_cast<const uint16_t*>(p.x), p.order, static_cast<const uint8_t*>(p.weight),
                 static_cast<const T*>(p.bias), static_cast<const uint8_t*>(p.up), static_cast<const T*>(p.up_bias),
-                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, units, p.stride,
+                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, units, p.stride, p.live,
                 static_cast<T*>(p.out));
 }
 

@@ -1,158 +1,27 @@
-// Turns rows of logits into the distributions that tokens are drawn from, and draws, a block of threads for each row.
-// Weights are computed by the operations of decode/sampler.cpp, one by one, so that they have the host's bits; sums are
-// in fixed point (block_team.h).
+// Turns rows of logits into the distributions that tokens are drawn from, a block of threads for each row.
 #include <ptx.h>
 
-#include <cmath>
-
-#include "base/philox.h"
-#include "engine/kernels/cuda/block_team.h"
+#include "engine/kernels/cuda/distribution.h"
 #include "engine/kernels/cuda/launch.h"
 
 namespace specdec::kernels::cuda {
 
 namespace {
 
-constexpr int kBins = 256;
-
-struct SampleMemory {
-  TeamMemory team;
-  unsigned long long bins[kBins];  // of one digit of the keys
-  unsigned long long key;          // of the border
-  unsigned long long taken;
-};
-
-// e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampler.cpp. The intrinsics keep the compiler from joining
-// products and sums, which would round in another way.
-__device__ float exp_weight(float x) {
-  if (!(x > -87.0f)) return 0.0f;
-  const auto times = [](float a, float b) { return __fmul_rn(a, b); };
-  const auto plus = [](float a, float b) { return __fadd_rn(a, b); };
-  constexpr float kRound = 12582912.0f;
-  const float shifted = plus(times(x, 1.44269504f), kRound), n = plus(shifted, -kRound);
-  const float r = plus(plus(x, -times(n, 0.693359375f)), times(n, 2.12194440e-4f));
-  float y = plus(times(r, 1.9875691500e-4f), 1.3981999507e-3f);
-  y = plus(times(y, r), 8.3334519073e-3f);
-  y = plus(times(y, r), 4.1665795894e-2f);
-  y = plus(times(y, r), 1.6666665459e-1f);
-  y = plus(times(y, r), 5.0000001201e-1f);
-  y = plus(plus(times(y, times(r, r)), r), 1.0f);
-  return times(y, __int_as_float((static_cast<int>(n) + 127) << 23));
-}
-
-// Orders values from the largest to the smallest, and equal ones by their id: the first has the largest key.
-__device__ unsigned long long key_of(float value, int id) {
-  const uint32_t bits = __float_as_uint(value);
-  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
-}
-
-struct NoChoices {};
-using Team = BlockTeam<NoChoices>;
-
-// Returns the smallest key such that the elements with this key or a larger one measure at least `goal` together, or 0
-// if all of them measure less. measure(i) is 0 for elements that do not count. Finds eight bits of the key at a time.
-template <class Measure>
-__device__ unsigned long long border(Team& team, SampleMemory& memory, const float* values, int n,
-                                     unsigned long long goal, const Measure& measure) {
-  team.once([&] { memory.key = 0, memory.taken = 0; });
-  for (int shift = 56; shift >= 0; shift -= 8) {
-    team.for_each(kBins, [&](int bin) { memory.bins[bin] = 0; });
-    const unsigned long long found = memory.key;
-    team.for_each(n, [&](int i) {
-      const unsigned long long key = key_of(values[i], i), weight = measure(i);
-      const bool fits = shift == 56 || (key ^ found) >> (shift + 8) == 0;
-      if (weight != 0 && fits) atomicAdd(&memory.bins[key >> shift & 0xff], weight);
-    });
-    team.once([&] {
-      unsigned long long taken = memory.taken;
-      int bin = kBins - 1;
-      while (bin > 0 && taken + memory.bins[bin] < goal) taken += memory.bins[bin--];
-      memory.key |= static_cast<unsigned long long>(bin) << shift;
-      memory.taken = taken;
-    });
-  }
-  // The last bin of the last digit was taken without reaching the goal if there is less than that in all.
-  return memory.taken + memory.bins[memory.key & 0xff] < goal ? 0 : memory.key;
-}
-
-__device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
-
-// Sums stay below 4.
-template <class Row>
-__device__ double mass_of(Team& team, const Row& row, int n) {
-  return team.sum(n, [&](int i) { return static_cast<double>(row[i]) * 0x1p-20; }) * 0x1p20;
-}
-
-// Replaces logits by probabilities. Returns the likeliest token, or -1 if the logits are of no use. A greedy row's
-// `confidence`, if it is not null, becomes the token's probability at temperature 1.
-__device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
-                              float* confidence) {
-  team.once([&] { memory.team.answer = 0; });
-  team.for_each(n, [&](int i) {
-    if (!(row[i] <= 3.402823466e38f)) memory.team.answer = 1;  // NaN or infinity
-  });
-  if (memory.team.answer != 0) return -1;
-  const int32_t best = team.least(n, [&](int i) {
-    return row[i] == -INFINITY ? -1.0 : static_cast<double>(0xffffffffu - (key_of(row[i], i) >> 32));
-  });
-  if (best < 0) return -1;
-  const float largest = row[best];
-  team.sync();  // before anyone replaces it
-  if (options.temperature == 0) {
-    if (confidence) {
-      team.for_each(n, [&](int i) { row[i] = exp_weight(__fadd_rn(row[i], -largest)); });
-      const double total = mass_of(team, row, n);
-      team.once([&] { *confidence = static_cast<float>(1.0 / total); });
-    }
-    team.for_each(n, [&](int i) { row[i] = i == best ? 1.0f : 0.0f; });
-    return best;
-  }
-  const double most = 3.4028234663852886e38, wanted = 1.0 / options.temperature;
-  const float inverse = static_cast<float>(wanted < most ? wanted : most);
-  unsigned long long least = 0;
-  if (options.top_k > 0 && options.top_k < n)
-    least = border(team, memory, row, n, static_cast<unsigned long long>(options.top_k), [](int) { return 1ull; });
-  team.for_each(n, [&](int i) {
-    row[i] = key_of(row[i], i) >= least ? exp_weight(__fmul_rn(__fadd_rn(row[i], -largest), inverse)) : 0.0f;
-  });
-  double total = mass_of(team, row, n);
-  if (options.top_p < 1.0) {
-    const auto weight = [&](int i) { return fixed(static_cast<double>(row[i])); };
-    least = border(team, memory, row, n, fixed(options.top_p * total), weight);
-    team.for_each(n, [&](int i) {
-      if (key_of(row[i], i) < least) row[i] = 0;
-    });
-    total = mass_of(team, row, n);
-  }
-  if (options.min_p > 0) {
-    team.for_each(n, [&](int i) {
-      if (static_cast<double>(row[i]) < options.min_p) row[i] = 0;
-    });
-    total = mass_of(team, row, n);
-  }
-  const auto scale = static_cast<float>(1.0 / total);
-  team.for_each(n, [&](int i) { row[i] = __fmul_rn(row[i], scale); });
-  return best;
-}
-
 __global__ void __launch_bounds__(kMaxVerifyThreads, 1) sample_rows(SamplePass pass) {
   __shared__ SampleMemory memory;
   NoChoices none;
   Team team(memory.team, none);
   const SampleRow options = pass.rows[blockIdx.x];
+  if (options.left_alone != 0) return;
   float* row = pass.logits + static_cast<int64_t>(blockIdx.x) * pass.vocab;
-  float* confidence = pass.confidences ? pass.confidences + blockIdx.x : nullptr;
-  int32_t token = distribute(team, memory, options, row, pass.vocab, confidence);
-  const bool draws = token >= 0 && options.purpose >= 0 && options.temperature != 0;
-  if (draws)
-    token = team.find(pass.vocab, row,
-                      philox_uniform(options.seed, static_cast<uint64_t>(options.purpose), options.cursor));
+  const int32_t token = distribute(team, memory, options, row, pass.vocab, nullptr);
+  double likely = 1;
+  if (pass.choices && token >= 0)  // scaled, since sums stay below 4
+    likely = team.sum(pass.vocab, [&](int i) { return row[i] >= rules::kLeastDrawn ? 0x1p-20 : 0.0; }) * 0x1p20;
   if (threadIdx.x != 0) return;
   pass.tokens[blockIdx.x] = token;
-  for (int32_t* place : options.places)
-    if (place) *place = token < 0 ? 0 : token;  // later kernels read rows of tables by it
-  if (confidence && options.temperature != 0) *confidence = token >= 0 ? row[token] : 0.0f;
+  if (pass.choices) pass.choices[blockIdx.x] = likely > 1 ? static_cast<int32_t>(likely) : 1;
 }
 
 }  // namespace

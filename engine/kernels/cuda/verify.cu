@@ -51,14 +51,15 @@ class SeededChoices {
   uint64_t seed_, accept_, residual_, target_;
 };
 
-// Writes the scores of a chain's nodes, before the rules change its rows.
+// Writes the scores of the nodes, before the rules change their rows.
 __device__ void score_nodes(const VerifyPass& pass, const VerifyTask& task, TaskMemory& memory,
                             SeededChoices& choices) {
   BlockTeam<SeededChoices> team(memory.team, choices);
   const TaskRows rows(pass, task, memory, nullptr);
-  for (int i = 0; i < task.count; ++i) {
-    if (pass.nodes[task.first + i].q_row < 0) continue;
-    const float *p = rows.p(i), *q = rows.q(i);
+  for (int i = 0; i < rows.count(); ++i) {
+    if (pass.nodes[task.first + i].q_row < 0 || rows.parent(i) == rules::kAbsent) continue;
+    if (rules::next_child(rows, rows.parent(i)) != i) continue;
+    const float *p = rows.p(rows.parent(i) + 1), *q = rows.q(i);
     const double overlap = team.sum(pass.vocab, [&](int x) { return static_cast<double>(fminf(p[x], q[x])); });
     team.once([&] {
       const int32_t token = rows.token(i);

@@ -17,12 +17,18 @@ struct TaskMemory {
 // The Rows (rules/team.h) of one task. Rules change the pass's own rows.
 class TaskRows {
  public:
+  // Absent nodes in the end are left out, so that a chain ends before them.
   __device__ TaskRows(const VerifyPass& pass, const VerifyTask& task, TaskMemory& memory, float* left)
-      : pass_(pass), task_(task), memory_(memory), left_(left) {}
-  __device__ int count() const { return task_.count; }
+      : pass_(pass), task_(task), memory_(memory), left_(left), count_(task.count) {
+    while (count_ > 0 && token(count_ - 1) < 0) --count_;
+  }
+  __device__ int count() const { return count_; }
   __device__ int vocab() const { return pass_.vocab; }
   __device__ int32_t token(int i) const { return pass_.nodes[task_.first + i].token; }
-  __device__ int parent(int i) const { return pass_.nodes[task_.first + i].parent; }
+  __device__ int parent(int i) const {
+    const VerifyNode& node = pass_.nodes[task_.first + i];
+    return node.token < 0 ? rules::kAbsent : node.parent;
+  }
   __device__ const float* p(int i) const { return own_p(i); }
   __device__ const float* q(int i) const { return own_q(i); }
   __device__ float* own_p(int i) const { return pass_.p + static_cast<int64_t>(task_.p_row + i) * pass_.vocab; }
@@ -38,6 +44,7 @@ class TaskRows {
   const VerifyTask& task_;
   TaskMemory& memory_;
   float* left_;
+  int count_;
 };
 
 template <class Choices>

@@ -141,5 +141,27 @@ TEST(DecoderKernels, NoBarrierCanBeLeftOut) {
   settings() = {};
 }
 
+// Each token moves to the slot that the one before it was read from.
+TEST(DecoderKernels, MoveSlotsKeepsWhatIsStillToBeRead) {
+  constexpr size_t kPlanes = 3, kWidth = 100, kSlots = kernels::kPagedSlots;
+  std::vector<uint16_t> values(kPlanes * kSlots * kWidth);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(i);
+  DeviceMemory<uint16_t> block(values);
+  kernels::SlotMoves moves = {};
+  moves.planes = kPlanes, moves.d = kWidth;
+  for (const auto& [from, to] : {std::pair{5, 3}, {6, 5}, {7, 6}, {63, 7}}) {
+    moves.from[moves.count] = from, moves.to[moves.count] = to;
+    moves.from_block[moves.count] = moves.to_block[moves.count] = reinterpret_cast<uint64_t>(block.data());
+    ++moves.count;
+  }
+  std::vector<uint16_t> expected = values;
+  for (size_t plane = 0; plane < kPlanes; ++plane)
+    for (const auto& [from, to] : {std::pair<size_t, size_t>{5, 3}, {6, 5}, {7, 6}, {63, 7}})
+      for (size_t i = 0; i < kWidth; ++i)
+        expected[(plane * kSlots + to) * kWidth + i] = values[(plane * kSlots + from) * kWidth + i];
+  ASSERT_EQ(cuda::launch_move_slots(moves, nullptr), 0);
+  EXPECT_EQ(block.read(), expected);
+}
+
 }  // namespace
 }  // namespace specdec::fibers

@@ -138,6 +138,18 @@ TEST(PackedProducts, TakeInputsInTheirOrder) {
     }
 }
 
+TEST(PackedProducts, AtRestWriteNothing) {
+  const Size size = {2, 36, 64, 32};
+  const PackedMatrix matrix = coded_matrix(kCodes[0], size.n, size.k, size.group);
+  const Product product = {CudaDtype::kHalf, kCodes[0], size, matrix,
+                           random_values(CudaDtype::kHalf, size.rows * size.k, 1)};
+  DeviceMemory<int32_t> live(std::vector<int32_t>{0});
+  const auto with_live = [&](kernels::RowsProduct& call) { call.live = live.data(); };
+  EXPECT_EQ(product.run(with_live), Array(CudaDtype::kHalf, size.rows * size.n).bytes());
+  live[0] = 1;
+  EXPECT_EQ(product.run(with_live), product.run());
+}
+
 // The activation of two products, and the sum with what is in `out` already, whose rows are wider than the result.
 TEST(PackedProducts, EndAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)

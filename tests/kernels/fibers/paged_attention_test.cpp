@@ -62,7 +62,8 @@ std::vector<self_test::PagedPart> paged_parts(const std::vector<Part>& parts) {
 }
 
 // Runs one pass and returns the bytes of its results, and their values.
-std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, Values* values = nullptr) {
+std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, Values* values = nullptr,
+                            int32_t needed = 1) {
   const self_test::PagedInputs inputs = self_test::paged_inputs(shape, paged_parts(parts));
   const PagedRows& list = inputs.rows;
   DeviceMemory<kernels::PagedRow> rows(list.rows());
@@ -73,10 +74,18 @@ std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, 
   Array queries(shape.dtype, inputs.q), keys(shape.dtype, inputs.k), vals(shape.dtype, inputs.v),
       out(shape.dtype, inputs.q.size());
   const auto narrow = [](size_t n) { return static_cast<int32_t>(n); };
-  const kernels::PagedPass pass = {rows.data(),       tiles.data(),        blocks.data(),
-                                   work.data(),       narrow(rows.size()), narrow(tiles.size()),
-                                   list.num_splits(), narrow(shape.heads), narrow(shape.kv_heads),
-                                   narrow(shape.d)};
+  DeviceMemory<int32_t> live(std::vector<int32_t>{needed});
+  const kernels::PagedPass pass = {.rows = rows.data(),
+                                   .tiles = tiles.data(),
+                                   .blocks = blocks.data(),
+                                   .parts = work.data(),
+                                   .live = live.data(),
+                                   .num_rows = narrow(rows.size()),
+                                   .num_tiles = narrow(tiles.size()),
+                                   .num_splits = list.num_splits(),
+                                   .heads = narrow(shape.heads),
+                                   .kv_heads = narrow(shape.kv_heads),
+                                   .d = narrow(shape.d)};
   const kernels::PagedLayer layer = {narrow(kPagedLayer),
                                      static_cast<float>(shape.scale),
                                      static_cast<float>(shape.soft_cap),
@@ -89,6 +98,19 @@ std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, 
   work.check_borders();
   if (values) *values = out.values();
   return out.bytes();
+}
+
+// The sums of a pass that nobody needs are never made, so that what is merged from them is no number.
+TEST(PagedAttention, AtRestReadsNoKeys) {
+  const Shape shape{CudaDtype::kBFloat16, 2, 1, 64};
+  Sequence sequence(shape, 100, 1);
+  sequence.cache(90);
+  const std::vector<Part> parts = {{&sequence, 90, self_test::causal_mask(3)}};
+  Values found;
+  attend(shape, parts, &found, 0);
+  EXPECT_TRUE(std::all_of(found.begin(), found.end(), [](double x) { return std::isnan(x); }));
+  attend(shape, parts, &found, 2);
+  EXPECT_TRUE(std::none_of(found.begin(), found.end(), [](double x) { return std::isnan(x); }));
 }
 
 void expect_attention(const Shape& shape, const std::vector<Part>& parts, const std::string& name) {

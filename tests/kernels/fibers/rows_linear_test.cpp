@@ -71,6 +71,20 @@ TEST(RowsLinear, EqualsItsTwinOverTails) {
   }
 }
 
+TEST(RowsLinear, AtRestWritesNothing) {
+  const Product p{CudaDtype::kBFloat16, 3, 20, 40, false};
+  Array x(p.dtype, p.x()), weight(p.dtype, p.weight()), out(p.dtype, p.rows * p.n);
+  kernels::RowsProduct call = call_of(p.rows, p.n, p.k, x.data(), weight.data(), out.data());
+  const std::vector<uint8_t> before = out.bytes();
+  DeviceMemory<int32_t> live(std::vector<int32_t>{0});
+  call.live = live.data();
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  EXPECT_EQ(out.bytes(), before);
+  live[0] = 2;
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  EXPECT_EQ(out.bytes(), run(p, p.rows));
+}
+
 // Matrices with so many outputs that a block takes several tiles of them.
 TEST(RowsLinear, EqualsItsTwinForManyOutputs) {
   expect_product({CudaDtype::kBFloat16, 10, 4096 + 21, 24, true});

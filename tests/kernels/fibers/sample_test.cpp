@@ -1,12 +1,14 @@
-// Runs the sampling kernel on fibers beside the host's sampler.
-#include <gtest/gtest.h>
+// Runs the kernels for sampling and for drawing drafts on fibers, beside the host's sampler.
+#include <cmath>
+#include <limits>
 
+#include "engine/decode/sampler.h"
 #include "tests/kernels/fibers/sampling.h"
 
 namespace specdec::fibers {
 namespace {
 
-TEST(SampleKernel, GivesTheHostsDistributionsAndTokens) {
+TEST(SampleKernel, GivesTheHostsDistributions) {
   const SamplingOptions all_options[] = {{.temperature = 1},
                                          {.temperature = 0},
                                          {.temperature = 0.3},
@@ -25,45 +27,87 @@ TEST(SampleKernel, GivesTheHostsDistributionsAndTokens) {
         std::vector<float> expected(vocab);
         decode::distribution(logits, options, expected, scratch);
         settings().seed = number;
-        const Sampled found = sample(logits, options, number, number % 3 == 0 ? 32 : 96);
+        const Sampled found = sample(logits, options, number % 3 == 0 ? 32 : 96);
         EXPECT_TRUE(found.equal);
         EXPECT_EQ(found.probs, expected) << vocab << " tokens, T " << options.temperature << ", row " << number;
-        decode::SeededRandomness randomness(number);
-        EXPECT_EQ(found.token, randomness.draw(decode::Purpose::kDraft, expected)) << vocab << ", row " << number;
+        EXPECT_EQ(found.token, decode::argmax(logits));
+        EXPECT_EQ(found.choices,
+                  std::count_if(expected.begin(), expected.end(), [](float x) { return x >= rules::kLeastDrawn; }));
       }
-}
-
-// A greedy row has the confidence that the host's draft has, and any other the probability of its token.
-TEST(SampleKernel, TellsHowSureItIsAndPlacesTokens) {
-  constexpr size_t kVocab = 150;
-  for (const double temperature : {0.0, 0.7})
-    for (uint64_t number = 0; number < 8; ++number) {
-      const std::vector<float> logits = random_logits(number, kVocab, false);
-      DeviceMemory<int32_t> places(std::vector<int32_t>{-7, -7, -7});
-      kernels::SampleRow row = {};
-      row.temperature = temperature, row.top_p = 1, row.seed = number;
-      row.places[0] = places.data() + 2, row.places[2] = places.data();
-      DeviceMemory<kernels::SampleRow> rows(std::vector<kernels::SampleRow>{row});
-      DeviceMemory<float> values(logits), confidences(size_t{1});
-      DeviceMemory<int32_t> tokens(size_t{1});
-      ASSERT_EQ(kernels::cuda::launch_sample({rows.data(), values.data(), tokens.data(), confidences.data(), 1, kVocab},
-                                             64, nullptr),
-                0);
-      const int32_t token = tokens.read()[0];
-      EXPECT_EQ(places.read(), (std::vector<int32_t>{token, -7, token}));
-      const double expected = temperature == 0 ? decode::max_probability(logits)
-                                               : static_cast<double>(values.read()[static_cast<size_t>(token)]);
-      EXPECT_FLOAT_EQ(confidences.read()[0], static_cast<float>(expected)) << number;
-    }
 }
 
 TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = random_logits(1, 50, false);
     logits[37] = bad;
-    EXPECT_EQ(sample(logits, {.temperature = 1}, 1, 64).token, -1);
+    EXPECT_EQ(sample(logits, {.temperature = 1}, 64).token, kernels::kBrokenRow);
   }
-  EXPECT_EQ(sample(std::vector<float>(50, kMasked), {.temperature = 1}, 1, 64).token, -1);
+  EXPECT_EQ(sample(std::vector<float>(50, kMasked), {.temperature = 1}, 64).token, kernels::kBrokenRow);
+}
+
+// Chains and trees, greedy and sampled, with nodes that are absent and chains that have stopped or stop now.
+TEST(DraftKernel, DrawsTheTokensOfTheHost) {
+  int64_t absent = 0, siblings = 0, stopped = 0, went_on = 0;
+  for (const size_t vocab : {4, 31, 150})
+    for (uint64_t number = 0; number < 250; ++number) {
+      const DraftLevel level = self_test::random_draft_level(number, vocab);
+      settings().seed = number;
+      const Drawn found = draw(level, number % 3 == 0 ? 32 : 96);
+      const DraftLevel::Result expected = level.on_host();
+      ASSERT_EQ(found.result.tokens, expected.tokens) << vocab << " tokens, level " << number;
+      EXPECT_EQ(found.result.going, expected.going) << vocab << " tokens, level " << number;
+      EXPECT_EQ(found.result.next, expected.next) << vocab << " tokens, level " << number;
+      for (size_t node = 0; node < expected.confidences.size(); ++node)
+        EXPECT_FLOAT_EQ(found.result.confidences[node], expected.confidences[node]) << number << ", node " << node;
+      for (const kernels::DraftRow& row : level.rows)
+        for (auto node = static_cast<size_t>(row.first); node < static_cast<size_t>(row.first + row.width); ++node) {
+          const int32_t token = expected.tokens[node];
+          EXPECT_EQ(found.for_host[node], token);
+          EXPECT_EQ(found.ids[node], std::max(token, 0));
+          EXPECT_EQ(found.next_ids[node], level.last ? -7 : std::max(token, 0));
+          absent += token < 0 ? 1 : 0;
+          siblings += token >= 0 && node > static_cast<size_t>(row.first) ? 1 : 0;
+        }
+      for (size_t i = 0; i < level.going.size(); ++i) stopped += level.going[i] - expected.going[i];
+      went_on += expected.next;
+    }
+  EXPECT_GT(absent, 100);
+  EXPECT_GT(siblings, 100);
+  EXPECT_GT(stopped, 50);
+  EXPECT_GT(went_on, 50);
+}
+
+TEST(DraftKernel, BrokenLogitsAreReported) {
+  for (uint64_t number = 0; number < 40; ++number) {
+    DraftLevel level = self_test::random_draft_level(number, 31);
+    const DraftLevel::Result right = level.on_host();
+    const kernels::DraftRow& row = level.rows[0];
+    if (right.tokens[static_cast<size_t>(row.first)] < 0) continue;
+    level.logits[7] = std::numeric_limits<float>::quiet_NaN();
+    const Drawn found = draw(level, 64);
+    EXPECT_EQ(found.for_host[static_cast<size_t>(row.first)], kernels::kBrokenRow) << number;
+    EXPECT_EQ(found.ids[static_cast<size_t>(row.first)], 0) << number;
+  }
+}
+
+TEST(DraftKernel, DrawsTheSameInEveryOrderOfThreads) {
+  const auto results = [&] {
+    std::vector<int32_t> out;
+    for (uint64_t number = 0; number < 40; ++number) {
+      const Drawn found = draw(self_test::random_draft_level(number, 40), 96);
+      out.insert(out.end(), found.result.tokens.begin(), found.result.tokens.end());
+      out.insert(out.end(), found.result.going.begin(), found.result.going.end());
+      for (const float x : found.result.confidences) out.push_back(static_cast<int32_t>(1e6f * x));
+      out.push_back(found.result.next);
+    }
+    return out;
+  };
+  const auto right = results();
+  for (uint64_t seed = 1; seed < 6; ++seed) {
+    settings().seed = seed;
+    EXPECT_EQ(results(), right);
+  }
+  settings() = {};
 }
 
 }  // namespace

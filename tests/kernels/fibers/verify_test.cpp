@@ -156,6 +156,57 @@ TEST(VerifyKernel, ScoresNodesBeforeItChangesTheirRows) {
   EXPECT_EQ(node, scores.size());
 }
 
+// Returns the arrays of a draft to which nodes were added that are absent.
+self_test::VerifyArrays with_absent(const RandomDraft& one, VerifyRule rule, uint64_t number) {
+  const VerifyInput in = one.input();
+  self_test::VerifyArrays arrays;
+  arrays.add(in, rule, 1000);
+  const auto count = static_cast<int32_t>(in.drafted.size());
+  PhiloxStream random(13, number);
+  std::vector<kernels::VerifyNode> nodes;
+  std::vector<float> p(arrays.p.begin(), arrays.p.begin() + static_cast<std::ptrdiff_t>(arrays.vocab));
+  std::vector<int32_t> place(static_cast<size_t>(count));
+  const auto add_absent = [&] {
+    nodes.push_back({kernels::kAbsentNode, static_cast<int32_t>(random.below(nodes.size() + 1)) - 1,
+                     static_cast<int32_t>(random.below(2)) - 1});
+    p.resize(p.size() + arrays.vocab, std::numeric_limits<float>::quiet_NaN());
+  };
+  for (int32_t i = 0; i < count; ++i) {
+    while (!in.parents.empty() && random.below(2) == 0) add_absent();
+    place[static_cast<size_t>(i)] = static_cast<int32_t>(nodes.size());
+    kernels::VerifyNode node = arrays.nodes[static_cast<size_t>(i)];
+    if (node.parent >= 0) node.parent = place[static_cast<size_t>(node.parent)];
+    nodes.push_back(node);
+    const auto row = arrays.p.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i + 1) * arrays.vocab);
+    p.insert(p.end(), row, row + static_cast<std::ptrdiff_t>(arrays.vocab));
+  }
+  add_absent();
+  arrays.tasks[0].count = static_cast<int32_t>(nodes.size());
+  arrays.nodes = nodes;
+  arrays.p = p;
+  return arrays;
+}
+
+TEST(VerifyKernel, AbsentNodesAreAsIfNotThere) {
+  for (const bool tree : {false, true})
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
+      for (uint64_t number = 0; number < 120; ++number) {
+        const RandomDraft one = random_draft(number, tree);
+        const self_test::VerifyArrays arrays = with_absent(one, rule, number);
+        settings().seed = number;
+        const auto start = [&](const kernels::VerifyPass& on_device) {
+          EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+        };
+        const kernels::VerifyOutcome found = run(arrays, start)[0], expected = verify_seeded({one}, rule, 64)[0];
+        EXPECT_EQ(found.failed, 0);
+        EXPECT_EQ(found.accepted, expected.accepted) << to_string(rule) << " case " << number;
+        EXPECT_EQ(found.next, expected.next) << to_string(rule) << " case " << number;
+        const int32_t node = found.node < 0 ? -1 : arrays.nodes[static_cast<size_t>(found.node)].token;
+        EXPECT_EQ(node, expected.node < 0 ? -1 : one.tokens[static_cast<size_t>(expected.node)]);
+        EXPECT_TRUE(std::ranges::equal(found.cursors, expected.cursors));
+      }
+}
+
 // The cursors go on where the last round ended, so that two rounds use different numbers.
 TEST(VerifyKernel, CursorsCountWhatWasDrawn) {
   std::vector<RandomDraft> cases;
@@ -208,10 +259,10 @@ TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
       for (const SamplingOptions& options :
            {SamplingOptions{.temperature = 0.8, .top_k = 30, .top_p = 0.7, .min_p = 0.05},
             SamplingOptions{.temperature = 1.5}}) {
-        const Sampled s = sample(random_logits(number, 150, number % 2 == 0), options, number, 96);
+        const Sampled s = sample(random_logits(number, 150, number % 2 == 0), options, 96);
         double mean = 0;
         for (size_t i = 0; i < s.probs.size(); ++i) mean += static_cast<double>(i) * static_cast<double>(s.probs[i]);
-        out.push_back({s.token, s.equal ? 1 : 0, static_cast<int32_t>(1e6 * mean), 0});
+        out.push_back({s.token, s.equal ? 1 : 0, static_cast<int32_t>(1e6 * mean), s.choices});
       }
     for (const auto& [one, rule] : cases) {
       const auto o = verify_seeded({one}, rule, 64)[0];

@@ -94,6 +94,12 @@ constexpr unsigned kThreads = 64;  // fewer than on a GPU, so that tests are qui
 int32_t sample(int32_t, const SamplePass* pass) {
   return run([pass = *pass] { return cuda::launch_sample(pass, kThreads, nullptr); });
 }
+int32_t draft(int32_t, const DraftPass* pass) {
+  return run([pass = *pass] { return cuda::launch_draft(pass, kThreads, nullptr); });
+}
+int32_t move_slots(int32_t, const SlotMoves* moves) {
+  return run([moves = *moves] { return cuda::launch_move_slots(moves, nullptr); });
+}
 int32_t verify(int32_t, const VerifyPass* pass) {
   return run([pass = *pass] { return cuda::launch_verify(pass, kThreads, nullptr); });
 }
@@ -122,6 +128,8 @@ const CudaLibrary& fiber_library() {
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,
+                                      .draft = draft,
+                                      .move_slots = move_slots,
                                       .verify = verify,
                                       .begin_capture = begin_capture,
                                       .end_capture = end_capture,

@@ -23,7 +23,8 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& packed, const at::Ten
                                .stride = packed.size(0),
                                .packing = Packing::kInt8,
                                .group = 0,
-                               .order = nullptr};
+                               .order = nullptr,
+                               .live = nullptr};
   EXPECT_EQ(fibers::fiber_library().rows_product(dtype, 0, &product), 0);
   return out;
 }

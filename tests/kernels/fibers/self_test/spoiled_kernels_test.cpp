@@ -111,6 +111,16 @@ std::vector<Spoiled> spoiled_libraries() {
     pass->logits[pass->vocab] += 1e-5f;
     return code;
   };
+  add("draft").draft = [](int32_t device, const kernels::DraftPass* pass) {
+    const int32_t code = fiber_library().draft(device, pass);
+    ++pass->nodes[pass->rows[0].first].token;
+    return code;
+  };
+  add("move_slots").move_slots = [](int32_t device, const kernels::SlotMoves* moves) {
+    const int32_t code = fiber_library().move_slots(device, moves);
+    reinterpret_cast<uint16_t*>(moves->to_block[0])[moves->to[0] * moves->d] ^= 1;
+    return code;
+  };
   add("verify").verify = [](int32_t device, const kernels::VerifyPass* pass) {
     const int32_t code = fiber_library().verify(device, pass);
     pass->outcomes[pass->num_tasks - 1].next ^= 1;
