@@ -160,28 +160,30 @@ class DeviceRound final : public RoundRunner {
     pass_.emplace(target_.decoder());
     reads_.clear();
     extensions_.clear();
-    lengths_.clear();
     for (size_t i = 0; i < slots.size(); ++i) {
-      const RoundSlot& slot = slots[i];
       const DraftShape& shape = shapes_[i];
-      model::KvCache& cache = target_.cache(slot.target);
-      const int64_t length = cache.length(), count = shape.num_nodes() + 1;
-      cache.reserve(length + count);
       Read& read = reads_.emplace_back();
-      read.tokens.assign(static_cast<size_t>(count), 0);
-      read.tokens[0] = slot.text.back();
-      std::copy(slot.given.begin(), slot.given.end(), read.tokens.begin() + 1);
-      if (shape.chain()) {
-        pass_->add({&cache, length, read.tokens, count});
-      } else {
+      read.tokens.assign(static_cast<size_t>(shape.num_nodes() + 1), 0);
+      read.tokens[0] = slots[i].text.back();
+      std::copy(slots[i].given.begin(), slots[i].given.end(), read.tokens.begin() + 1);
+      if (!shape.chain()) {
         read.parents.push_back(-1);
         for (const int32_t parent : shape.parents()) read.parents.push_back(parent + 1);
-        read.positions = tree_depths(read.parents);
-        for (int64_t& position : read.positions) position += length;
-        pass_->add({&cache, length, read.tokens, count, tree_mask(read.parents, 0), read.positions});
       }
-      extensions_.push_back({slot.target, read.tokens, count, read.parents});
-      lengths_.push_back(length);
+      extensions_.push_back({slots[i].target, read.tokens, shape.num_nodes() + 1, read.parents});
+    }
+    target_.reserve(extensions_);
+    for (const Extension& e : extensions_) {
+      const model::KvCache& cache = target_.cache(e.sequence);
+      model::CudaRows::Part part{&cache, cache.length(), e.tokens, e.num_logits};
+      std::vector<int64_t> positions;
+      if (!e.parents.empty()) {
+        positions = tree_depths(e.parents);
+        for (int64_t& position : positions) position += cache.length();
+        part.allowed = tree_mask(e.parents, 0);
+      }
+      part.positions = positions;
+      pass_->add(part);
     }
   }
 
@@ -268,8 +270,7 @@ class DeviceRound final : public RoundRunner {
   void run_target(std::span<const RoundSlot> slots) {
     const auto count = static_cast<int64_t>(slots.size()), num_p = num_nodes_ + count;
     const auto vocab = static_cast<int32_t>(p_.size(1));
-    const Observation read = target_.observe(extensions_);
-    p_.narrow(0, 0, num_p).copy_(pass_->run(upload_, read.observer, read.layers));
+    p_.narrow(0, 0, num_p).copy_(target_.run_pass(*pass_, upload_, extensions_));
     const kernels::SamplePass rows = {.rows = upload_.at<const kernels::SampleRow>(target_samples_),
                                       .logits = p_.mutable_data_ptr<float>(),
                                       .tokens = result<int32_t>(at_.target_tokens),
@@ -334,13 +335,9 @@ class DeviceRound final : public RoundRunner {
 
   void commit(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes) {
     for (size_t i = 0; i < slots.size(); ++i) {
-      Read& read = reads_[i];
-      std::copy(outcomes[i].drafted.begin(), outcomes[i].drafted.end(), read.tokens.begin() + 1);
-      model::KvCache& cache = target_.cache(slots[i].target);
-      if (cache.records()) cache.record(read.tokens, read.positions);
-      cache.commit(static_cast<int64_t>(read.tokens.size()));
+      std::copy(outcomes[i].drafted.begin(), outcomes[i].drafted.end(), reads_[i].tokens.begin() + 1);
     }
-    target_.keep_observed(extensions_, lengths_);
+    target_.commit_pass(extensions_);
     for (const DraftLevels::Level& level : drafts_.levels())
       for (size_t at = 0; level.depth == 0 && at < level.slots.size(); ++at) {
         const size_t i = level.slots[at];
@@ -384,15 +381,13 @@ class DeviceRound final : public RoundRunner {
   std::vector<DraftShape> shapes_;  // by slot
   DraftLevels drafts_;
   std::optional<model::CudaPass> pass_;  // the target's
-  // By slot: what the target reads, and how long its cache was.
+  // By slot: what the target reads, as in its extension, and the first of the slot's nodes.
   struct Read {
     std::vector<int32_t> tokens, parents;
-    std::vector<int64_t> positions;  // of a tree; `parents`, too
   };
   std::vector<Read> reads_;
   std::vector<Extension> extensions_;
-  std::vector<int64_t> lengths_;
-  std::vector<int32_t> first_node_;  // by slot
+  std::vector<int32_t> first_node_;
   int32_t num_nodes_ = 0;
   size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // places in the upload
   at::Tensor q_, p_, left_;                            // rows [V], on the device

@@ -110,9 +110,28 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     if (!graphs_ && !decoder_->group && model::cuda_pass_library(*decoder_)) graphs_.emplace(*decoder_);
     return graphs_ ? &*graphs_ : nullptr;
   }
-  Observation observe(std::span<const Extension> extensions) override { return taps_.observe(extensions); }
-  void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) override {
-    taps_.keep_pass(extensions, lengths);
+  void reserve(std::span<const Extension> extensions) override {
+    for (const Extension& e : extensions) {
+      model::KvCache& cache = find(e.sequence);
+      cache.reserve(cache.length() + static_cast<int64_t>(e.tokens.size()));
+    }
+  }
+  at::Tensor run_pass(const model::CudaPass& pass, const model::DeviceUpload& upload,
+                      std::span<const Extension> extensions) override {
+    const Observation read = taps_.observe(extensions);
+    return pass.run(upload, read.observer, read.layers);
+  }
+  void commit_pass(std::span<const Extension> extensions) override {
+    lengths_.clear();
+    for (const Extension& e : extensions) {
+      model::KvCache& cache = find(e.sequence);
+      lengths_.push_back(cache.length());
+      model::SequencePart part{.cache = &cache, .tokens = e.tokens};
+      if (!e.parents.empty()) set_tree(e.parents, part);
+      if (cache.records()) cache.record(e.tokens, part.positions);
+      cache.commit(static_cast<int64_t>(e.tokens.size()));
+    }
+    taps_.keep_pass(extensions, lengths_);
   }
 
   bool takes(SequenceId, std::span<const int32_t>, at::Device device) override {

@@ -9,9 +9,9 @@
 
 #include "engine/decode/causal_model.h"
 #include "engine/decode/draft_shape.h"
-#include "engine/decode/tap_source.h"
 #include "engine/model/device_upload.h"
 #include "engine/model/forward.h"
+#include "engine/model/forward_cuda.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/pass_graphs.h"
 
@@ -26,10 +26,15 @@ class RoundTarget {
   // Returns the graphs of decoder(), which are made at the first call, or null if our own kernels do not run its
   // passes.
   virtual model::PassGraphs* graphs() = 0;
-  // Returns which hidden states drafts will read of a pass over these extensions.
-  virtual Observation observe(std::span<const Extension> extensions) = 0;
-  // Keeps for the drafts what the observer of such a pass saw. `lengths` are those of the sequences before the pass.
-  virtual void keep_observed(std::span<const Extension> extensions, std::span<const int64_t> lengths) = 0;
+  // Makes room in the caches for a pass over these extensions.
+  virtual void reserve(std::span<const Extension> extensions) = 0;
+  // Starts the pass over these extensions, whose upload was sent, and returns its logits (CudaPass::run()). Only the
+  // upload needs to have the tokens that drafts have chosen. The caches' lengths stay as they are.
+  virtual at::Tensor run_pass(const model::CudaPass& pass, const model::DeviceUpload& upload,
+                              std::span<const Extension> extensions) = 0;
+  // Adds the tokens of the last pass, all of which are known now, to the caches, and keeps for the drafts the hidden
+  // states that they will read.
+  virtual void commit_pass(std::span<const Extension> extensions) = 0;
 };
 
 class RoundDraft {

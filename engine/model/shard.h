@@ -14,8 +14,8 @@
 
 namespace specdec::model {
 
-// The other ranks, seen from one of them. All ranks must call the same functions in the same order. Both functions
-// throw DeviceLost if another rank is gone.
+// The other ranks, seen from one of them. All ranks must call the same functions in the same order. sum(), join() and
+// broadcast() throw DeviceLost if another rank is gone.
 class ShardGroup {
  public:
   virtual ~ShardGroup() = default;
@@ -26,6 +26,8 @@ class ShardGroup {
   // Returns the columns of all ranks beside each other, [R, total], of which this rank's `own` [R, C] are those of its
   // share_of(total).
   virtual at::Tensor join(const at::Tensor& own, int64_t total) const = 0;
+  // Replaces what a contiguous tensor holds by what rank 0's holds.
+  virtual void broadcast(const at::Tensor& tensor) const = 0;
 };
 
 // The part [begin, begin + length) of something that ranks divide.

@@ -33,6 +33,10 @@ class RankGroup final : public model::ShardGroup {
     return at::cat(parts, 1);
   }
 
+  void broadcast(const at::Tensor& tensor) const override {
+    or_lost([&] { ranks_.broadcast({tensor}); });
+  }
+
  private:
   template <class F>
   static void or_lost(const F& f) {

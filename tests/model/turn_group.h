@@ -1,16 +1,19 @@
 // Ranks as threads that run one at a time: a rank that waits for the others lets them run. So code that is not made for
-// several threads can be run by ranks.
+// several threads can be run by ranks. A rank that waits for one that has ended throws DeviceLost.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/device_lost.h"
 #include "engine/model/shard.h"
 
 namespace specdec::model {
@@ -19,17 +22,27 @@ class Turns {
  public:
   explicit Turns(int count) : given_(static_cast<size_t>(count)) {}
 
-  // Calls f(group) on each of `count` ranks, and returns when all have ended.
-  static void run(int count, const std::function<void(const std::shared_ptr<const ShardGroup>&)>& f) {
+  // Calls f(group) on each of `count` ranks. When all have ended, returns what each has thrown; "": nothing.
+  static std::vector<std::string> run(int count,
+                                      const std::function<void(const std::shared_ptr<const ShardGroup>&)>& f) {
     Turns turns(count);
+    std::vector<std::string> errors(static_cast<size_t>(count));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < count; ++rank)
-      threads.emplace_back([&turns, &f, rank] {
-        turns.turn_.lock();
-        f(std::make_shared<Group>(turns, rank));
-        turns.turn_.unlock();
+      threads.emplace_back([&turns, &f, &errors, rank] {
+        const std::lock_guard turn(turns.turn_);
+        try {
+          f(std::make_shared<Group>(turns, rank));
+        } catch (const std::exception& e) {
+          errors[static_cast<size_t>(rank)] = e.what();
+        } catch (const DeviceLost& lost) {
+          errors[static_cast<size_t>(rank)] = lost.what();
+        }
+        turns.ended_ = true;
+        turns.changed_.notify_all();
       });
     for (std::thread& t : threads) t.join();
+    return errors;
   }
 
  private:
@@ -37,15 +50,17 @@ class Turns {
   std::vector<at::Tensor> exchange(int rank, const at::Tensor& own) {
     given_[static_cast<size_t>(rank)] = own.clone();
     std::unique_lock lock(turn_, std::adopt_lock);
-    if (++waiting_ == given_.size()) {
+    const int round = round_;
+    if (++waiting_ == given_.size() && !ended_) {
       all_ = given_;
       waiting_ = 0;
       ++round_;
       changed_.notify_all();
     } else {
-      changed_.wait(lock, [this, round = round_] { return round_ != round; });
+      changed_.wait(lock, [&] { return round_ != round || ended_; });
     }
     lock.release();
+    if (round_ == round) throw DeviceLost("another rank is gone");
     return all_;
   }
 
@@ -60,6 +75,10 @@ class Turns {
       return out;
     }
     at::Tensor join(const at::Tensor& own, int64_t) const override { return at::cat(turns_.exchange(rank_, own), 1); }
+    void broadcast(const at::Tensor& tensor) const override {
+      const at::Tensor first = turns_.exchange(rank_, tensor)[0];
+      if (rank_ != 0) tensor.copy_(first);
+    }
 
    private:
     Turns& turns_;
@@ -71,6 +90,7 @@ class Turns {
   std::vector<at::Tensor> given_, all_;
   size_t waiting_ = 0;
   int round_ = 0;
+  bool ended_ = false;  // one of the ranks has ended
 };
 
 }  // namespace specdec::model

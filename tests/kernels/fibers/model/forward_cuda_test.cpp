@@ -128,13 +128,14 @@ TEST(CudaPass, RanksGiveTheLogitsOfOneProcess) {
   const auto logits = [](const Decoder& decoder) { return forward(decoder, Batch(decoder, kTexts).parts()); };
   const at::Tensor alone = logits(*on_fibers(exact, at::kBFloat16));
   for (const int ranks : {2, 4}) {
-    Turns::run(ranks, [&](const std::shared_ptr<const ShardGroup>& group) {
+    const auto errors = Turns::run(ranks, [&](const std::shared_ptr<const ShardGroup>& group) {
       const auto share = on_fibers(shard_of(exact, group), at::kBFloat16);
       ASSERT_TRUE(cuda_pass_applies(*share, Batch(*share, kTexts).parts()));
       const at::Tensor together = logits(*share);
       ASSERT_EQ(together.sizes(), alone.sizes());
       EXPECT_LT((together - alone).abs().max().item<double>() / alone.std().item<double>(), 0.1) << ranks << " ranks";
     });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(ranks), ""));
   }
 }
 
