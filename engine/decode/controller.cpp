@@ -377,7 +377,7 @@ void KController::stop_rule(int batch, int levels, StopRule& out) const {
   out.limits.clear();
   if (!may_stop()) return;
   out.acceptance = acceptance_table();
-  for (int k = 1; k < levels; ++k) out.limits.push_back(limits_after(k, batch));
+  for (int k = 1; k < levels; ++k) out.limits.emplace_back(limits_after(k, batch)).own = 0;
 }
 
 bool KController::stop_after(std::span<const double> confidences, int batch, int drafting) const {

@@ -115,7 +115,8 @@ class KController {
   // pays while (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch /
   // drafting + v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass.
   bool stop_after(std::span<const double> confidences, int batch, int drafting) const;
-  // Sets `out` to what stop_after() will say in this step of a chain of up to `levels` tokens. Call it after choosing.
+  // Sets `out` to when a chain of up to `levels` tokens stops in a round of a device (round.h). It differs from
+  // stop_after() in that v does not count, because the rows of all levels are verified anyway. Call it after choosing.
   void stop_rule(int batch, int levels, StopRule& out) const;
   // Learns from the step just verified. `overlaps` has one value per reached position; `confidences` is as for
   // stop_after(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule does not

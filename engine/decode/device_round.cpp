@@ -125,26 +125,33 @@ class DeviceRound final : public RoundRunner {
   }
 
   bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) override {
-    return model::with_device_errors([&] {
-      const c10::InferenceMode guard;
-      plan(slots);
-      describe(slots);
-      const int64_t captures = model::PassGraphs::captures();
-      marks_.clear();
-      marks_.mark();
-      upload_.send();
-      run_drafts();
-      run_target(slots);
-      const at::Tensor results = read_results();
-      if (!take(slots, outcomes, static_cast<const char*>(results.const_data_ptr()))) return false;
-      commit(slots, outcomes);
-      tell(outcomes, seconds);
-      if (model::PassGraphs::captures() != captures) seconds.target = 0;  // it took longer than rounds do
-      return true;
-    });
+    try {
+      return model::with_device_errors([&] { return run_all(slots, outcomes, seconds); });
+    } catch (...) {
+      library_.synchronize(device_index());  // the next round writes to the memory that is being uploaded
+      throw;
+    }
   }
 
  private:
+  bool run_all(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) {
+    const c10::InferenceMode guard;
+    plan(slots);
+    describe(slots);
+    const int64_t captures = model::PassGraphs::captures();
+    marks_.clear();
+    marks_.mark();
+    upload_.send();
+    run_drafts();
+    run_target(slots);
+    const at::Tensor results = read_results();
+    if (!take(slots, outcomes, static_cast<const char*>(results.const_data_ptr()))) return false;
+    commit(slots, outcomes);
+    tell(outcomes, seconds);
+    if (model::PassGraphs::captures() != captures) seconds.target = 0;  // it took longer than rounds do
+    return true;
+  }
+
   DraftLevels::Slots all(std::span<const RoundSlot> slots) const { return {slots, shapes_, first_node_}; }
 
   // Makes room in the caches and describes the passes, with the ids of drafted tokens left open.
@@ -193,7 +200,7 @@ class DeviceRound final : public RoundRunner {
   // Fills the upload with everything that the device needs for the round.
   void describe(std::span<const RoundSlot> slots) {
     upload_.clear();
-    std::vector<kernels::VerifyNode> nodes(static_cast<size_t>(num_nodes_), {kernels::kAbsentNode, -1, -1});
+    std::vector<kernels::VerifyNode> nodes(static_cast<size_t>(num_nodes_), {kernels::kAbsentNode, -1, -1, -1});
     std::vector<kernels::VerifyTask> tasks;
     std::vector<kernels::SampleRow> samples;
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -202,6 +209,8 @@ class DeviceRound final : public RoundRunner {
       for (int32_t node = 0; node < count; ++node) {
         kernels::VerifyNode& to = nodes[static_cast<size_t>(first_node_[i] + node)];
         to.parent = shapes_[i].parents()[static_cast<size_t>(node)];
+        const bool first_child = node == 0 || shapes_[i].parents()[static_cast<size_t>(node) - 1] != to.parent;
+        if (first_child) to.p_row = first_row(i) + to.parent + 1;
         if (!slot.given.empty()) to.token = slot.given[static_cast<size_t>(node)];
       }
       kernels::VerifyTask task = {};
@@ -286,6 +295,7 @@ class DeviceRound final : public RoundRunner {
                                               .outcomes = result<kernels::VerifyOutcome>(at_.outcomes),
                                               .scores = result<kernels::VerifyScore>(at_.scores),
                                               .num_tasks = static_cast<int32_t>(count),
+                                              .num_nodes = num_nodes_,
                                               .vocab = vocab};
     check(library_.verify(device_index(), &verification), "verification");
   }
@@ -323,7 +333,7 @@ class DeviceRound final : public RoundRunner {
       const bool draws = slot.rule != VerifyRule::kTarget && !slot.sampling.greedy();
       for (int32_t node = first_node_[i]; node < first_node_[i] + shapes_[i].num_nodes(); ++node) {
         if (draft_tokens[node] == kernels::kBrokenRow) return false;
-        out.drafted.push_back(std::max(draft_tokens[node], -1));
+        out.drafted.push_back(draft_tokens[node] == kernels::kAbsentNode ? kNotDrafted : draft_tokens[node]);
         out.confidences.push_back(static_cast<double>(confidences[node]));
         out.overlaps.push_back(scores[node].overlap);
         out.ratios.push_back(scores[node].ratio);
@@ -353,7 +363,7 @@ class DeviceRound final : public RoundRunner {
     const DraftShape& shape = shapes_[i];
     const auto all = static_cast<size_t>(shape.begin(shape.levels() - 1));
     if (!shape.chain()) return all;
-    const auto absent = std::find(drafted.begin(), drafted.end(), -1);
+    const auto absent = std::find(drafted.begin(), drafted.end(), kNotDrafted);
     return std::min(all, static_cast<size_t>(absent - drafted.begin()) - 1);
   }
 
@@ -365,7 +375,7 @@ class DeviceRound final : public RoundRunner {
     for (size_t l = 0; l < levels.size(); ++l) {
       const DraftLevels::Level& level = levels[l];
       const auto takes_part = [&](size_t slot) {
-        return outcomes[slot].drafted[static_cast<size_t>(shapes_[slot].begin(level.depth))] >= 0;
+        return outcomes[slot].drafted[static_cast<size_t>(shapes_[slot].begin(level.depth))] != kNotDrafted;
       };
       if (level.may_rest && std::none_of(level.slots.begin(), level.slots.end(), takes_part)) continue;
       const int64_t more = level.pass->num_rows() - level.num_rows;

@@ -17,6 +17,13 @@ constexpr size_t kMostResting = 4;
 
 bool may_stop(const RoundSlot& slot) { return slot.stop && !slot.stop->limits.empty(); }
 
+// Returns whether a slot's drafting may stop after a level. Stopping for the sake of costs needs a next level that
+// rests when all have stopped; a confidence below which tokens are not wanted counts in any case.
+bool stops_after(const RoundSlot& slot, const DraftLevels::Level& level, const DraftLevels::Level& next) {
+  const auto depth = static_cast<size_t>(level.depth);
+  return may_stop(slot) && depth < slot.stop->limits.size() && (next.may_rest || slot.stop->limits[depth].floor > 0);
+}
+
 }  // namespace
 
 kernels::SampleRow sample_row(const RoundSlot& slot) {
@@ -38,13 +45,12 @@ void DraftLevels::plan(const Slots& all) {
 
 void DraftLevels::plan_draft(const Slots& all, CausalModel& drafter) {
   auto& draft = dynamic_cast<RoundDraft&>(drafter.innermost());
-  const size_t first = levels_.size();
   std::vector<RoundDraft::Reader> readers;
   for (int depth = 0;; ++depth) {
     Level level;
-    level.draft = &draft, level.drafter = &drafter, level.first = first, level.depth = depth;
+    level.draft = &draft, level.drafter = &drafter, level.depth = depth;
     readers.clear();
-    bool stops = false;
+    bool all_stop = true;
     for (size_t i = 0; i < all.slots.size(); ++i) {
       const RoundSlot& slot = all.slots[i];
       if (slot.drafter != &drafter || slot.k <= depth) continue;
@@ -52,13 +58,13 @@ void DraftLevels::plan_draft(const Slots& all, CausalModel& drafter) {
       readers.push_back({slot.draft, slot.text, &shape});
       level.reads |= depth == 0 && draft.unread(slot.draft, slot.text) > 2;
       level.samples_first |= shape.width(depth) > 1 && !slot.sampling.greedy();
-      stops |= may_stop(slot);
+      all_stop &= may_stop(slot);
       level.slots.push_back(i);
       level.rows.push_back(level.num_rows);
       level.num_rows += depth == 0 ? 1 : shape.size(depth - 1);
     }
     if (level.slots.empty()) return;
-    level.may_rest = depth > 0 && stops && level.slots.size() <= kMostResting;
+    level.may_rest = depth > 0 && all_stop && level.slots.size() <= kMostResting;
     level.pass = draft.make_pass(readers, depth, depth == 0 ? nullptr : levels_.back().pass.get());
     level.q_row = num_rows_;
     num_rows_ += level.num_rows;
@@ -89,23 +95,22 @@ void DraftLevels::describe_passes(model::DeviceUpload& upload) {
 kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, size_t i, int32_t row) const {
   const RoundSlot& slot = all.slots[i];
   const DraftShape& shape = all.shapes[i];
-  const auto depth = static_cast<size_t>(level.depth);
   kernels::DraftRow out = {};
   out.options = sample_row(slot);
   out.seed = slot.seed, out.cursor = slot.cursors[0];
   out.likeliest = slot.rule == VerifyRule::kTarget ? 1 : 0;
   out.root = all.first_node[i];
-  out.level = out.root + shape.begin(level.depth);
+  out.level_begin = out.root + shape.begin(level.depth);
   out.width = shape.width(level.depth);
-  out.first = out.level + row * out.width;
+  out.first_child = out.level_begin + row * out.width;
   out.parent = level.depth == 0 ? -1 : out.root + shape.begin(level.depth - 1) + row;
-  out.row = row;
+  out.rows_before = row;
+  const auto depth = static_cast<size_t>(level.depth);
   if (may_stop(slot) && depth < slot.stop->limits.size()) out.stop = slot.stop->limits[depth];
   return out;
 }
 
-void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload,
-                                 const std::function<size_t(size_t slot, int32_t node)>& id_place) {
+void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload, const IdPlace& id_place) {
   const size_t going = upload.add(std::vector<int32_t>(all.slots.size(), 1));
   std::vector<size_t> tables(all.slots.size());
   for (size_t i = 0; i < all.slots.size(); ++i)
@@ -113,9 +118,12 @@ void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload,
   for (size_t l = 0; l < levels_.size(); ++l) {
     Level& level = levels_[l];
     std::vector<kernels::DraftRow> draws;
+    std::vector<size_t> slots;  // by row: its place in level.slots
     for (size_t at = 0; at < level.slots.size(); ++at)
-      for (int32_t row = 0; row < (level.depth == 0 ? 1 : all.shapes[level.slots[at]].size(level.depth - 1)); ++row)
+      for (int32_t row = 0; row < (level.depth == 0 ? 1 : all.shapes[level.slots[at]].size(level.depth - 1)); ++row) {
         draws.push_back(draft_row(all, level, level.slots[at], row));
+        slots.push_back(at);
+      }
     if (level.samples_first) {
       std::vector<kernels::SampleRow> samples;
       for (const kernels::DraftRow& draw : draws) {
@@ -125,27 +133,23 @@ void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload,
       level.samples = upload.add(samples);
     }
     level.draws = upload.add(draws);
-    size_t row = 0;
-    for (size_t at = 0; at < level.slots.size(); ++at) {
-      const size_t i = level.slots[at];
-      const RoundSlot& slot = all.slots[i];
-      const bool last = level.depth + 1 >= slot.k;
-      const Level* const next = last ? nullptr : &levels_[l + 1];  // of the same draft, since this slot is in it
-      const size_t in_next =
-          last ? 0 : static_cast<size_t>(std::find(next->slots.begin(), next->slots.end(), i) - next->slots.begin());
-      for (; row < draws.size() && draws[row].root == all.first_node[i]; ++row) {
-        const kernels::DraftRow& draw = draws[row];
-        const auto place = [&](size_t member) { return level.draws + row * sizeof(kernels::DraftRow) + member; };
-        upload.link(place(offsetof(kernels::DraftRow, going)), going + i * sizeof(int32_t));
-        upload.link(place(offsetof(kernels::DraftRow, ids)), id_place(i, draw.first - draw.root));
-        if (last) continue;
-        upload.link(place(offsetof(kernels::DraftRow, ids)) + sizeof(void*),
-                    next->pass->id_place(next->rows[in_next] + draw.first - draw.level));
-        upload.link(place(offsetof(kernels::DraftRow, next)), next->pass->live_place());
-        if (!may_stop(slot) || static_cast<size_t>(level.depth) >= slot.stop->limits.size()) continue;
-        upload.link(place(offsetof(kernels::DraftRow, acceptance)), tables[i]);
-        upload.link(place(offsetof(kernels::DraftRow, drafting)), level.pass->live_place());
-      }
+    for (size_t row = 0; row < draws.size(); ++row) {
+      const kernels::DraftRow& draw = draws[row];
+      const size_t i = level.slots[slots[row]];
+      const auto link = [&](size_t member, size_t target) {
+        upload.link(level.draws + row * sizeof(kernels::DraftRow) + member, target);
+      };
+      link(offsetof(kernels::DraftRow, going), going + i * sizeof(int32_t));
+      link(offsetof(kernels::DraftRow, target_ids), id_place(i, draw.first_child - draw.root));
+      if (level.depth + 1 >= all.slots[i].k) continue;
+      const Level& next = levels_[l + 1];  // of the same draft, since this slot is in it
+      const auto in_next = std::find(next.slots.begin(), next.slots.end(), i) - next.slots.begin();
+      link(offsetof(kernels::DraftRow, next_ids),
+           next.pass->id_place(next.rows[static_cast<size_t>(in_next)] + draw.first_child - draw.level_begin));
+      link(offsetof(kernels::DraftRow, next), next.pass->live_place());
+      if (!stops_after(all.slots[i], level, next)) continue;
+      link(offsetof(kernels::DraftRow, acceptance), tables[i]);
+      link(offsetof(kernels::DraftRow, drafting), level.pass->live_place());
     }
   }
 }

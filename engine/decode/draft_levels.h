@@ -35,7 +35,6 @@ class DraftLevels {
     std::unique_ptr<RoundDraft::Pass> pass;
     std::vector<size_t> slots;
     std::vector<int32_t> rows;  // by slot: its first row among those that have logits
-    size_t first = 0;           // the level of the draft's first pass
     int depth = 0;
     bool reads = false;          // more than two tokens of a text
     bool may_rest = false;       // the pass does nothing if all of its sequences have stopped before
@@ -60,11 +59,11 @@ class DraftLevels {
   int64_t num_rows() const { return num_rows_; }  // that have logits, of all levels
   // Names the row that each drafted node is drawn from.
   void set_rows(const Slots& slots, std::span<kernels::VerifyNode> nodes) const;
-  // Adds the passes to the upload, and then what is drawn after them: tokens also go to `id_place` of the slot and node
-  // in the upload, where the target reads them; ids of neighbouring nodes lie side by side.
+  // Adds the passes to the upload, and then what is drawn after them. Tokens also go to where the target reads them:
+  // id_place() of the slot and node in the upload. Ids of neighbouring nodes lie side by side.
   void describe_passes(model::DeviceUpload& upload);
-  void describe_draws(const Slots& slots, model::DeviceUpload& upload,
-                      const std::function<size_t(size_t slot, int32_t node)>& id_place);
+  using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
+  void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);
   // Runs a level. q: fp32 rows [num_rows(), V].
   void run(const Level& level, const model::DeviceUpload& upload, const at::Tensor& q, const Results& results) const;
 

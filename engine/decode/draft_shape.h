@@ -27,7 +27,7 @@ class DraftShape {
 };
 
 // Returns bool [n − begin, n] row by row for the nodes from `begin` on of a tree of n nodes: whether each sees a node,
-// which it does if that is an ancestor or itself.
+// which it does if that is an ancestor or itself. Valid until this thread calls it again.
 std::span<const bool> tree_mask(std::span<const int32_t> parents, size_t begin);
 
 // Returns the number of ancestors of each node.

@@ -111,6 +111,9 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     return graphs_ ? &*graphs_ : nullptr;
   }
   void reserve(std::span<const Extension> extensions) override {
+    parts_.clear();
+    for (const Extension& e : extensions) parts_.push_back({.cache = &find(e.sequence), .tokens = e.tokens});
+    check_capacity(parts_, *pool_, false);
     for (const Extension& e : extensions) {
       model::KvCache& cache = find(e.sequence);
       cache.reserve(cache.length() + static_cast<int64_t>(e.tokens.size()));
@@ -126,10 +129,7 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     for (const Extension& e : extensions) {
       model::KvCache& cache = find(e.sequence);
       lengths_.push_back(cache.length());
-      model::SequencePart part{.cache = &cache, .tokens = e.tokens};
-      if (!e.parents.empty()) set_tree(e.parents, part);
-      if (cache.records()) cache.record(e.tokens, part.positions);
-      cache.commit(static_cast<int64_t>(e.tokens.size()));
+      commit_nodes(cache, {}, e.tokens, e.parents);
     }
     taps_.keep_pass(extensions, lengths_);
   }

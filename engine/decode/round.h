@@ -29,9 +29,12 @@ struct RoundSlot {
   std::array<uint64_t, 4> cursors = {};  // numbers drawn so far for each purpose (randomness.h)
 };
 
+inline constexpr int32_t kNotDrafted = -1;
+
 // Values are by node of the whole shape (DraftShape) of the slot.
 struct RoundOutcome {
-  // −1 for nodes that were not drafted: drafting stopped before them, or their parent has fewer children than others.
+  // kNotDrafted for nodes that were not drafted: drafting stopped before them, or their parent has fewer children than
+  // others.
   std::vector<int32_t> drafted;
   std::vector<int32_t> parents;     // −1: the text
   std::vector<double> confidences;  // of a chain: the draft's in its tokens
@@ -60,9 +63,9 @@ class RoundRunner {
   virtual bool takes(std::span<const RoundSlot> slots) = 0;
   // Runs a round and leaves in each cache what the passes of a step leave there: the target's holds the text and all
   // nodes, drafted or not; the draft's holds the text and all nodes but those of the last level, or of a chain all
-  // drafted tokens but the last. `outcomes`
-  // has one element for each slot. Returns false, with every cache as before, if the logits of a slot cannot be
-  // sampled; then a step on the host says which. Throws as CausalModel::extend() does, with every cache as before.
+  // drafted tokens but the last. `outcomes` has one element for each slot. Returns false, with every cache as before,
+  // if the logits of a slot cannot be sampled; then a step on the host says which. Throws as CausalModel::extend()
+  // does; caches may then hold more tokens than before.
   virtual bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) = 0;
 };
 

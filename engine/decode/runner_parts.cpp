@@ -30,8 +30,9 @@ void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::s
     std::vector<int64_t> positions;
     tokens.insert(tokens.end(), nodes.begin(), nodes.end());
     const int64_t first = cache.length(), text = first + static_cast<int64_t>(unread.size());
-    for (int64_t at = first; at < text; ++at) positions.push_back(at);
-    for (const int64_t depth : tree_depths(parents.first(nodes.size()))) positions.push_back(text + depth);
+    for (int64_t at = first; at < text; ++at) positions.push_back(at);  // those that are left out follow
+    if (!parents.empty())
+      for (const int64_t depth : tree_depths(parents.first(nodes.size()))) positions.push_back(text + depth);
     cache.record(tokens, positions);
   }
   cache.commit(static_cast<int64_t>(unread.size() + nodes.size()));

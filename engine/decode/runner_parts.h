@@ -39,8 +39,8 @@ void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache
   pass.add({&cache, before + unread + begin, open, end - begin, allowed, positions});
 }
 
-// Notes the tokens that the round's passes of a decoder left in a sequence's cache: unread ones of the text and then
-// nodes with these parents.
+// Notes the tokens that passes of a decoder left in a sequence's cache: unread ones of the text and then nodes with
+// these parents, which may be more; without parents they are a chain.
 void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
                   std::span<const int32_t> parents);
 

@@ -56,7 +56,7 @@ void Stepper::take_outcomes() {
       step.parents = round.parents;
       step.depth = 0;
       for (size_t node = 0; node < step.drafted.size(); ++node)
-        if (step.drafted[node] >= 0) step.depth = std::max(step.depth, step.depth_of(node));
+        if (step.drafted[node] != kNotDrafted) step.depth = std::max(step.depth, step.depth_of(node));
       if (step.chain()) {
         const auto depth = static_cast<size_t>(step.depth);
         step.drafted.resize(depth);
@@ -117,6 +117,7 @@ bool Stepper::run_round() {
     log(LogLevel::kWarn,
         std::string("steps run on the host from now on, since a round on the device failed: ") + e.what());
     rounds_ = nullptr;
+    for (SequenceStep& step : b.used()) roll_back(step);
     return false;
   }
   take_outcomes();

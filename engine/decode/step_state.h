@@ -23,7 +23,8 @@ struct Stepper::SequenceStep {
   int64_t p_row = 0;       // first of its nodes + 1 rows in Buffers::target_rows
   int depth = 0;           // number of drafted levels
   size_t level = 0;        // first node of the deepest level
-  // By node; parent −1 is the text. After a round of a device, nodes of a tree that were not drafted are −1.
+  // By node; parent −1 is the text. After a round of a device, nodes of a tree that were not drafted are
+  // kNotDrafted.
   std::vector<int32_t> drafted, parents;
   std::vector<size_t> q_of;  // by node: the row its token was drawn from, relative to q_row
   size_t num_q = 0;
@@ -59,7 +60,7 @@ struct Stepper::SequenceStep {
   // Returns the first drafted node after this one, or −1.
   int32_t first_child(int32_t node) const {
     for (auto i = static_cast<size_t>(node + 1); i < drafted.size(); ++i)
-      if (parents[i] == node && drafted[i] >= 0) return static_cast<int32_t>(i);
+      if (parents[i] == node && drafted[i] != kNotDrafted) return static_cast<int32_t>(i);
     return -1;
   }
   // Removes the deepest level, as if drafting had ended before it. Returns false if there is no level to remove.

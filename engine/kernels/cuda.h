@@ -121,9 +121,10 @@ enum class DeviceRule : int32_t { kTokenChain, kBlockChain, kTokenTree, kBlockTr
 inline constexpr int32_t kMaxVerifyNodes = 64;
 inline constexpr unsigned kMaxVerifyThreads = 512;  // of a block
 struct VerifyNode {
-  int32_t token;   // kAbsentNode: the node is absent, and so is all that follows it
-  int32_t parent;  // the node that it follows, or -1 for the text; in a chain the one before it
+  int32_t token;   // kAbsentNode: the node is absent, and so are later children of its parent and all that follows it
+  int32_t parent;  // the node of its sequence that it follows, or -1 for the text; in a chain the one before it
   int32_t q_row;   // the row of VerifyPass::q that it was drawn from; below 0: none, which only kTarget allows
+  int32_t p_row;   // the row of VerifyPass::p with which its score is computed; below 0: it has none
 };
 // One sequence: its nodes are [first, first + count) of VerifyPass::nodes, at most kMaxVerifyNodes, and its rows of
 // VerifyPass::p begin at p_row, count + 1 of them.
@@ -139,8 +140,8 @@ struct VerifyOutcome {
   int32_t failed;  // 1 if a drafted token had no mass in q, or there was nothing to draw from
   uint64_t cursors[4];
 };
-// What a node tells of the draft, if the text reached it: Σ min(p, q) and min(1, p / q) of its token. Later children of
-// a node, whose q is that of the first, tell nothing.
+// What the first child of a node tells of the draft, if the text reached it: Σ min(p, q) and min(1, p / q) of its
+// token.
 struct VerifyScore {
   double overlap, ratio;
 };
@@ -150,23 +151,25 @@ struct VerifyPass {
   float *p, *q;  // rows [vocab]; the rules change them
   float* left;   // [num_tasks, vocab], room for residuals
   VerifyOutcome* outcomes;
-  VerifyScore* scores;  // for each node, or null; those of nodes without q are not written
-  int32_t num_tasks, vocab;
+  VerifyScore* scores;  // of each node that has one and is drafted; null: none is computed
+  int32_t num_tasks, num_nodes, vocab;
 };
 
-// One row of a draft's logits, from which the children of a node (or of the text) are drawn without replacement. Rows
-// of one sequence follow each other in the pass, in the order of its nodes.
+// One row of a draft's logits, from which the children of a node (or of the text) are drawn without replacement. The
+// rows of one sequence follow each other in the pass, in the order of its nodes. Nodes are numbered as in the round.
 struct DraftRow {
   SampleRow options;
-  uint64_t seed, cursor;  // of the request; `cursor`: numbers that its draft had drawn before the round
-  int32_t likeliest;      // 1: the draft takes its likeliest tokens. Greedy rows always do.
-  int32_t first, width;   // the children are the nodes [first, first + width)
-  int32_t parent;         // the node that they follow, or -1 for the text
-  int32_t root;           // the sequence's first node
-  int32_t level;          // the first of the nodes that all rows of this sequence and pass draw
-  int32_t row;            // how many of these rows come before this one
-  int32_t* ids[2];        // where the children's tokens are also written, or null: ids of later passes
-  int32_t* going;         // of the sequence: whether it still drafts
+  uint64_t seed, cursor;       // of the request; `cursor`: numbers that its draft had drawn before the round
+  int32_t likeliest;           // 1: the draft takes its likeliest tokens. Greedy rows always do.
+  int32_t first_child, width;  // the children are the nodes [first_child, first_child + width)
+  int32_t parent;              // the node that they follow, or -1 for the text
+  int32_t root;                // the sequence's first node
+  int32_t level_begin;         // the first node that this pass draws for the sequence
+  int32_t rows_before;         // how many of the sequence's rows in this pass come before this one
+  // Where the children's tokens are also written, one after the other: ids of the target's pass and of the draft's
+  // next one. Null: nowhere.
+  int32_t *target_ids, *next_ids;
+  int32_t* going;  // of the sequence: whether it still drafts
   // How many sequences have a part in the next pass of the draft: each adds itself with its first row. Null: this is
   // its last pass.
   int32_t* next;

@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, PassGraphs::kMaxRows};
 // The room for the sums of all splits of a pass. An 8B model has 1,000 of them in it: 64 texts of 2,000 tokens.
 constexpr int64_t kSumBytes = int64_t{64} << 20;
-// Graphs take memory of the driver's, so there are no more of them than this.
-constexpr size_t kMostGraphs = 64;
 // A device that refuses this many captures is not asked again.
 constexpr int kMostRefusals = 3;
 
@@ -32,8 +30,8 @@ std::atomic<int64_t> all_captures = 0;
 
 }  // namespace
 
-PassGraphs::PassGraphs(const Decoder& decoder, int64_t input_bytes)
-    : layers_(decoder), room_(layers_.make_room(kMaxRows)), parts_(most_parts(decoder.config)) {
+PassGraphs::PassGraphs(const Decoder& decoder, int64_t input_bytes, size_t most)
+    : layers_(decoder), room_(layers_.make_room(kMaxRows)), most_(most), parts_(most_parts(decoder.config)) {
   const at::TensorOptions options = decoder.weights.embed.options();
   input_ = at::empty({input_bytes}, options.dtype(at::kByte));
   sums_ = at::empty({CudaRows::part_values(decoder.config, parts_)}, options.dtype(at::kFloat));
@@ -43,8 +41,15 @@ PassGraphs::PassGraphs(const Decoder& decoder, int64_t input_bytes)
 PassGraphs::~PassGraphs() { drop(); }
 
 void PassGraphs::drop() {
-  for (const auto& [shape, graph] : graphs_) layers_.kernels().library().free_graph(graph);
+  for (const auto& [shape, captured] : graphs_) layers_.kernels().library().free_graph(captured.graph);
   graphs_.clear();
+}
+
+void PassGraphs::drop_oldest() {
+  const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
+                                       [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+  layers_.kernels().library().free_graph(oldest->second.graph);
+  graphs_.erase(oldest);
 }
 
 bool PassGraphs::takes(const CudaRows& rows) const {
@@ -128,15 +133,16 @@ PassGraphs::Result PassGraphs::run(const CudaRows& rows, const DeviceUpload& upl
   const Shape shape(count, static_cast<int32_t>(rows.paged().tiles().size()), splits, rows.may_rest(), layers);
   if (const auto found = graphs_.find(shape); found != graphs_.end()) {
     const kernels::CudaLibrary& library = layers_.kernels().library();
-    const int32_t code = library.launch_graph(layers_.kernels().device(), found->second);
+    const int32_t code = library.launch_graph(layers_.kernels().device(), found->second.graph);
+    found->second.used = ++passes_;
     if (code != 0) kernels::throw_cuda_error(code, "a graph could not be launched", library.error_text(code));
     return result;
   }
   CudaPassInputs inputs = rows.inputs(input_, sums_);
   inputs.paged.num_splits = splits;
   launch(inputs, layers);
-  if (graphs_.size() == kMostGraphs) drop();
-  if (void* const graph = capture(inputs, layers)) graphs_[shape] = graph;
+  if (graphs_.size() == most_) drop_oldest();
+  if (void* const graph = capture(inputs, layers)) graphs_[shape] = {graph, ++passes_};
   return result;
 }
 

@@ -18,10 +18,12 @@ namespace specdec::model {
 class PassGraphs {
  public:
   static constexpr int64_t kMaxRows = kernels::kMaxProductRows, kInputBytes = 1 << 20;
+  static constexpr size_t kMostGraphs = 64;  // they take memory of the driver's
 
   // Allocates what all graphs share: bytes(), unless input_bytes, the room for what a pass reads, is another. That
   // grows with the passes. `decoder` must be covered (cuda_pass_library()), whole, and outlive the graphs.
-  explicit PassGraphs(const Decoder& decoder, int64_t input_bytes = kInputBytes);
+  // There are never more than `most` graphs; the one that was not used for longest makes room.
+  explicit PassGraphs(const Decoder& decoder, int64_t input_bytes = kInputBytes, size_t most = kMostGraphs);
   ~PassGraphs();
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
@@ -52,12 +54,19 @@ class PassGraphs {
   void launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
   void* capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
   void drop();
+  void drop_oldest();
 
   CudaLayers layers_;
   CudaLayers::Room room_;
   at::Tensor input_, sums_, logits_;
   std::map<int64_t, at::Tensor> taps_;  // by layer
-  std::map<Shape, void*> graphs_;
+  struct Captured {
+    void* graph;
+    int64_t used;  // the last pass that it ran, in their order
+  };
+  std::map<Shape, Captured> graphs_;
+  size_t most_;
+  int64_t passes_ = 0;
   int64_t parts_ = 0;  // that sums_ has room for
   int refusals_ = 0;   // captures that failed
 };

@@ -42,7 +42,7 @@ void add_sequence(DraftLevel& to, PhiloxStream& random, uint64_t number) {
     const bool drawn = static_cast<int32_t>(to.nodes.size()) - root < shape.begin(level);
     const bool absent = !shape.chain() && random.below(4) == 0;
     to.nodes.push_back(
-        {!drawn || absent ? kernels::kAbsentNode : static_cast<int32_t>(random.below(to.vocab)), parent, -1});
+        {!drawn || absent ? kernels::kAbsentNode : static_cast<int32_t>(random.below(to.vocab)), parent, -1, -1});
     to.confidences.push_back(drawn ? static_cast<float>(random.uniform()) : -1);
   }
   const bool stops = shape.chain() && random.below(2) == 0;
@@ -52,10 +52,10 @@ void add_sequence(DraftLevel& to, PhiloxStream& random, uint64_t number) {
     out.options.min_p = options.min_p, out.options.top_k = static_cast<int32_t>(options.top_k);
     out.seed = number, out.cursor = 5;
     out.likeliest = random.below(4) == 0 ? 1 : 0;
-    out.root = root, out.level = root + shape.begin(level), out.width = shape.width(level);
-    out.first = out.level + row * out.width;
+    out.root = root, out.level_begin = root + shape.begin(level), out.width = shape.width(level);
+    out.first_child = out.level_begin + row * out.width;
     out.parent = level == 0 ? -1 : root + shape.begin(level - 1) + row;
-    out.row = row;
+    out.rows_before = row;
     if (row > 0) out.likeliest = to.rows.back().likeliest;
     if (stops && random.below(3) == 0)
       out.stop.floor = random.uniform();
@@ -103,10 +103,10 @@ std::vector<kernels::DraftRow> DraftLevel::rows_at(const Memory& memory) const {
   std::vector<kernels::DraftRow> out = rows;
   for (size_t i = 0; i < out.size(); ++i) {
     kernels::DraftRow& row = out[i];
-    row.ids[0] = memory.ids[0] + row.first;
+    row.target_ids = memory.ids[0] + row.first_child;
     row.going = memory.going + sequence_at(sequence_of[i]);
     if (last) continue;
-    row.ids[1] = memory.ids[1] + row.first;
+    row.next_ids = memory.ids[1] + row.first_child;
     row.next = memory.next;
     if (sequence_of[i] >= 0) row.acceptance = memory.tables + sequence_of[i];
     row.drafting = memory.drafting;
@@ -122,14 +122,14 @@ DraftLevel::Result DraftLevel::on_host() const {
   for (size_t i = 0; i < rows.size(); ++i) {
     const kernels::DraftRow& row = rows[i];
     const auto sequence = static_cast<size_t>(sequence_at(sequence_of[i]));
-    if (row.row == 0) {
+    if (row.rows_before == 0) {
       cursors[sequence] = row.cursor;
-      for (int32_t node = row.root; node < row.level; ++node)
+      for (int32_t node = row.root; node < row.level_begin; ++node)
         cursors[sequence] += nodes[static_cast<size_t>(node)].token >= 0 ? 1 : 0;
     }
     const auto put = [&](int32_t child, int32_t token, double confidence) {
-      out.tokens[static_cast<size_t>(row.first + child)] = token;
-      out.confidences[static_cast<size_t>(row.first + child)] = static_cast<float>(confidence);
+      out.tokens[static_cast<size_t>(row.first_child + child)] = token;
+      out.confidences[static_cast<size_t>(row.first_child + child)] = static_cast<float>(confidence);
     };
     for (int32_t child = 0; child < row.width; ++child) put(child, kernels::kAbsentNode, 0);
     if (going[sequence] == 0) continue;
@@ -152,11 +152,12 @@ DraftLevel::Result DraftLevel::on_host() const {
         left[static_cast<size_t>(token)] = none;
       }
     }
-    if (last || row.row > 0) continue;
+    if (last || row.rows_before > 0) continue;
     const auto confidence = [&](int at) {
       return static_cast<double>(out.confidences[static_cast<size_t>(row.root + at)]);
     };
-    if (sequence_of[i] >= 0 && rules::stops(row.stop, tables[sequence], row.first + 1 - row.root, confidence, drafting))
+    if (sequence_of[i] >= 0 &&
+        rules::stops(row.stop, tables[sequence], row.first_child + 1 - row.root, confidence, drafting))
       out.going[sequence] = 0;
     else
       ++out.next;

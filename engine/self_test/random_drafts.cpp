@@ -110,7 +110,8 @@ void VerifyArrays::add(const decode::VerifyInput& input, VerifyRule rule, uint64
         row = nodes[static_cast<size_t>(task.first) + j].q_row;
         break;
       }
-    nodes.push_back({input.drafted[i], parent, row});
+    // Later children of a node have no score.
+    nodes.push_back({input.drafted[i], parent, row, row == next ? task.p_row + parent + 1 : -1});
     if (!input.q.empty() && row == next) q.insert(q.end(), input.q[i].begin(), input.q[i].end());
   }
 }

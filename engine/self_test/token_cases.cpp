@@ -103,20 +103,20 @@ std::string test_draft(const TestDevice& device, uint64_t number, size_t vocab) 
   if (wrong.empty()) wrong = compare("confidences", wide(confidences.read()), wide(expected.confidences), kSumError);
   if (wrong.empty()) wrong = compare("who goes on", as_values(going.read()), as_values(expected.going), 0);
   if (!wrong.empty()) return wrong;
-  Values drawn, ids, expected_ids, expected_next;
+  Values drawn, expected_drawn, expected_ids;
   const std::vector<int32_t> all = tokens.read();
   for (const kernels::DraftRow& row : level.rows)
-    for (int32_t node = row.first; node < row.first + row.width; ++node) {
+    for (int32_t node = row.first_child; node < row.first_child + row.width; ++node) {
       drawn.push_back(all[static_cast<size_t>(node)]);
       expected_ids.push_back(std::max(expected.tokens[static_cast<size_t>(node)], 0));
-      ids.push_back(expected.tokens[static_cast<size_t>(node)]);
+      expected_drawn.push_back(expected.tokens[static_cast<size_t>(node)]);
     }
-  wrong = compare("tokens for the host", drawn, ids, 0);
+  wrong = compare("tokens for the host", drawn, expected_drawn, 0);
   const auto of_nodes = [&](const DeviceArray<int32_t>& from) {
     Values out;
     const std::vector<int32_t> values = from.read();
     for (const kernels::DraftRow& row : level.rows)
-      out.insert(out.end(), values.begin() + row.first, values.begin() + row.first + row.width);
+      out.insert(out.end(), values.begin() + row.first_child, values.begin() + row.first_child + row.width);
     return out;
   };
   if (wrong.empty()) wrong = compare("ids", of_nodes(first_ids), expected_ids, 0);
@@ -174,6 +174,7 @@ std::string test_verify(const TestDevice& device, VerifyRule rule, bool tree, si
                                     .outcomes = outcomes.data(),
                                     .scores = tree ? nullptr : scores.data(),
                                     .num_tasks = static_cast<int32_t>(count),
+                                    .num_nodes = static_cast<int32_t>(arrays.nodes.size()),
                                     .vocab = static_cast<int32_t>(vocab)};
   finish(device, device.library.verify(device.index, &pass));
   p.read(), q.read(), left.read();  // throw if the kernel wrote outside

@@ -389,6 +389,34 @@ TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
   EXPECT_TRUE(controller.stop_after(std::vector<double>{0.95, 0.1}, 1, 1));
 }
 
+// In a round the rows of all levels are verified, so only the draft's passes count.
+TEST(Controller, StopsInARoundWhereTheNextPassCostsMore) {
+  World w;
+  KController controller({}, &w.costs);
+  w.run(controller, 40, 2);
+  ASSERT_GT(controller.choose_k(2), 1);
+  StopRule rule;
+  controller.stop_rule(2, 4, rule);
+  ASSERT_EQ(rule.limits.size(), 3u);
+  for (int k = 1; k <= 3; ++k) {
+    const rules::StopLimits& limits = rule.limits[static_cast<size_t>(k - 1)];
+    EXPECT_EQ(limits.own, 0);
+    EXPECT_EQ(limits.overlap, controller.expected_overlap(k));
+    EXPECT_NEAR(limits.shared, 2 * controller.rate() * w.draft / w.target, 0.02) << "for both sequences";
+    const auto stops = [&](double confidence, int drafting) {
+      return rules::stops(limits, rule.acceptance, 1, [&](int) { return confidence; }, drafting);
+    };
+    for (const double confidence : {0.05, 0.95})
+      for (const int drafting : {1, 2})
+        EXPECT_EQ(stops(confidence, drafting),
+                  limits.overlap * rule.acceptance.bins[rules::bin_of(confidence)] <= limits.shared / drafting);
+  }
+  KController fixed({.fixed_k = 3}, &w.costs);
+  fixed.choose_k(2);
+  fixed.stop_rule(2, 3, rule);
+  EXPECT_TRUE(rule.limits.empty());
+}
+
 TEST(Controller, ConfidenceFloor) {
   KController controller({.confidence_floor = 0.5}, nullptr);
   EXPECT_TRUE(controller.stop_after(std::vector<double>{0.9, 0.4}, 1, 1));

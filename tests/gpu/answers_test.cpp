@@ -43,13 +43,18 @@ Pair head_pair() {
           {nullptr, on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16)}};
 }
 
-// How a batch is answered: K, the rule, and whether steps run as rounds of the device.
+// How a batch is answered: K, the rule, and whether steps run as rounds of the device. With a tree, K is its depth;
+// `stops`: chains of up to K tokens stop early.
 struct Way {
   int k = 0;
   VerifyRule rule = VerifyRule::kToken;
   bool rounds = false;
+  bool stops = false;
+  std::vector<int> tree = {};
   std::string text() const {
-    return "K " + std::to_string(k) + ", rule " + to_string(rule) + (rounds ? ", in rounds" : ", step by step");
+    std::string out = "K " + std::to_string(k) + ", rule " + to_string(rule);
+    for (const int width : tree) out += (&width == tree.data() ? ", tree " : ",") + std::to_string(width);
+    return out + (stops ? ", stops early" : "") + (rounds ? ", in rounds" : ", step by step");
   }
 };
 
@@ -65,7 +70,14 @@ Answers answer(const Pair& pair, const std::vector<Request>& requests, const Way
   if (way.rounds) stepper.use_rounds(rounds.get());
   decode::Drafting drafting;
   drafting.verify = way.rule;
-  if (way.k > 0) drafting.model.emplace().fixed_k = way.k;
+  if (way.k > 0) {
+    decode::ControllerOptions& model = drafting.model.emplace();
+    model.tree = way.tree;
+    if (way.stops)
+      model.max_k = way.k, model.confidence_floor = 0.25;
+    else
+      model.fixed_k = way.k;
+  }
   std::vector<std::unique_ptr<Sequence>> sequences;
   for (const Request& request : requests) {
     sequences.push_back(std::make_unique<Sequence>(stepper, request, drafting));
@@ -115,13 +127,15 @@ TEST(Answers, GreedyTextIsTheSameWithADraft) {
       Answers alone;
       for (const Request& request : requests) alone.tokens.push_back(answer(pair, {request}, {}).tokens[0]);
       EXPECT_EQ(plain.tokens, alone.tokens) << type << ": a batch changes the text";
+      std::vector<Way> ways = {{.k = 4, .rounds = true, .stops = true}};
       for (const int k : {1, 3, 5})
-        for (const bool rounds : {false, true}) {
-          const Answers found = answer(pair, requests, {.k = k, .rounds = rounds});
-          EXPECT_EQ(found.tokens, plain.tokens) << type << ", " << Way{.k = k, .rounds = rounds}.text();
-          EXPECT_GT(found.accepted, 0);
-          EXPECT_LT(found.accepted, found.drafted);
-        }
+        for (const bool rounds : {false, true}) ways.push_back({.k = k, .rounds = rounds});
+      for (const Way& way : ways) {
+        const Answers found = answer(pair, requests, way);
+        EXPECT_EQ(found.tokens, plain.tokens) << type << ", " << way.text();
+        EXPECT_GT(found.accepted, 0) << way.text();
+        EXPECT_TRUE(way.stops || found.accepted < found.drafted) << way.text();
+      }
     }
 }
 
@@ -167,7 +181,7 @@ double p_value(const std::vector<int64_t>& counts, const std::vector<double>& pr
 // the correction of one, must follow the target's distributions.
 TEST(Answers, DrawnTokensFollowTheTarget) {
   constexpr double kSuspicious = 1e-5;
-  const int64_t draws = machine().real ? 8192 : 128, batch = 64;
+  const int64_t draws = machine().real ? 8192 : 128;
   const Pair pair = toy_pair("llama", at::kBFloat16, machine().real ? 2 : 1);
   const std::vector<int32_t> prompt = {5, 9, 2, 7};
   const std::vector<double> first = distributions(pair, {prompt})[0];
@@ -182,9 +196,11 @@ TEST(Answers, DrawnTokensFollowTheTarget) {
     for (size_t i = 0; i < after.size(); ++i) second[i] += first[token] * after[i];
     ++token;
   }
-  for (const Way& way :
-       {Way{}, Way{3, VerifyRule::kToken, false}, Way{3, VerifyRule::kToken, true}, Way{3, VerifyRule::kBlock, true},
-        Way{2, VerifyRule::kTarget, true}, Way{2, VerifyRule::kCoupled, false}}) {
+  for (const Way& way : {Way{}, Way{3, VerifyRule::kToken, false}, Way{3, VerifyRule::kToken, true},
+                         Way{3, VerifyRule::kBlock, true}, Way{2, VerifyRule::kTarget, true},
+                         Way{2, VerifyRule::kCoupled, false}, Way{2, VerifyRule::kToken, true, false, {3, 1}},
+                         Way{2, VerifyRule::kBlock, true, false, {2, 2}}, Way{3, VerifyRule::kToken, true, true}}) {
+    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round has 256 rows
     std::vector<int64_t> counts[2] = {std::vector<int64_t>(first.size()), std::vector<int64_t>(first.size())};
     for (int64_t begin = 0; begin < draws; begin += batch) {
       std::vector<Request> requests;

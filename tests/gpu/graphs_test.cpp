@@ -53,6 +53,23 @@ TEST(Graphs, GiveTheBitsOfSinglePasses) {
   }
 }
 
+TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
+  const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
+  model::PassGraphs graphs(*decoder, model::PassGraphs::kInputBytes, /*most=*/2);
+  const Batch one(*decoder, {{9, 1, 1}}), two(*decoder, {{9, 2, 2}}), three(*decoder, {{9, 3, 3}});
+  const auto captures = [&](const Batch& batch) {
+    const int64_t before = model::PassGraphs::captures();
+    EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), logits(*decoder, batch, nullptr)));
+    EXPECT_LE(graphs.captured(), 2);
+    return model::PassGraphs::captures() - before;
+  };
+  EXPECT_EQ(captures(one) + captures(two), 2);
+  EXPECT_EQ(captures(one), 0);
+  EXPECT_EQ(captures(three), 1) << "in the place of two";
+  EXPECT_EQ(captures(one), 0);
+  EXPECT_EQ(captures(two), 1);
+}
+
 // More blocks than the graphs had room for: what was captured read the old room.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);

@@ -98,6 +98,20 @@ TEST(Trees, WithTokensThatMayNotComeOrNotYet) {
     }
 }
 
+// The draft's other tokens have less mass than a further child needs, so there is none.
+TEST(Trees, WithoutFurtherChildrenWhereTheDraftIsSure) {
+  for (const VerifyRule rule : kRules) {
+    Case c = tree_case({3, 1}, rule);
+    c.draft = [](std::span<const int32_t>, std::span<float> logits) {
+      for (size_t i = 0; i < logits.size(); ++i) logits[i] = i == 1 ? 0.f : -16.f - static_cast<float>(i);
+    };
+    expect_exact(c, to_string(rule));
+    const double accepted = enumerate(c).accepted;
+    c.tree = {1, 1};
+    EXPECT_EQ(enumerate(c).accepted, accepted) << to_string(rule);
+  }
+}
+
 TEST(Trees, TwoSequencesOfOtherDepths) {
   for (const VerifyRule rule : kRules) {
     Case c = tree_case({2, 1}, rule);

@@ -51,29 +51,27 @@ class SeededChoices {
   uint64_t seed_, accept_, residual_, target_;
 };
 
-// Writes the scores of the nodes, before the rules change their rows.
-__device__ void score_nodes(const VerifyPass& pass, const VerifyTask& task, TaskMemory& memory,
-                            SeededChoices& choices) {
-  BlockTeam<SeededChoices> team(memory.team, choices);
-  const TaskRows rows(pass, task, memory, nullptr);
-  for (int i = 0; i < rows.count(); ++i) {
-    if (pass.nodes[task.first + i].q_row < 0 || rows.parent(i) == rules::kAbsent) continue;
-    if (rules::next_child(rows, rows.parent(i)) != i) continue;
-    const float *p = rows.p(rows.parent(i) + 1), *q = rows.q(i);
-    const double overlap = team.sum(pass.vocab, [&](int x) { return static_cast<double>(fminf(p[x], q[x])); });
-    team.once([&] {
-      const int32_t token = rows.token(i);
-      const double ratio = static_cast<double>(p[token]) / static_cast<double>(q[token]);
-      pass.scores[task.first + i] = {overlap, ratio < 1.0 ? ratio : 1.0};
-    });
-  }
+struct NoChoices {};
+
+// Scores a node, a block for each.
+__global__ void __launch_bounds__(kMaxVerifyThreads, 1) score_nodes(VerifyPass pass) {
+  __shared__ TeamMemory memory;
+  const VerifyNode node = pass.nodes[blockIdx.x];
+  if (node.token < 0 || node.q_row < 0 || node.p_row < 0) return;
+  NoChoices none;
+  BlockTeam<NoChoices> team(memory, none);
+  const float* const p = pass.p + static_cast<int64_t>(node.p_row) * pass.vocab;
+  const float* const q = pass.q + static_cast<int64_t>(node.q_row) * pass.vocab;
+  const double overlap = team.sum(pass.vocab, [&](int x) { return static_cast<double>(fminf(p[x], q[x])); });
+  if (threadIdx.x != 0) return;
+  const double ratio = static_cast<double>(p[node.token]) / static_cast<double>(q[node.token]);
+  pass.scores[blockIdx.x] = {overlap, ratio < 1.0 ? ratio : 1.0};
 }
 
 __global__ void __launch_bounds__(kMaxVerifyThreads, 1) verify_tasks(VerifyPass pass) {
   __shared__ TaskMemory memory;
   const int number = static_cast<int>(blockIdx.x);
   SeededChoices choices(pass.tasks[number]);
-  if (pass.scores) score_nodes(pass, pass.tasks[number], memory, choices);
   run_task(pass, number, memory, choices);
   if (threadIdx.x == 0) {
     pass.outcomes[number].cursors[0] = pass.tasks[number].cursors[0];
@@ -86,6 +84,10 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) verify_tasks(VerifyPass 
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream) {
   if (pass.num_tasks == 0) return 0;
   if (threads == 0 || threads % 32 != 0 || threads > kMaxVerifyThreads) return static_cast<int>(cudaErrorInvalidValue);
+  if (pass.scores && pass.num_nodes > 0) {  // before the rules change the rows
+    const dim3 nodes(static_cast<unsigned>(pass.num_nodes));
+    if (const int code = launch(stream, nodes, threads, 0, score_nodes, pass)) return code;
+  }
   return launch(stream, dim3(static_cast<unsigned>(pass.num_tasks)), threads, 0, verify_tasks, pass);
 }
 

@@ -12,29 +12,32 @@ struct TaskMemory {
   TeamMemory team;
   double numbers[2 * kMaxVerifyNodes + 2];
   int32_t flags[2 * kMaxVerifyNodes + 2];
+  VerifyNode nodes[kMaxVerifyNodes];
 };
 
 // The Rows (rules/team.h) of one task. Rules change the pass's own rows.
 class TaskRows {
  public:
-  // Absent nodes in the end are left out, so that a chain ends before them.
-  __device__ TaskRows(const VerifyPass& pass, const VerifyTask& task, TaskMemory& memory, float* left)
+  // Copies the task's nodes into the memory. The first `count` of them are drafted or are followed by a drafted one.
+  template <class Choices>
+  __device__ TaskRows(const VerifyPass& pass, const VerifyTask& task, BlockTeam<Choices>& team, TaskMemory& memory,
+                      float* left)
       : pass_(pass), task_(task), memory_(memory), left_(left), count_(task.count) {
-    while (count_ > 0 && token(count_ - 1) < 0) --count_;
+    team.for_each(task.count, [&](int i) {
+      VerifyNode node = pass.nodes[task.first + i];
+      if (node.token < 0) node.parent = rules::kAbsent;
+      memory.nodes[i] = node;
+    });
+    while (count_ > 0 && token(count_ - 1) < 0) --count_;  // so that a chain ends before its absent nodes
   }
   __device__ int count() const { return count_; }
   __device__ int vocab() const { return pass_.vocab; }
-  __device__ int32_t token(int i) const { return pass_.nodes[task_.first + i].token; }
-  __device__ int parent(int i) const {
-    const VerifyNode& node = pass_.nodes[task_.first + i];
-    return node.token < 0 ? rules::kAbsent : node.parent;
-  }
+  __device__ int32_t token(int i) const { return memory_.nodes[i].token; }
+  __device__ int parent(int i) const { return memory_.nodes[i].parent; }
   __device__ const float* p(int i) const { return own_p(i); }
   __device__ const float* q(int i) const { return own_q(i); }
   __device__ float* own_p(int i) const { return pass_.p + static_cast<int64_t>(task_.p_row + i) * pass_.vocab; }
-  __device__ float* own_q(int i) const {
-    return pass_.q + static_cast<int64_t>(pass_.nodes[task_.first + i].q_row) * pass_.vocab;
-  }
+  __device__ float* own_q(int i) const { return pass_.q + static_cast<int64_t>(memory_.nodes[i].q_row) * pass_.vocab; }
   __device__ float* left() const { return left_; }
   __device__ double& number(int i) const { return memory_.numbers[i]; }
   __device__ int32_t& flags(int i) const { return memory_.flags[i]; }
@@ -71,7 +74,7 @@ template <class Choices>
 __device__ void run_task(const VerifyPass& pass, int number, TaskMemory& memory, Choices& choices) {
   const VerifyTask task = pass.tasks[number];
   BlockTeam<Choices> team(memory.team, choices);
-  TaskRows rows(pass, task, memory, pass.left + static_cast<int64_t>(number) * pass.vocab);
+  TaskRows rows(pass, task, team, memory, pass.left + static_cast<int64_t>(number) * pass.vocab);
   const rules::Verdict verdict = verify_task(team, rows, task);
   team.once([&] {
     VerifyOutcome& out = pass.outcomes[number];

@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/philox.h"
 #include "tests/kernels/fibers/context.h"
 #include "tests/kernels/fibers/device_memory.h"
 
@@ -32,10 +31,33 @@ constexpr uint64_t kMaxThreads = 1024;
 constexpr size_t kMaxSharedBytes = 227 << 10;  // of sm_90
 
 std::string text_of(const Site& site) {
-  return std::string(site.file.substr(site.file.rfind('/') + 1)) + ":" + std::to_string(site.line);
+  const std::string_view file = site.file;
+  return std::string(file.substr(file.rfind('/') + 1)) + ":" + std::to_string(site.line);
 }
 
+// The order in which threads run. Drawing from it must cost less than the threads themselves.
+class Order {
+ public:
+  Order(uint64_t seed, uint64_t number) : state_(seed * 0xd1342543de82ef95ull + number * 0x2545f4914f6cdd1dull) {}
+  // Returns a number below n < 2^32, from splitmix64 (Steele et al. 2014).
+  uint64_t below(uint64_t n) {
+    uint64_t x = state_ += 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return ((x ^ x >> 31) >> 32) * n >> 32;
+  }
+
+ private:
+  uint64_t state_;
+};
+
 enum class State { kReady, kAtBarrier, kAtExchange, kReturned };
+
+// The values of a finished meeting, for the lanes that have not gone on to their next one.
+struct Gathered {
+  LaneValues values{};
+  int readers = 0;
+};
 
 struct Fiber {
   Context context;
@@ -45,7 +67,7 @@ struct Fiber {
   Site waits_at;
   Index3 thread;
   unsigned number = 0;
-  LaneValues gathered{};
+  Gathered* gathered = nullptr;
 };
 
 // Lanes of one warp that exchange values.
@@ -142,21 +164,25 @@ class Grid {
       throw KernelFault("a lane that is not in its own mask of a warp operation at " + text_of(site));
     if (warp * 32 + 31 - static_cast<unsigned>(__builtin_clz(mask)) >= fibers_.size())
       throw KernelFault("the mask of a warp operation at " + text_of(site) + " names lanes that the block has not");
+    release(*running_);
     Meeting& meeting = join(warp, mask, site);
     meeting.values[lane] = value;
     meeting.arrived |= 1u << lane;
     running_->state = State::kAtExchange;
     running_->waits_at = site;
     if (meeting.arrived == mask) {
+      Gathered& gathered = free_gathered();
+      gathered.values = meeting.values;
       for (unsigned other = 0; other < 32; ++other) {
         if ((mask >> other & 1) == 0) continue;
-        fibers_[warp * 32 + other].gathered = meeting.values;
+        fibers_[warp * 32 + other].gathered = &gathered;
+        ++gathered.readers;
         make_ready(fibers_[warp * 32 + other]);
       }
       std::erase_if(meetings_, [&](const Meeting& m) { return m.warp == warp && m.mask == mask && m.site == site; });
     }
     leave();
-    return running_->gathered;
+    return running_->gathered->values;
   }
 
   void may_yield() {
@@ -172,6 +198,17 @@ class Grid {
     for (Meeting& m : meetings_)
       if (m.warp == warp && m.mask == mask && m.site == site) return m;
     return meetings_.emplace_back(Meeting{.warp = warp, .mask = mask, .site = site});
+  }
+
+  void release(Fiber& fiber) {
+    if (Gathered* const read = std::exchange(fiber.gathered, nullptr); read && --read->readers == 0)
+      free_.push_back(read);
+  }
+  Gathered& free_gathered() {
+    if (free_.empty()) free_.push_back(gathered_.emplace_back(std::make_unique<Gathered>()).get());
+    Gathered& out = *free_.back();
+    free_.pop_back();
+    return out;
   }
 
   void make_ready(Fiber& fiber) {
@@ -228,6 +265,7 @@ class Grid {
     at_barrier_ = 0;
     for (unsigned i = 0; i < fibers_.size(); ++i) {
       Fiber& f = fibers_[i];
+      release(f);
       f.stack = stacks.at(i, after_fault);
       f.number = i;
       const Size3& size = shape_.block;
@@ -292,12 +330,14 @@ class Grid {
 
   const LaunchShape& shape_;
   const std::function<void()>& body_;
-  PhiloxStream order_;
+  Order order_;
   std::vector<Fiber> fibers_;
   std::vector<unsigned> ready_;
   uint64_t favourite_ = 0;  // the warp that runs whenever it can; the number of warps: none
   size_t favoured_ = 0;     // its threads among those that are ready
   std::vector<Meeting> meetings_;
+  std::vector<std::unique_ptr<Gathered>> gathered_;
+  std::vector<Gathered*> free_;  // without readers
   std::unique_ptr<DeviceMemory<std::byte>> shared_;
   size_t at_barrier_ = 0;
   Site barrier_;  // where the threads at a barrier wait

@@ -60,13 +60,14 @@ TEST(DraftKernel, DrawsTheTokensOfTheHost) {
       for (size_t node = 0; node < expected.confidences.size(); ++node)
         EXPECT_FLOAT_EQ(found.result.confidences[node], expected.confidences[node]) << number << ", node " << node;
       for (const kernels::DraftRow& row : level.rows)
-        for (auto node = static_cast<size_t>(row.first); node < static_cast<size_t>(row.first + row.width); ++node) {
+        for (auto node = static_cast<size_t>(row.first_child); node < static_cast<size_t>(row.first_child + row.width);
+             ++node) {
           const int32_t token = expected.tokens[node];
           EXPECT_EQ(found.for_host[node], token);
           EXPECT_EQ(found.ids[node], std::max(token, 0));
           EXPECT_EQ(found.next_ids[node], level.last ? -7 : std::max(token, 0));
           absent += token < 0 ? 1 : 0;
-          siblings += token >= 0 && node > static_cast<size_t>(row.first) ? 1 : 0;
+          siblings += token >= 0 && node > static_cast<size_t>(row.first_child) ? 1 : 0;
         }
       for (size_t i = 0; i < level.going.size(); ++i) stopped += level.going[i] - expected.going[i];
       went_on += expected.next;
@@ -82,11 +83,11 @@ TEST(DraftKernel, BrokenLogitsAreReported) {
     DraftLevel level = self_test::random_draft_level(number, 31);
     const DraftLevel::Result right = level.on_host();
     const kernels::DraftRow& row = level.rows[0];
-    if (right.tokens[static_cast<size_t>(row.first)] < 0) continue;
+    if (right.tokens[static_cast<size_t>(row.first_child)] < 0) continue;
     level.logits[7] = std::numeric_limits<float>::quiet_NaN();
     const Drawn found = draw(level, 64);
-    EXPECT_EQ(found.for_host[static_cast<size_t>(row.first)], kernels::kBrokenRow) << number;
-    EXPECT_EQ(found.ids[static_cast<size_t>(row.first)], 0) << number;
+    EXPECT_EQ(found.for_host[static_cast<size_t>(row.first_child)], kernels::kBrokenRow) << number;
+    EXPECT_EQ(found.ids[static_cast<size_t>(row.first_child)], 0) << number;
   }
 }
 

@@ -30,8 +30,16 @@ std::vector<kernels::VerifyOutcome> run(const self_test::VerifyArrays& arrays, c
   DeviceMemory<float> p(arrays.p), q(arrays.q), left(arrays.tasks.size() * arrays.vocab);
   DeviceMemory<kernels::VerifyOutcome> outcomes(arrays.tasks.size());
   DeviceMemory<kernels::VerifyScore> scores(arrays.nodes.size());
-  start(kernels::VerifyPass{tasks.data(), nodes.data(), p.data(), q.data(), left.data(), outcomes.data(), scores.data(),
-                            static_cast<int32_t>(arrays.tasks.size()), static_cast<int32_t>(arrays.vocab)});
+  start(kernels::VerifyPass{.tasks = tasks.data(),
+                            .nodes = nodes.data(),
+                            .p = p.data(),
+                            .q = q.data(),
+                            .left = left.data(),
+                            .outcomes = outcomes.data(),
+                            .scores = scores.data(),
+                            .num_tasks = static_cast<int32_t>(arrays.tasks.size()),
+                            .num_nodes = static_cast<int32_t>(arrays.nodes.size()),
+                            .vocab = static_cast<int32_t>(arrays.vocab)});
   p.check_borders(), q.check_borders(), left.check_borders();
   if (scored) *scored = scores.read();
   return outcomes.read();
@@ -168,7 +176,7 @@ self_test::VerifyArrays with_absent(const RandomDraft& one, VerifyRule rule, uin
   std::vector<int32_t> place(static_cast<size_t>(count));
   const auto add_absent = [&] {
     nodes.push_back({kernels::kAbsentNode, static_cast<int32_t>(random.below(nodes.size() + 1)) - 1,
-                     static_cast<int32_t>(random.below(2)) - 1});
+                     static_cast<int32_t>(random.below(2)) - 1, 0});
     p.resize(p.size() + arrays.vocab, std::numeric_limits<float>::quiet_NaN());
   };
   for (int32_t i = 0; i < count; ++i) {
@@ -176,6 +184,7 @@ self_test::VerifyArrays with_absent(const RandomDraft& one, VerifyRule rule, uin
     place[static_cast<size_t>(i)] = static_cast<int32_t>(nodes.size());
     kernels::VerifyNode node = arrays.nodes[static_cast<size_t>(i)];
     if (node.parent >= 0) node.parent = place[static_cast<size_t>(node.parent)];
+    if (node.p_row >= 0) node.p_row = node.parent + 1;
     nodes.push_back(node);
     const auto row = arrays.p.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i + 1) * arrays.vocab);
     p.insert(p.end(), row, row + static_cast<std::ptrdiff_t>(arrays.vocab));

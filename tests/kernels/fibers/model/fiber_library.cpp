@@ -78,7 +78,10 @@ int32_t copy(int32_t, void* to, const void* from, int64_t bytes) {
   });
 }
 int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
-  return run([=, product = *product] { return cuda::launch_rows_product(dtype, product, nullptr); });
+  return run([=, product = *product] {
+    if (product.live && *product.live == 0) ++graph_counts().products_at_rest;
+    return cuda::launch_rows_product(dtype, product, nullptr);
+  });
 }
 int32_t unpack(CudaDtype dtype, int32_t, const UnpackedMatrix* matrix) {
   return cuda::launch_unpack(dtype, *matrix, nullptr);

@@ -11,6 +11,7 @@ const kernels::CudaLibrary& fiber_library();
 
 struct GraphCounts {
   int64_t captured = 0, launched = 0, freed = 0;
+  int64_t products_at_rest = 0;  // of passes that nobody needed, as graphs or not
 };
 GraphCounts& graph_counts();
 

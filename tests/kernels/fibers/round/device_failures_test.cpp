@@ -88,6 +88,34 @@ TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
   }
 }
 
+// Runs a round as the device does, and then fails, as if memory ran out while the results were kept.
+class FailsAtTheEnd final : public RoundRunner {
+ public:
+  explicit FailsAtTheEnd(std::unique_ptr<RoundRunner> runner) : runner_(std::move(runner)) {}
+  bool takes(std::span<const RoundSlot> slots) override { return runner_->takes(slots); }
+  bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) override {
+    const bool ran = runner_->run(slots, outcomes, seconds);
+    if (ran && ++rounds_ == 3) throw Error(ErrorKind::kDevice, "out of memory");
+    return ran;
+  }
+
+ private:
+  std::unique_ptr<RoundRunner> runner_;
+  int rounds_ = 0;
+};
+
+TEST(DeviceFailures, ARoundThatFailsAtItsEndIsStepsOnTheHost) {
+  const Pair pair;
+  const std::vector<int32_t> expected = pair.answer(true).tokens;
+  const auto target = make_model_runner(pair.target), draft = make_model_runner(pair.draft);
+  FailsAtTheEnd rounds(make_device_round(*target));
+  Stepper stepper(*target, draft.get());
+  stepper.use_rounds(&rounds);
+  Drafting drafting;
+  drafting.model.emplace().fixed_k = 3;
+  EXPECT_EQ(generate(stepper, kRequest, drafting, SystemClock()).tokens, expected);
+}
+
 TEST(DeviceFailures, GraphsEndWithTheirModels) {
   fibers::graph_counts() = {};
   Pair pair;

@@ -85,9 +85,9 @@ TEST(RoundCosts, FourLaunchesAPassBesideNineALayer) {
   for (const int batch : {1, 4})
     for (const int k : {1, 3}) {
       const Counts counts = round_of(3, 2, batch, k);
-      // Of each pass the embedding, the last norm, the head and the drawing; and the verification. All of a pass but
-      // the drawing is one graph.
-      EXPECT_EQ(counts.launches, k * (9 * 2 + 4) + (9 * 3 + 4) + 1) << "batch " << batch << ", K " << k;
+      // Of each pass the embedding, the last norm, the head and the drawing; and the scores and the verification. All
+      // of a pass but the drawing is one graph.
+      EXPECT_EQ(counts.launches, k * (9 * 2 + 4) + (9 * 3 + 4) + 2) << "batch " << batch << ", K " << k;
       EXPECT_EQ(counts.graphs, k + 1) << "batch " << batch << ", K " << k;
     }
 }

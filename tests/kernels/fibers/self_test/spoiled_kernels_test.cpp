@@ -113,7 +113,7 @@ std::vector<Spoiled> spoiled_libraries() {
   };
   add("draft").draft = [](int32_t device, const kernels::DraftPass* pass) {
     const int32_t code = fiber_library().draft(device, pass);
-    ++pass->nodes[pass->rows[0].first].token;
+    ++pass->nodes[pass->rows[0].first_child].token;
     return code;
   };
   add("move_slots").move_slots = [](int32_t device, const kernels::SlotMoves* moves) {
