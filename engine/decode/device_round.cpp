@@ -23,18 +23,23 @@ namespace {
 using kernels::DeviceRule;
 using kernels::PagedRows;
 
+static_assert(kNotDrafted == kernels::kAbsentNode);
+
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
+  if (slot.sampling.greedy()) return DeviceRule::kGreedy;
   if (!slot.given.empty()) return DeviceRule::kTarget;  // there is no q
-  if (slot.sampling.greedy()) return chain ? DeviceRule::kTokenChain : DeviceRule::kTarget;
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
     case VerifyRule::kBlock:
       return chain ? DeviceRule::kBlockChain : DeviceRule::kBlockTree;
-    default:
+    case VerifyRule::kTarget:
       return DeviceRule::kTarget;
+    case VerifyRule::kCoupled:
+      return DeviceRule::kCoupled;
   }
+  throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
 DraftShape shape_of(const RoundSlot& slot) {
@@ -210,7 +215,7 @@ class DeviceRound final : public RoundRunner {
         kernels::VerifyNode& to = nodes[static_cast<size_t>(first_node_[i] + node)];
         to.parent = shapes_[i].parents()[static_cast<size_t>(node)];
         const bool first_child = node == 0 || shapes_[i].parents()[static_cast<size_t>(node) - 1] != to.parent;
-        if (first_child) to.p_row = first_row(i) + to.parent + 1;
+        if (first_child && !slot.sampling.greedy()) to.p_row = first_row(i) + to.parent + 1;
         if (!slot.given.empty()) to.token = slot.given[static_cast<size_t>(node)];
       }
       kernels::VerifyTask task = {};
@@ -292,6 +297,7 @@ class DeviceRound final : public RoundRunner {
                                               .p = p_.mutable_data_ptr<float>(),
                                               .q = q_.mutable_data_ptr<float>(),
                                               .left = left_.mutable_data_ptr<float>(),
+                                              .likeliest = result<int32_t>(at_.target_tokens),
                                               .outcomes = result<kernels::VerifyOutcome>(at_.outcomes),
                                               .scores = result<kernels::VerifyScore>(at_.scores),
                                               .num_tasks = static_cast<int32_t>(count),
@@ -333,7 +339,7 @@ class DeviceRound final : public RoundRunner {
       const bool draws = slot.rule != VerifyRule::kTarget && !slot.sampling.greedy();
       for (int32_t node = first_node_[i]; node < first_node_[i] + shapes_[i].num_nodes(); ++node) {
         if (draft_tokens[node] == kernels::kBrokenRow) return false;
-        out.drafted.push_back(draft_tokens[node] == kernels::kAbsentNode ? kNotDrafted : draft_tokens[node]);
+        out.drafted.push_back(draft_tokens[node]);
         out.confidences.push_back(static_cast<double>(confidences[node]));
         out.overlaps.push_back(scores[node].overlap);
         out.ratios.push_back(scores[node].ratio);

@@ -11,8 +11,8 @@ namespace specdec::decode {
 
 namespace {
 
-// With more sequences than this it is unlikely that all of them stop early, and looking whether they did takes each
-// product a moment.
+// With more sequences than this it is unlikely that all of them stop early, and the check whether they did costs
+// each product a little time.
 constexpr size_t kMostResting = 4;
 
 bool may_stop(const RoundSlot& slot) { return slot.stop && !slot.stop->limits.empty(); }
@@ -77,8 +77,7 @@ void DraftLevels::set_rows(const Slots& all, std::span<kernels::VerifyNode> node
     for (size_t at = 0; at < level.slots.size(); ++at) {
       const size_t i = level.slots[at];
       const DraftShape& shape = all.shapes[i];
-      // A greedy tree's rows hold no distribution, and its rule needs none.
-      const bool none = all.slots[i].sampling.greedy() && !shape.chain();
+      const bool none = all.slots[i].sampling.greedy();  // its rows hold no distribution, and its rule needs none
       const auto row = static_cast<int32_t>(level.q_row) + level.rows[at];
       for (int32_t node = 0; node < shape.size(level.depth); ++node)
         nodes[static_cast<size_t>(all.first_node[i] + shape.begin(level.depth) + node)].q_row =

@@ -29,7 +29,7 @@ struct RoundSlot {
   std::array<uint64_t, 4> cursors = {};  // numbers drawn so far for each purpose (randomness.h)
 };
 
-inline constexpr int32_t kNotDrafted = -1;
+inline constexpr int32_t kNotDrafted = -2;
 
 // Values are by node of the whole shape (DraftShape) of the slot.
 struct RoundOutcome {
@@ -53,7 +53,7 @@ struct RoundSeconds {
     int64_t more;  // tokens that the pass read besides one of each sequence; 0 if no sequence had more than two
   };
   std::vector<Level> levels;
-  double target = 0;  // 0: not told
+  double target = 0;  // 0: not measured
 };
 
 class RoundRunner {

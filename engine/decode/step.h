@@ -32,8 +32,8 @@ class Stepper {
   ~Stepper();
 
   // Lets steps whose sequences all fit run as one round of `rounds`, which must outlive the stepper and belong to its
-  // target; null: none do. A sequence fits if it drafts a chain and wants nothing of its logits but tokens: no logits
-  // processors, no log-probabilities, no draft on trial.
+  // target; null: none do. A sequence fits if it needs nothing of its logits but tokens: no logits processors,
+  // no log-probabilities, no rejects, no draft on trial, no coupled rule, and no draft that is held from a failed step.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
   // How long the parts of the last step took, if it ran as a round; else no time.
   const RoundSeconds& round_seconds() const;
@@ -89,6 +89,7 @@ class Stepper {
   CostModel* draft_costs_of(const Sequence& sequence) const {
     return sequence.drafting_.draft_costs ? sequence.drafting_.draft_costs : costs_;
   }
+  void read_texts();
   void draft_tokens();
   void draft_with(CausalModel& draft);
   void record_draft(CostModel& costs, double seconds, int64_t more);

@@ -333,12 +333,17 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
   }
 }
 
-void Stepper::draft_tokens() {
-  Buffers& b = *buffers_;
-  for (SequenceStep& step : b.used()) {
+// Lets the drafts read the text until one short pass can take the rest.
+void Stepper::read_texts() {
+  for (SequenceStep& step : buffers_->used()) {
     read_along(*step.sequence, kFarBehind, /*with_draft=*/!step.drafting);
     if (step.drafting) catch_up(step);
   }
+}
+
+void Stepper::draft_tokens() {
+  Buffers& b = *buffers_;
+  read_texts();
   for (SequenceStep& step : b.used())
     if (step.drafting) draft_with(*draft_of(*step.sequence));
   for (SequenceStep& step : b.used()) {

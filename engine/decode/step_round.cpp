@@ -107,8 +107,7 @@ bool Stepper::run_round() {
   if (!rounds_ || verify_fn_ != &verify) return false;
   for (const SequenceStep& step : b.used())
     if (!fits_round(step)) return false;
-  for (SequenceStep& step : b.used())
-    if (step.drafting) catch_up(step);
+  read_texts();
   fill_slots();
   if (!rounds_->takes(b.slots)) return false;
   try {

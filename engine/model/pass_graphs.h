@@ -32,8 +32,8 @@ class PassGraphs {
   bool takes(const CudaRows& rows) const;
   // Adds rows and tiles up to the numbers of the graph that runs these rows.
   void pad(CudaRows& rows) const;
-  // Runs a pass of padded rows that are in the upload. The next pass overwrites its results. The first pass of a number
-  // of rows and splits and of such `layers` is captured.
+  // Runs a pass of padded rows that are in the upload. The next pass overwrites its results. The first pass of each
+  // Shape is captured.
   struct Result {
     at::Tensor logits;             // [num_rows, rows of lm_head]
     std::vector<at::Tensor> taps;  // the residual stream [num_rows, E] after each of the layers (HiddenObserver)

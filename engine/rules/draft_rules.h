@@ -8,9 +8,8 @@
 
 namespace specdec::rules {
 
-// A token is drawn as a further child of a node only while as many others were at least as likely as this. What is left
-// to draw from then has enough mass for sums in fixed point, and the number of children depends on q alone. The first
-// child is always drawn.
+// A node gets at most as many children as there are tokens with at least this probability in q, and always one. What is
+// left to draw from then has enough mass for sums in fixed point, and the number of children depends on q alone.
 inline constexpr float kLeastDrawn = 0x1p-20f;
 
 // How likely a token is accepted that the draft proposes with a confidence in [0, 1], by bins of equal width.

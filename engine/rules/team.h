@@ -4,8 +4,8 @@
 // run the same rule together and get the same answers.
 //
 // A Team has
-//   double sum(int n, F f): the sum of f(i) over i < n, where f may also write what belongs to i. Results lie between 0
-//     and 4 and may be rounded to multiples of 2^-61.
+//   double sum(int n, F f): the sum of f(i) over i < n, where f may also write what belongs to i. No f(i) may be
+//     below 0, and their sum must be below 4; it may be rounded to a multiple of 2^-61.
 //   void for_each(int n, F f): calls f(i) for i < n.
 //   void once(F f): calls f() in one thread.
 //   bool accept(Purpose, double probability)

@@ -130,29 +130,30 @@ SPECDEC_DEVICE_CODE Verdict verify_traversal(Team& team, Rows& rows) {
   }
 }
 
-// Draws tokens with draw(depth, p) and walks down the tree as long as the drawn token was drafted. The first token that
-// was not drafted becomes the next token.
-template <class Rows, class Draw>
-SPECDEC_DEVICE_CODE Verdict follow(Rows& rows, const Draw& draw) {
+// Chooses tokens with choose(depth, node), the last kept node or −1 for the text, and walks down the tree as long as
+// the chosen token was drafted. The first token that was not drafted becomes the next token.
+template <class Rows, class Choose>
+SPECDEC_DEVICE_CODE Verdict follow(Rows& rows, const Choose& choose) {
   int node = -1;
   for (int64_t depth = 0;; ++depth) {
-    const int32_t drawn = draw(depth, rows.p(node + 1));
+    const int32_t chosen = choose(depth, node);
     int child = next_child(rows, node);
-    while (child >= 0 && rows.token(child) != drawn) child = next_child(rows, node, child + 1);
-    if (child < 0) return {depth, drawn, node};
+    while (child >= 0 && rows.token(child) != chosen) child = next_child(rows, node, child + 1);
+    if (child < 0) return {depth, chosen, node};
     node = child;
   }
 }
 
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_target(Team& team, Rows& rows) {
-  return follow(rows, [&](int64_t, const float* p) { return team.draw(Purpose::kTarget, rows.vocab(), p); });
+  return follow(rows, [&](int64_t, int node) { return team.draw(Purpose::kTarget, rows.vocab(), rows.p(node + 1)); });
 }
 
 // `position` is that of the next token in the text.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_coupled(Team& team, Rows& rows, int64_t position) {
-  return follow(rows, [&](int64_t depth, const float* p) { return team.draw_at(position + depth, rows.vocab(), p); });
+  return follow(
+      rows, [&](int64_t depth, int node) { return team.draw_at(position + depth, rows.vocab(), rows.p(node + 1)); });
 }
 
 }  // namespace specdec::rules

@@ -1,7 +1,9 @@
 #include "engine/self_test/random_drafts.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "engine/decode/sampler.h"
 
 namespace specdec::self_test {
@@ -87,7 +89,16 @@ kernels::DeviceRule device_rule(VerifyRule rule, bool tree) {
     case VerifyRule::kCoupled:
       return DeviceRule::kCoupled;
   }
-  return DeviceRule::kTarget;
+  throw Error(ErrorKind::kInternal, "unknown verification rule");
+}
+
+std::vector<int32_t> VerifyArrays::likeliest() const {
+  std::vector<int32_t> out;
+  for (size_t at = 0; at < p.size(); at += vocab)
+    out.push_back(static_cast<int32_t>(std::max_element(p.begin() + static_cast<std::ptrdiff_t>(at),
+                                                        p.begin() + static_cast<std::ptrdiff_t>(at + vocab)) -
+                                       p.begin() - static_cast<std::ptrdiff_t>(at)));
+  return out;
 }
 
 void VerifyArrays::add(const decode::VerifyInput& input, VerifyRule rule, uint64_t seed) {

@@ -35,6 +35,7 @@ struct VerifyArrays {
   std::vector<float> p, q;
   size_t vocab = 0;
   void add(const decode::VerifyInput& input, VerifyRule rule, uint64_t seed = 0);
+  std::vector<int32_t> likeliest() const;  // of each row of p
 };
 
 }  // namespace specdec::self_test

@@ -38,11 +38,14 @@ std::string test_sample(const TestDevice& device, const SamplingOptions& options
     const std::vector<float> own = random_logits(number + 1000 * vocab, vocab, number % 2 == 1);
     logits.insert(logits.end(), own.begin(), own.end());
     std::vector<float> expected(vocab);
-    decode::distribution(own, options, expected, scratch);
+    if (options.greedy())
+      expected = own;
+    else
+      decode::distribution(own, options, expected, scratch);
     probabilities.insert(probabilities.end(), expected.begin(), expected.end());
     tokens.push_back(decode::argmax(own));
-    choices.push_back(static_cast<double>(
-        std::count_if(expected.begin(), expected.end(), [](float x) { return x >= rules::kLeastDrawn; })));
+    const auto likely = std::ranges::count_if(expected, [](float x) { return x >= rules::kLeastDrawn; });
+    choices.push_back(options.greedy() ? 1 : static_cast<double>(likely));
   }
   const DeviceArray<kernels::SampleRow> rows(device, list);
   const DeviceArray<float> values(device, logits);
@@ -164,6 +167,7 @@ std::string test_verify(const TestDevice& device, VerifyRule rule, bool tree, si
   const DeviceArray<kernels::VerifyTask> tasks(device, arrays.tasks);
   const DeviceArray<kernels::VerifyNode> nodes(device, arrays.nodes);
   const DeviceArray<float> p(device, arrays.p), q(device, arrays.q), left(device, count * vocab);
+  const DeviceArray<int32_t> likeliest(device, arrays.likeliest());
   const DeviceArray<kernels::VerifyOutcome> outcomes(device, count);
   const DeviceArray<kernels::VerifyScore> scores(device, arrays.nodes.size());
   const kernels::VerifyPass pass = {.tasks = tasks.data(),
@@ -171,6 +175,7 @@ std::string test_verify(const TestDevice& device, VerifyRule rule, bool tree, si
                                     .p = p.data(),
                                     .q = q.data(),
                                     .left = left.data(),
+                                    .likeliest = likeliest.data(),
                                     .outcomes = outcomes.data(),
                                     .scores = tree ? nullptr : scores.data(),
                                     .num_tasks = static_cast<int32_t>(count),

@@ -64,15 +64,6 @@ class BlockTeam {
 
   // Returns the smallest id x with Σ_{y ≤ x} w_y > u · Σ w, or −1, a failure, if no weight is positive.
   __device__ int32_t find(int n, const float* weights, double u) {
-    unsigned long long all = 0;
-    for (int i = thread_; i < n; i += threads_) all += fixed(static_cast<double>(weights[i]));
-    all = total_of(all);
-    auto goal = static_cast<unsigned long long>(u * static_cast<double>(all));
-    if (all == 0) {
-      once([&] { memory_.fault = 1; });
-      return -1;
-    }
-    if (goal >= all) goal = all - 1;
     // Each warp takes a stretch of ids, and the one in whose stretch the goal lies walks through it.
     const int warps = threads_ / 32, stretch = ((n + warps - 1) / warps + 31) / 32 * 32, begin = warp_ * stretch;
     const int end = min(n, begin + stretch);
@@ -81,8 +72,17 @@ class BlockTeam {
     own = warp_sum(own);
     if (lane_ == 0) memory_.sums[warp_] = own;
     __syncthreads();
-    unsigned long long before = 0;
-    for (int w = 0; w < warp_; ++w) before += memory_.sums[w];
+    unsigned long long all = 0, before = 0;
+    for (int w = 0; w < warps; ++w) {
+      if (w == warp_) before = all;
+      all += memory_.sums[w];
+    }
+    if (all == 0) {
+      once([&] { memory_.fault = 1; });
+      return -1;
+    }
+    auto goal = static_cast<unsigned long long>(u * static_cast<double>(all));
+    if (goal >= all) goal = all - 1;
     if (goal >= before && goal < before + own) walk(weights, begin, end, goal - before);
     __syncthreads();
     return memory_.answer;  // which is next written after another barrier

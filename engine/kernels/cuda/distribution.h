@@ -74,72 +74,54 @@ __device__ unsigned long long border(Team& team, SampleMemory& memory, const flo
 
 inline __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
 
-// Sums stay below 4.
-template <class Row>
-__device__ double mass_of(Team& team, const Row& row, int n) {
-  return team.sum(n, [&](int i) { return static_cast<double>(row[i]) * 0x1p-20; }) * 0x1p20;
+// Sums f(i), which may write what belongs to i. Sums of team.sum() stay below 4, and those of weights below 2^22.
+template <class F>
+__device__ double mass_of(Team& team, int n, const F& f) {
+  return team.sum(n, [&](int i) { return static_cast<double>(f(i)) * 0x1p-20; }) * 0x1p20;
 }
 
-// Returns whether a row holds no NaN and no infinity but −∞.
-inline __device__ bool is_sound(Team& team, SampleMemory& memory, const float* row, int n) {
+// Returns the likeliest token of a row, or kBrokenRow if the row holds NaN or infinity, or nothing but −∞.
+inline __device__ int32_t likeliest(Team& team, SampleMemory& memory, const float* row, int n) {
   team.once([&] { memory.team.answer = 0; });
-  team.for_each(n, [&](int i) {
+  const int32_t best = team.least(n, [&](int i) {
     if (!(row[i] <= 3.402823466e38f)) memory.team.answer = 1;
-  });
-  return memory.team.answer == 0;
-}
-
-// Returns the likeliest token of a row that is sound, or kBrokenRow if all of it is −∞.
-inline __device__ int32_t likeliest(Team& team, const float* row, int n) {
-  return team.least(n, [&](int i) {
     return row[i] == -INFINITY ? -1.0 : static_cast<double>(0xffffffffu - (key_of(row[i], i) >> 32));
   });
+  return memory.team.answer != 0 || best < 0 ? kBrokenRow : best;
 }
 
-// Replaces logits by probabilities. Returns the likeliest token, or kBrokenRow if the logits are of no use. A greedy
-// row's `confidence`, if it is not null, becomes the token's probability at temperature 1.
-inline __device__ int32_t distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
-                                     float* confidence) {
-  if (!is_sound(team, memory, row, n)) return kBrokenRow;
-  const int32_t best = likeliest(team, row, n);
-  if (best < 0) return kBrokenRow;
-  const float largest = row[best];
-  team.sync();  // before anyone replaces it
-  if (options.temperature == 0) {
-    if (confidence) {
-      team.for_each(n, [&](int i) { row[i] = exp_weight(__fadd_rn(row[i], -largest)); });
-      const double total = mass_of(team, row, n);
-      team.once([&] { *confidence = static_cast<float>(1.0 / total); });
-    }
-    team.for_each(n, [&](int i) { row[i] = i == best ? 1.0f : 0.0f; });
-    return best;
-  }
+// Returns the probability at temperature 1 of a row's likeliest token.
+inline __device__ float confidence_of(Team& team, const float* row, int n, float largest) {
+  return static_cast<float>(1.0 / mass_of(team, n, [&](int i) { return exp_weight(__fadd_rn(row[i], -largest)); }));
+}
+
+// Replaces the logits of a row that is not greedy by probabilities. `largest` is the largest logit.
+inline __device__ void distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
+                                  float largest) {
   const double most = 3.4028234663852886e38, wanted = 1.0 / options.temperature;
   const float inverse = static_cast<float>(wanted < most ? wanted : most);
   unsigned long long least = 0;
   if (options.top_k > 0 && options.top_k < n)
     least = border(team, memory, row, n, static_cast<unsigned long long>(options.top_k), [](int) { return 1ull; });
-  team.for_each(n, [&](int i) {
-    row[i] = key_of(row[i], i) >= least ? exp_weight(__fmul_rn(__fadd_rn(row[i], -largest), inverse)) : 0.0f;
+  team.sync();  // all have read the largest logit and the border before they are replaced
+  double total = mass_of(team, n, [&](int i) {
+    return row[i] = key_of(row[i], i) >= least ? exp_weight(__fmul_rn(__fadd_rn(row[i], -largest), inverse)) : 0.0f;
   });
-  double total = mass_of(team, row, n);
   if (options.top_p < 1.0) {
     const auto weight = [&](int i) { return fixed(static_cast<double>(row[i])); };
     least = border(team, memory, row, n, fixed(options.top_p * total), weight);
-    team.for_each(n, [&](int i) {
+    total = mass_of(team, n, [&](int i) {
       if (key_of(row[i], i) < least) row[i] = 0;
+      return row[i];
     });
-    total = mass_of(team, row, n);
   }
-  if (options.min_p > 0) {
-    team.for_each(n, [&](int i) {
+  if (options.min_p > 0)
+    total = mass_of(team, n, [&](int i) {
       if (static_cast<double>(row[i]) < options.min_p) row[i] = 0;
+      return row[i];
     });
-    total = mass_of(team, row, n);
-  }
   const auto scale = static_cast<float>(1.0 / total);
   team.for_each(n, [&](int i) { row[i] = __fmul_rn(row[i], scale); });
-  return best;
 }
 
 }  // namespace specdec::kernels::cuda

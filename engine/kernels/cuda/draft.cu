@@ -31,9 +31,8 @@ __device__ void put(const DraftPass& pass, const DraftRow& row, int32_t child, i
 // afterwards. Returns how many it wrote.
 __device__ int32_t take_likeliest(const DraftPass& pass, const DraftRow& row, Team& team, DraftMemory& memory,
                                   float* values) {
-  const bool sound = is_sound(team, memory.sample, values, pass.vocab);
   for (int32_t child = 0; child < row.width; ++child) {
-    const int32_t token = sound ? likeliest(team, values, pass.vocab) : kBrokenRow;
+    const int32_t token = likeliest(team, memory.sample, values, pass.vocab);
     if (token < 0 && child > 0) return child;
     team.once([&] {
       put(pass, row, child, token, 0);
@@ -65,7 +64,7 @@ __device__ int32_t draw_children(const DraftPass& pass, const DraftRow& row, Tea
   const uint64_t cursor = row.likeliest != 0 ? 0 : row.cursor + drawn_before(pass, row);
   for (int32_t child = 0; child < most; ++child) {
     const int32_t token = row.likeliest != 0
-                              ? likeliest(team, values, pass.vocab)
+                              ? likeliest(team, memory.sample, values, pass.vocab)
                               : team.find(pass.vocab, values,
                                           philox_uniform(row.seed, static_cast<uint64_t>(rules::Purpose::kDraft),
                                                          cursor + static_cast<uint64_t>(child)));
@@ -95,7 +94,7 @@ __device__ void go_on(const DraftPass& pass, const DraftRow& row, bool drawn) {
     atomicAdd(row.next, 1);
 }
 
-__global__ void __launch_bounds__(kMaxVerifyThreads, 1) draft_rows(DraftPass pass) {
+__global__ void __launch_bounds__(kMaxSweepThreads, 1) draft_rows(DraftPass pass) {
   __shared__ DraftMemory memory;
   NoChoices none;
   Team team(memory.sample.team, none);
@@ -107,13 +106,14 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) draft_rows(DraftPass pas
     if (greedy && row.width > 1) {
       written = take_likeliest(pass, row, team, memory, values);
     } else {
-      const int32_t best = pass.sampled && !greedy ? pass.sampled[blockIdx.x]
-                                                   : distribute(team, memory.sample, row.options, values, pass.vocab,
-                                                                greedy ? &memory.taken[0] : nullptr);
+      const bool sampled = pass.sampled && !greedy;
+      const int32_t best = sampled ? pass.sampled[blockIdx.x] : likeliest(team, memory.sample, values, pass.vocab);
       if (best >= 0 && !greedy) {
+        if (!sampled) distribute(team, memory.sample, row.options, values, pass.vocab, values[best]);
         written = draw_children(pass, row, team, memory, values);
       } else {
-        team.once([&] { put(pass, row, 0, best, best >= 0 ? memory.taken[0] : 0.0f); });
+        const float confidence = best >= 0 ? confidence_of(team, values, pass.vocab, values[best]) : 0.0f;
+        if (threadIdx.x == 0) put(pass, row, 0, best, confidence);
         written = 1;
       }
     }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) draft_rows(DraftPass pas
 
 int launch_draft(const DraftPass& pass, unsigned threads, Stream stream) {
   if (pass.num_rows == 0) return 0;
-  if (threads == 0 || threads % 32 != 0 || threads > kMaxVerifyThreads) return static_cast<int>(cudaErrorInvalidValue);
+  if (threads == 0 || threads % 32 != 0 || threads > kMaxSweepThreads) return static_cast<int>(cudaErrorInvalidValue);
   return launch(stream, dim3(static_cast<unsigned>(pass.num_rows)), threads, 0, draft_rows, pass);
 }
 

@@ -181,11 +181,11 @@ int32_t launch_graph(int32_t device, void* graph) {
 void free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 int32_t sample(int32_t device, const SamplePass* pass) {
-  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_sample(*pass, kMaxVerifyThreads, stream); });
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_sample(*pass, kMaxSweepThreads, stream); });
 }
 
 int32_t draft(int32_t device, const DraftPass* pass) {
-  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_draft(*pass, kMaxVerifyThreads, stream); });
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_draft(*pass, kMaxSweepThreads, stream); });
 }
 
 int32_t move_slots(int32_t device, const SlotMoves* moves) {

@@ -1,4 +1,4 @@
-// Moves the keys and values of tokens to other slots of their sequence, so that only the kept path of a tree stays.
+// Moves the keys and values of tokens to other slots of their sequence, to close the gaps that rejected nodes leave.
 #include "engine/kernels/cuda/device.h"
 
 namespace specdec::kernels::cuda {

@@ -8,16 +8,18 @@ namespace specdec::kernels::cuda {
 
 namespace {
 
-__global__ void __launch_bounds__(kMaxVerifyThreads, 1) sample_rows(SamplePass pass) {
+__global__ void __launch_bounds__(kMaxSweepThreads, 1) sample_rows(SamplePass pass) {
   __shared__ SampleMemory memory;
   NoChoices none;
   Team team(memory.team, none);
   const SampleRow options = pass.rows[blockIdx.x];
   if (options.left_alone != 0) return;
   float* row = pass.logits + static_cast<int64_t>(blockIdx.x) * pass.vocab;
-  const int32_t token = distribute(team, memory, options, row, pass.vocab, nullptr);
+  const int32_t token = likeliest(team, memory, row, pass.vocab);
+  const bool draws = token >= 0 && options.temperature != 0;
+  if (draws) distribute(team, memory, options, row, pass.vocab, row[token]);
   double likely = 1;
-  if (pass.choices && token >= 0)  // scaled, since sums stay below 4
+  if (pass.choices && draws)  // scaled, since sums stay below 4
     likely = team.sum(pass.vocab, [&](int i) { return row[i] >= rules::kLeastDrawn ? 0x1p-20 : 0.0; }) * 0x1p20;
   if (threadIdx.x != 0) return;
   pass.tokens[blockIdx.x] = token;
@@ -28,7 +30,7 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) sample_rows(SamplePass p
 
 int launch_sample(const SamplePass& pass, unsigned threads, Stream stream) {
   if (pass.num_rows == 0) return 0;
-  if (threads == 0 || threads % 32 != 0 || threads > kMaxVerifyThreads) return static_cast<int>(cudaErrorInvalidValue);
+  if (threads == 0 || threads % 32 != 0 || threads > kMaxSweepThreads) return static_cast<int>(cudaErrorInvalidValue);
   return launch(stream, dim3(static_cast<unsigned>(pass.num_rows)), threads, 0, sample_rows, pass);
 }
 

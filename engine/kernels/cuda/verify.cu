@@ -54,7 +54,7 @@ class SeededChoices {
 struct NoChoices {};
 
 // Scores a node, a block for each.
-__global__ void __launch_bounds__(kMaxVerifyThreads, 1) score_nodes(VerifyPass pass) {
+__global__ void __launch_bounds__(kMaxVerifyThreads) score_nodes(VerifyPass pass) {
   __shared__ TeamMemory memory;
   const VerifyNode node = pass.nodes[blockIdx.x];
   if (node.token < 0 || node.q_row < 0 || node.p_row < 0) return;

@@ -39,6 +39,7 @@ class TaskRows {
   __device__ float* own_p(int i) const { return pass_.p + static_cast<int64_t>(task_.p_row + i) * pass_.vocab; }
   __device__ float* own_q(int i) const { return pass_.q + static_cast<int64_t>(memory_.nodes[i].q_row) * pass_.vocab; }
   __device__ float* left() const { return left_; }
+  __device__ int32_t likeliest(int i) const { return pass_.likeliest[task_.p_row + i]; }
   __device__ double& number(int i) const { return memory_.numbers[i]; }
   __device__ int32_t& flags(int i) const { return memory_.flags[i]; }
 
@@ -65,6 +66,8 @@ __device__ rules::Verdict verify_task(BlockTeam<Choices>& team, TaskRows& rows, 
       return rules::verify_target(team, rows);
     case DeviceRule::kCoupled:
       return rules::verify_coupled(team, rows, task.position);
+    case DeviceRule::kGreedy:
+      return rules::follow(rows, [&](int64_t, int node) { return rows.likeliest(node + 1); });
   }
   return {};
 }

@@ -28,6 +28,7 @@ std::vector<kernels::VerifyOutcome> run(const self_test::VerifyArrays& arrays, c
   DeviceMemory<kernels::VerifyTask> tasks(arrays.tasks);
   DeviceMemory<kernels::VerifyNode> nodes(arrays.nodes);
   DeviceMemory<float> p(arrays.p), q(arrays.q), left(arrays.tasks.size() * arrays.vocab);
+  DeviceMemory<int32_t> likeliest(arrays.likeliest());
   DeviceMemory<kernels::VerifyOutcome> outcomes(arrays.tasks.size());
   DeviceMemory<kernels::VerifyScore> scores(arrays.nodes.size());
   start(kernels::VerifyPass{.tasks = tasks.data(),
@@ -35,6 +36,7 @@ std::vector<kernels::VerifyOutcome> run(const self_test::VerifyArrays& arrays, c
                             .p = p.data(),
                             .q = q.data(),
                             .left = left.data(),
+                            .likeliest = likeliest.data(),
                             .outcomes = outcomes.data(),
                             .scores = scores.data(),
                             .num_tasks = static_cast<int32_t>(arrays.tasks.size()),
@@ -142,6 +144,36 @@ void expect_as_on_the_host(bool tree) {
 
 TEST(VerifyKernel, ChainsAreVerifiedAsOnTheHost) { expect_as_on_the_host(false); }
 TEST(VerifyKernel, TreesAreVerifiedAsOnTheHost) { expect_as_on_the_host(true); }
+
+// Greedy text: a token is kept if it is the likeliest, as the target rule does with one-hot rows.
+TEST(VerifyKernel, GreedyTextTakesTheLikeliestTokens) {
+  int64_t kept = 0;
+  for (const bool tree : {false, true})
+    for (uint64_t number = 0; number < 150; ++number) {
+      RandomDraft one = random_draft(number, tree);
+      if (one.tokens.empty()) continue;
+      PhiloxStream random(14, number);
+      for (size_t i = 0; i < one.p.size(); ++i) {  // often a child of this node
+        const auto token = static_cast<size_t>(one.tokens[random.below(one.tokens.size())]);
+        std::ranges::fill(one.p[i], 0.0f);
+        one.p[i][token] = 1;
+      }
+      self_test::VerifyArrays arrays;
+      arrays.add(one.input(), VerifyRule::kTarget, 1000);
+      const auto start = [&](const kernels::VerifyPass& on_device) {
+        EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+      };
+      const kernels::VerifyOutcome expected = run(arrays, start)[0];
+      arrays.tasks[0].rule = kernels::DeviceRule::kGreedy;
+      const kernels::VerifyOutcome found = run(arrays, start)[0];
+      EXPECT_EQ(found.accepted, expected.accepted) << number;
+      EXPECT_EQ(found.next, expected.next) << number;
+      EXPECT_EQ(found.node, expected.node) << number;
+      EXPECT_EQ(found.cursors[3], 0u);
+      kept += found.accepted;
+    }
+  EXPECT_GT(kept, 50);
+}
 
 TEST(VerifyKernel, ScoresNodesBeforeItChangesTheirRows) {
   std::vector<RandomDraft> cases;

@@ -88,7 +88,7 @@ class CountedRounds final : public RoundRunner {
     const bool ran = runner_->run(slots, outcomes, seconds);
     if (ran) ++count;
     for (size_t i = 0; ran && i < slots.size(); ++i)
-      if (!slots[i].tree.empty()) absent += std::ranges::count(outcomes[i].drafted, -1);
+      if (!slots[i].tree.empty()) absent += std::ranges::count(outcomes[i].drafted, kNotDrafted);
     return ran;
   }
   int64_t count = 0, absent = 0;
@@ -159,6 +159,7 @@ class World {
     }
   }
   int64_t rounds() const { return rounds_->count; }
+  int64_t held_bytes(size_t draft) const { return drafts_[draft]->cache_counts().held_bytes; }
   int64_t absent() const { return rounds_->absent; }
 
  private:
@@ -292,6 +293,21 @@ TEST(DeviceRound, GivesTheTokensOfTheHostOverSchedules) {
   EXPECT_GT(totals.stopped, totals.steps / 50);
   EXPECT_GT(totals.trees, totals.steps / 50);
   EXPECT_GT(totals.absent, totals.steps / 100);
+}
+
+// A head reads its text now and then, though it does not draft, so that the target need not keep states for it for
+// ever.
+TEST(DeviceRound, HeadsReadAlongWhileTheyDraftNothing) {
+  World host(heads(), 0, false), device(heads(), 0, true);
+  Plan plan;
+  plan.request = {{5, 10, 15}, 3, {.max_tokens = 90, .sampling = {.temperature = 0}}};
+  plan.drafting.model.emplace().fixed_k = 0;
+  for (World* w : {&host, &device}) w->add(plan.request, plan.drafting, 0);
+  for (int step = 0; step < 80; ++step) host.step(), device.step();
+  EXPECT_EQ(state_of(device.answers[0]), state_of(host.answers[0]));
+  EXPECT_EQ(device.rounds(), 80);
+  EXPECT_GT(host.held_bytes(0), 0);
+  EXPECT_EQ(device.held_bytes(0), host.held_bytes(0));
 }
 
 // Few sequences whose chains stop for the sake of costs: then no pass is for nothing.
