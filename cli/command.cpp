@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -38,6 +39,15 @@ std::function<std::string(const std::string&)> number_check(const char* sign, do
   };
 }
 
+// CLI11 would take "-1", and every number above 2^64 - 1, for 2^64 - 1.
+std::string check_seed(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  std::strtoull(text.c_str(), &end, 0);
+  if (!text.empty() && *end == '\0' && errno == 0 && text.find('-') == std::string::npos) return "";
+  return "expected an integer from 0 to 18446744073709551615, found '" + text + "'";
+}
+
 }  // namespace
 
 std::function<std::string(const std::string&)> at_least(double least) {
@@ -47,6 +57,10 @@ std::function<std::string(const std::string&)> more_than(double least) {
   return number_check(">", least, [least](double value) { return value > least; });
 }
 
+CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help) {
+  return sub.add_option("--seed", seed, help)->capture_default_str()->check(check_seed);
+}
+
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
   sub.add_option("--dtype", options.dtype,
@@ -54,7 +68,7 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options) {
                  "int8 (weights only, for decoding)")
       ->capture_default_str()
       ->group("Device");
-  sub.add_option("--seed", options.seed, "Seed of every random choice")->capture_default_str()->group("Device");
+  add_seed_flag(sub, options.seed, "Seed of every random choice")->group("Device");
   sub.add_option("--threads", options.threads, "CPU threads, 0 = all cores")->capture_default_str()->group("Device");
 }
 

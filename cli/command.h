@@ -15,7 +15,8 @@
 
 namespace CLI {
 class App;  // only files that declare flags include CLI11's large header
-}
+class Option;
+}  // namespace CLI
 namespace specdec::deploy {
 struct GenerateOptions;
 struct ValidateOptions;
@@ -90,6 +91,7 @@ void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::
 std::function<std::string(const std::string&)> at_least(double least);
 std::function<std::string(const std::string&)> more_than(double least);
 
+CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help);  // --seed
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);

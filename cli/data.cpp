@@ -284,7 +284,7 @@ void add_split_flags(CLI::App& sub, data::IngestOptions& o) {
   sub.add_option("--order", o.order, "given | shuffle: rows of the training split")
       ->capture_default_str()
       ->group("Split");
-  sub.add_option("--seed", o.seed, "Seed of the hash split and of the shuffle")->capture_default_str()->group("Split");
+  add_seed_flag(sub, o.seed, "Seed of the hash split and of the shuffle")->group("Split");
 }
 
 void add_domain_flags(CLI::App& sub, data::IngestOptions& o) {

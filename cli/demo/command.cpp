@@ -41,7 +41,7 @@ void add_demo(Cli& cli) {
   demo->add_option("--distill-seconds", options->distill_seconds, "Seconds for each of the two distillations")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
-  demo->add_option("--seed", options->seed, "Seed of traffic and models")->capture_default_str();
+  add_seed_flag(*demo, options->seed, "Seed of traffic and models");
   demo->footer(
       "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count "
       "100 | head -3\n"
@@ -58,7 +58,7 @@ void add_demo(Cli& cli) {
       ->capture_default_str()
       ->check(at_least(0));
   traffic->add_option("--count", traffic_options->count, "How many")->capture_default_str()->check(at_least(0));
-  traffic->add_option("--seed", traffic_options->seed, "Seed")->capture_default_str();
+  add_seed_flag(*traffic, traffic_options->seed, "Seed");
   traffic->add_option("--edition", traffic_options->edition, "first | updated (after the overnight update)")
       ->capture_default_str()
       ->check(CLI::IsMember({"first", "updated"}));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -12,10 +13,12 @@
 namespace specdec::cli {
 namespace {
 
-[[noreturn]] void end_with(int (*generate)(const Global&, const deploy::GenerateOptions&)) {
+[[noreturn]] void end_with(int (*generate)(const Global&, const deploy::GenerateOptions&),
+                           const std::vector<std::string>& flags = {}) {
   EngineRunners runners;
   runners.generate = generate;
   std::vector<std::string> words = {"specdec", "generate", "--target", "t", "--prompt", "x"};
+  words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -32,6 +35,50 @@ TEST(Program, ADeviceThatFailsEndsTheCommandWithEight) {
               }),
               ::testing::ExitedWithCode(8), "memory is used up");
 }
+
+int runs(const Global&, const deploy::GenerateOptions&) { return 0; }
+
+TEST(Program, ASeedThatIsNoneEndsTheCommandWithTwo) {
+  EXPECT_EXIT(end_with(runs, {"--seed", "18446744073709551615"}), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(end_with(runs, {"--seed", "-1"}), ::testing::ExitedWithCode(2),
+              "--seed: expected an integer from 0 to 18446744073709551615, found '-1'");
+}
+
+// Counts the flags --seed of the commands below `app`, and expects each to take exactly the integers from 0 to 2^64
+// - 1.
+int check_seeds(CLI::App& app) {
+  int found = 0;
+  if (CLI::Option* seed = app.get_option_no_throw("--seed")) {
+    ++found;
+    const auto taken = [&](const std::string& text) {
+      seed->clear();
+      seed->add_result(text);
+      try {
+        seed->run_callback();
+        return true;
+      } catch (const CLI::ParseError&) {
+        return false;
+      }
+    };
+    for (const char* text : {"0", "1", "18446744073709551615"}) EXPECT_TRUE(taken(text)) << app.get_name() << text;
+    for (const char* text :
+         {"-1", " -1", "-0", "18446744073709551616", "99999999999999999999999", "1.5", "1e3", "x", ""})
+      EXPECT_FALSE(taken(text)) << app.get_name() << ": '" << text << "'";
+  }
+  for (CLI::App* sub : app.get_subcommands({})) found += check_seeds(*sub);
+  return found;
+}
+
+class AllCommands : public ::testing::Test {
+ protected:
+  AllCommands() { declare_commands(cli_); }
+  CLI::App app_{"", "specdec"};
+  Global global_;
+  const EngineRunners runners_;
+  Cli cli_{app_, global_, runners_, {}};
+};
+
+TEST_F(AllCommands, TakeTheSameSeeds) { EXPECT_GE(check_seeds(app_), 9); }
 
 }  // namespace
 }  // namespace specdec::cli
