@@ -20,4 +20,10 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
   return text;
 }
 
+// Writes a number as people do: 86400, 0.01, 1e-38.
+inline std::string number_text(double value) {
+  const std::string text = format("%.15g", value);
+  return text.find('e') == std::string::npos ? text : format("%g", value);
+}
+
 }  // namespace specdec

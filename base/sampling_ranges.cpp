@@ -1,14 +1,12 @@
 #include "base/sampling_ranges.h"
 
-#include <cstdio>
+#include "base/format.h"
 
 namespace specdec {
 
 std::string NumberRange::text() const {
-  char words[96];
-  std::snprintf(words, sizeof words, "%sa number from %g%s %g", or_zero ? "0, or " : "", low,
-                below_high ? ", below" : " to", high);
-  return words;
+  return (or_zero ? "0, or a number from " : "a number from ") + number_text(low) + (below_high ? ", below " : " to ") +
+         number_text(high);
 }
 
 }  // namespace specdec

@@ -16,7 +16,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
+#include "base/sampling_ranges.h"
 #include "cli/log.h"
 #include "cli/progress_line.h"
 #include "net/http_client.h"
@@ -27,15 +29,13 @@ namespace {
 
 // Returns a check that `holds` for the number. Text that is no number passes: its conversion fails with its own
 // message.
-std::function<std::string(const std::string&)> number_check(const char* sign, double least,
+std::function<std::string(const std::string&)> number_check(const std::string& expected,
                                                             const std::function<bool(double)>& holds) {
-  return [sign, least, holds](const std::string& text) -> std::string {
+  return [expected, holds](const std::string& text) -> std::string {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
     if (end == text.c_str() || *end != '\0' || holds(value)) return "";
-    char expected[64];
-    std::snprintf(expected, sizeof expected, "expected a number %s %g, found ", sign, least);
-    return expected + text;
+    return "expected " + expected + ", found " + text;
   };
 }
 
@@ -51,10 +51,16 @@ std::string check_seed(const std::string& text) {
 }  // namespace
 
 std::function<std::string(const std::string&)> at_least(double least) {
-  return number_check(">=", least, [least](double value) { return value >= least; });
+  return number_check("a number >= " + number_text(least), [least](double value) { return value >= least; });
 }
 std::function<std::string(const std::string&)> more_than(double least) {
-  return number_check(">", least, [least](double value) { return value > least; });
+  return number_check("a number > " + number_text(least), [least](double value) { return value > least; });
+}
+
+CLI::Validator within(double low, double high) {
+  const NumberRange range{.low = low, .high = high};
+  const auto check = number_check(range.text(), [range](double value) { return range.contains(value); });
+  return {[check](const std::string& text) { return check(text); }, number_text(low) + " to " + number_text(high), ""};
 }
 
 CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help) {

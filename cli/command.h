@@ -16,6 +16,7 @@
 namespace CLI {
 class App;  // only files that declare flags include CLI11's large header
 class Option;
+class Validator;
 }  // namespace CLI
 namespace specdec::deploy {
 struct GenerateOptions;
@@ -90,6 +91,7 @@ void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::
 // Returns a check of CLI11 for a number that must be at least (or more than) `least`.
 std::function<std::string(const std::string&)> at_least(double least);
 std::function<std::string(const std::string&)> more_than(double least);
+CLI::Validator within(double low, double high);  // both are allowed, and the help shows them
 
 CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help);  // --seed
 void add_device_flags(CLI::App& sub, DeviceOptions& options);

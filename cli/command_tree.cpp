@@ -34,7 +34,7 @@ void read_value_name(Argument& argument) {
   argument.only_choices = argument.only_choices && !argument.choices.empty();
 }
 
-// CLI11 appends what a check such as IsMember says: "TEXT:{text,json}". A range such as "INT:INT in [1 - 9]" is left to
+// CLI11 appends what a check such as IsMember says: "TEXT:{text,json}". A range such as "INT:1 to 9" is left to
 // the parser.
 void read_type_name(Argument& argument, const std::string& name) {
   const std::string type = name.substr(0, name.find(':'));

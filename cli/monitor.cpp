@@ -155,7 +155,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
       ->group(group);
   sub.add_option("--budget", p.budget, "Redistillations in 7 days")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000))
+      ->check(within(1, 1000))
       ->group(group);
   sub.add_option("--redistil-gpu-hours", p.gpu_hours,
                  "GPU hours of one redistillation; the savings have to repay them within --horizon")
@@ -164,7 +164,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   add_time(sub, "--horizon", {p.horizon_days, 86400}, "Time in which it has to come back", "14d")->group(group);
   sub.add_option("--gpus", p.gpus, "Number of GPUs that serve --tokens-per-second")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000000))
+      ->check(within(1, 1000000))
       ->group(group);
   sub.add_option("--tokens-per-second", p.tokens_per_second, "Throughput of the deployment under load, today")
       ->check(more_than(0))
@@ -190,7 +190,7 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->group("Confirmation");
   sub.add_option("--min-loss", p.min_loss, "Smallest drop of acceptance worth money")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(within(0, 1))
       ->group("Confirmation");
   add_redistil_flags(sub, p);
   const char* const canary = "Canary";
@@ -204,15 +204,15 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->group(canary);
   sub.add_option("--score", p.score, "Share of the conversations that the candidate scores")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(within(0, 1))
       ->group(canary);
   sub.add_option("--serve", p.serve, "Share of the conversations that are served with the candidate")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(within(0, 1))
       ->group(canary);
   sub.add_option("--margin", p.margin, "By how much the candidate's acceptance may be lower")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(within(0, 1))
       ->group(canary);
   add_time(sub, "--bake", {p.bake_hours, 3600}, "A drift alarm so long after a promotion rolls it back", "24h")
       ->group(canary);
@@ -262,12 +262,12 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
   sub.add_option("--target-calls", o.target_watch.calls,
                  "With a URL: requests per check of the target, for each of 8 prompts")
       ->capture_default_str()
-      ->check(CLI::Range(8, 256));
+      ->check(within(8, 256));
   sub.add_option_function<double>(
          "--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; },
          "With a URL: hours between these checks of the target")
       ->default_str("24")
-      ->check(CLI::Range(0.01, 8760.0));
+      ->check(within(0.01, 8760));
   sub.add_option("--state", state, "The monitor's memory (SQLite file, created if it is missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day,
                  "Volume of the traffic; with --false-alarm-every it sets the alarm level")
@@ -279,7 +279,7 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
       "--baseline", o.baseline,
       "File that monitor baseline wrote: the acceptance without drift; default: the roll-outs of the package's report");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, if it is known")
-      ->check(CLI::Range(0.0, 0.5));
+      ->check(within(0, 0.5));
   sub.add_option(
       "--on-drift", o.on_drift,
       "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
@@ -330,9 +330,7 @@ void add_monitor(Cli& cli) {
   CLI::App* watch =
       sub->add_subcommand("watch", "Checks every --interval seconds until a signal; a failed poll is a warning");
   add_check_flags(*watch, cli.global, *options, *state);
-  watch->add_option("--interval", *interval, "Seconds between checks")
-      ->capture_default_str()
-      ->check(CLI::Range(1.0, 86400.0));
+  watch->add_option("--interval", *interval, "Seconds between checks")->capture_default_str()->check(within(1, 86400));
   watch->footer(
       "Example:\n  specdec monitor watch --package store:production --source http://127.0.0.1:8000/metrics --state "
       "monitor.db --interval 300");

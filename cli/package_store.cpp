@@ -156,7 +156,7 @@ void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<
                        "Digest: act only if the channel names it, so that repeating the command changes nothing");
   gc->add_option("--keep", flags.keep,
                  "Number of the newest packages to keep, in the store and in each channel's history")
-      ->check(CLI::Range(1, 10000))
+      ->check(within(1, 10000))
       ->capture_default_str();
   gc->add_flag("--dry-run", flags.dry_run, "Only print what would be removed");
   pin->add_option("--why", flags.why, "Reason, kept in the pin");

@@ -137,7 +137,7 @@ void add_serve(Cli& cli) {
   sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
   sub->add_option("--tensor-parallel", options->tensor_parallel,
                   "Number of processes that hold the target together, one GPU each; the draft stays with the first")
-      ->check(CLI::Range(1, 64))
+      ->check(within(1, 64))
       ->capture_default_str()
       ->group("Device");
   add_speculation_flags(*sub, options->speculation);

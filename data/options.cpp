@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "data/domain_clusters.h"
 #include "data/field_map.h"
 #include "data/row_parser.h"
@@ -45,11 +46,11 @@ void validate(const IngestOptions& o) {
   require(o.records || !o.target.empty(), "--target", "a MODEL (only --records needs none)", "");
   require(o.tenant_cap >= 0, "--tenant-cap", "a number of rows >= 0 (0 = all)", std::to_string(o.tenant_cap));
   require(o.near_duplicates == 0 || (o.near_duplicates >= 0.5 && o.near_duplicates <= 1), "--near-duplicates",
-          "0 (off) or a similarity from 0.5 to 1", std::to_string(o.near_duplicates));
+          "0 (off) or a similarity from 0.5 to 1", number_text(o.near_duplicates));
   require(o.domain_clusters == 0 || (o.domain_clusters >= 2 && o.domain_clusters <= kMaxDomainClusters),
           "--domain-clusters", "0 (none) or 2 … 64", std::to_string(o.domain_clusters));
   parse_mix(o.mix);
-  require(o.holdout >= 0 && o.holdout <= 1, "--holdout", "a share from 0 to 1", std::to_string(o.holdout));
+  require(o.holdout >= 0 && o.holdout <= 1, "--holdout", "a share from 0 to 1", number_text(o.holdout));
   require(o.holdout_count >= 0, "--holdout-count", "a number >= 0", std::to_string(o.holdout_count));
   require(one_of(o.holdout_rule, "auto", "time", "hash", "first"), "--holdout-rule", "auto, time, hash or first",
           o.holdout_rule);
@@ -73,11 +74,11 @@ void validate(const RegenerateOptions& o) {
   require(o.url.starts_with("http://") || o.url.starts_with("https://"), "--target",
           "a model directory or an http(s) URL", o.url);
   require(!o.temperature || (*o.temperature >= 0 && *o.temperature <= 10), "--temperature", "a number from 0 to 10",
-          std::to_string(o.temperature.value_or(0)));
+          number_text(o.temperature.value_or(0)));
   require(o.max_tokens >= 0, "--max-tokens", "a number >= 0 (0 = as many as the old answer had)",
           std::to_string(o.max_tokens));
   require(o.concurrency >= 1 && o.concurrency <= 256, "--concurrency", "1 … 256", std::to_string(o.concurrency));
-  require(o.request_timeout_s > 0, "--request-timeout", "seconds > 0", std::to_string(o.request_timeout_s));
+  require(o.request_timeout_s > 0, "--request-timeout", "seconds > 0", number_text(o.request_timeout_s));
 }
 
 }  // namespace specdec::data

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/output_directory.h"
 #include "base/sha256.h"
 
@@ -117,7 +118,7 @@ void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, 
       refuse("token id " + std::to_string(t.id) + " is outside the vocabulary of " + std::to_string(index.vocab_size));
     if (!seen.insert(t.id).second) refuse("token id " + std::to_string(t.id) + " is there twice");
     if (!std::isfinite(t.logprob) || t.logprob > 1e-3f)
-      refuse("found a log-probability of " + std::to_string(t.logprob) + ", expected numbers up to 0");
+      refuse("found a log-probability of " + number_text(t.logprob) + ", expected numbers up to 0");
   }
   std::sort(tokens.begin(), tokens.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
@@ -129,7 +130,7 @@ void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, 
     row.logprobs.push_back(t.logprob);
     known += std::exp(static_cast<double>(t.logprob));
   }
-  if (known > 1.01) refuse("the probabilities add up to " + std::to_string(known));
+  if (known > 1.01) refuse("the probabilities add up to " + number_text(known));
   row.rest.push_back(std::max(kLeastLogRest, static_cast<float>(std::log(std::max(1 - known, 1e-31)))));
   ++row.positions;
 }

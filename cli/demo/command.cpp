@@ -37,10 +37,10 @@ void add_demo(Cli& cli) {
   demo->add_option("--out", *out, "Working directory; that of an earlier demo is replaced")->capture_default_str();
   demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
       ->capture_default_str()
-      ->check(CLI::Range(200, 100000));
+      ->check(within(200, 100000));
   demo->add_option("--distill-seconds", options->distill_seconds, "Seconds for each of the two distillations")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 86400.0));
+      ->check(within(1, 86400));
   add_seed_flag(*demo, options->seed, "Seed of traffic and models");
   demo->footer(
       "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count "

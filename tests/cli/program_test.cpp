@@ -69,6 +69,24 @@ int check_seeds(CLI::App& app) {
   return found;
 }
 
+// Gives each flag whose value is a number one that is far below its range. Returns the errors.
+std::string errors_of_numbers(CLI::App& app) {
+  std::string errors;
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (!type.starts_with("INT") && !type.starts_with("FLOAT")) continue;
+    option->clear();
+    option->add_result("-123456");
+    try {
+      option->run_callback();
+    } catch (const CLI::ParseError& e) {
+      errors += std::string(e.what()) + "\n";
+    }
+  }
+  for (CLI::App* sub : app.get_subcommands({})) errors += errors_of_numbers(*sub);
+  return errors;
+}
+
 class AllCommands : public ::testing::Test {
  protected:
   AllCommands() { declare_commands(cli_); }
@@ -79,6 +97,17 @@ class AllCommands : public ::testing::Test {
 };
 
 TEST_F(AllCommands, TakeTheSameSeeds) { EXPECT_GE(check_seeds(app_), 9); }
+
+TEST_F(AllCommands, WriteRangesAsPeopleDo) {
+  const std::string errors = errors_of_numbers(app_);
+  for (const char* line : {"--distill-seconds: expected a number from 1 to 86400, found -123456\n",
+                           "--gpus: expected a number from 1 to 1000000, found -123456\n",
+                           "--target-every: expected a number from 0.01 to 8760, found -123456\n",
+                           "--min-fresh: expected a number >= 0, found -123456\n"})
+    EXPECT_NE(errors.find(line), std::string::npos) << line << errors;
+  EXPECT_EQ(errors.find(".000"), std::string::npos) << errors;
+  EXPECT_EQ(errors.find("not in range"), std::string::npos) << errors;
+}
 
 }  // namespace
 }  // namespace specdec::cli

@@ -168,7 +168,7 @@ def settings_and_numbers():
             yield [*start, flag, "-1"], 2, "-1" if start is not distill else "expected"
             yield [*start, flag, "x"], 2, f"{flag}: expected a number"
     for value in ("-1", "x"):
-        yield ["demo", "--conversations", value], 2, f"--conversations: Value {value} not in range"
+        yield ["demo", "--conversations", value], 2, "--conversations: expected a number"
     for start in (generate, validate, ["serve", "--target", MODEL]):
         yield [*start, "--device", "cuda:99"], 8, "CUDA"
     yield ["serve", "--target", MODEL, "--port", str(taken.getsockname()[1])], 74, "Address already in use"
