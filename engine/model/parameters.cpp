@@ -69,6 +69,9 @@ void add_feed_forward(ParameterList& list, const Layer& layer) {
   const int64_t e = config.hidden_size, i = config.intermediate_size, x = config.expert_intermediate_size;
   if (flags.experts) {
     const ExpertNames& names = family.experts;
+    if (!names.router)
+      throw Error(ErrorKind::kInternal, "config: " + name + " has experts, and model_type '" + family.model_type +
+                                            "' has no names for their tensors");
     list.add(name + names.router, w.router, {config.num_experts, e});
     w.experts.resize(static_cast<size_t>(config.num_experts));
     for (size_t k = 0; k < w.experts.size(); ++k) {

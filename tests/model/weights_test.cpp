@@ -154,6 +154,14 @@ TEST(Weights, ValuesThatDoNotFitFp16AreErrors) {
   EXPECT_THROW(load_decoder(scratch.root(), at::kCPU, at::kHalf), Error);
 }
 
+TEST(Weights, ExpertsThatTheFamilyHasNoNamesForAreAnError) {
+  DecoderConfig config = tiny();
+  config.num_experts = 2, config.experts_per_token = 1, config.expert_intermediate_size = 8;
+  config.layers[0].experts = true;
+  testing::expect_error(ErrorKind::kInternal, {"model.layers.0.", "experts", "'" + config.model_type + "'"},
+                        [&] { random_decoder(config, 1, at::kCPU, at::kFloat); });
+}
+
 TEST(Weights, RandomIsNormalAndReproducible) {
   Decoder a = random_decoder(tiny(), 1, at::kCPU, at::kFloat), again = random_decoder(tiny(), 1, at::kCPU, at::kFloat);
   expect_equal(a, again);
