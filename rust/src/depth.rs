@@ -1,4 +1,5 @@
-//! Measures how deep a compiler of JSON schemas may recurse through nested values and `$ref`s.
+//! Measures how deep a compiler of JSON schemas may recurse through nested values and `$ref`s, and finds schemas that
+//! apply themselves without end.
 
 use std::collections::HashMap;
 
@@ -8,24 +9,46 @@ use serde_json::Value;
 /// nested in the member before it, or is the target of that member's `$ref`. A cycle counts with all its members, since
 /// a compiler that follows every reference once may visit them all.
 pub fn longest_chain(schema: &Value) -> usize {
-    let mut numbers = HashMap::new();
-    let mut nodes = Vec::new();
-    add(schema, &mut numbers, &mut nodes);
-    if nodes.is_empty() {
+    let edges = edges(schema, |node| parts(node).chain(referred(schema, node)).collect());
+    if edges.is_empty() {
         return 0;
     }
-    let number = |value: &Value| numbers.get(&(value as *const Value)).copied();
-    let edges: Vec<Vec<usize>> = nodes
-        .iter()
-        .map(|node| {
-            let mut to: Vec<usize> = parts(node).filter_map(number).collect();
-            if let Some(Value::String(reference)) = node.get("$ref") {
-                to.extend(named(schema, reference).and_then(number));
-            }
-            to
-        })
-        .collect();
     longest_path(&edges)
+}
+
+/// Returns whether a part of `schema` applies itself to the same value, through `$ref` and `allOf` alone. Such a part
+/// says nothing of a value before it applies itself again, so no value satisfies it.
+pub fn applies_itself(schema: &Value) -> bool {
+    let edges = edges(schema, |node| node.get("allOf").into_iter().flat_map(parts).chain(referred(schema, node)).collect());
+    // Removes, again and again, what nothing refers to. Members of a cycle are left.
+    let mut referring = vec![0; edges.len()];
+    edges.iter().flatten().for_each(|&to| referring[to] += 1);
+    let mut free: Vec<usize> = (0..edges.len()).filter(|&node| referring[node] == 0).collect();
+    let mut removed = 0;
+    while let Some(node) = free.pop() {
+        removed += 1;
+        for &to in &edges[node] {
+            referring[to] -= 1;
+            if referring[to] == 0 {
+                free.push(to);
+            }
+        }
+    }
+    removed < edges.len()
+}
+
+/// Numbers all objects and arrays of `schema`, the root first. Returns for each of them the numbers of those that
+/// `next` names.
+fn edges<'a>(schema: &'a Value, next: impl Fn(&'a Value) -> Vec<&'a Value>) -> Vec<Vec<usize>> {
+    let (mut numbers, mut nodes) = (HashMap::new(), Vec::new());
+    add(schema, &mut numbers, &mut nodes);
+    let number = |value: &Value| numbers.get(&(value as *const Value)).copied();
+    nodes.iter().map(|&node| next(node).into_iter().filter_map(number).collect()).collect()
+}
+
+/// Returns the target of the object's `$ref`, if it has one.
+fn referred<'a>(schema: &'a Value, node: &Value) -> Option<&'a Value> {
+    named(schema, node.get("$ref")?.as_str()?)
 }
 
 fn parts(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {

@@ -9,7 +9,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{json, Value};
 
-use crate::depth::longest_chain;
+use crate::depth::{applies_itself, longest_chain};
 use crate::token_bytes::token_bytes;
 use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
@@ -67,6 +67,9 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     let chain = longest_chain(&schema);
     if chain > MAX_CHAIN {
         return Err(Failure::limit(format!("nested {chain} levels deep with its $refs followed, at most {MAX_CHAIN} are taken")));
+    }
+    if applies_itself(&schema) {
+        return Err(Failure::invalid("a $ref leads back to itself, so no text satisfies this grammar"));
     }
     if let Some(object) = schema.as_object_mut() {
         object.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));

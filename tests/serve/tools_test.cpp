@@ -163,7 +163,10 @@ TEST(Tools, ASchemaThatNothingSatisfiesIsRefusedBeforeItRuns) {
   EXPECT_EQ(
       forced(R"({"type":"object","properties":{"a":{"$ref":"#/$defs/A"}},"$defs":{"A":{"type":"integer"}}})").status,
       200);
-  for (const char* bad : {R"({"type":7})", R"({"$ref":"#/$defs/none"})", R"({"$ref":"http://127.0.0.1:1/x"})"}) {
+  for (const char* bad :
+       {R"({"type":7})", R"({"$ref":"#/$defs/none"})", R"({"$ref":"http://127.0.0.1:1/x"})", R"({"$ref":"#"})",
+        R"({"required":["a"],"properties":{"a":{"$ref":"#/$defs/a"}},
+                              "$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}})"}) {
     const Response refused = forced(bad);
     EXPECT_EQ(refused.status, 400) << bad;
     EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "tools") << bad;

@@ -148,6 +148,24 @@ TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
   expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {kVocab}); });
 }
 
+// Such a schema says nothing of a value before it applies itself again. A tree refers to itself for its parts, which
+// is different.
+TEST(Grammar, ASchemaThatAppliesItselfIsRefused) {
+  for (const char* endless : {R"({"$ref":"#"})", R"({"allOf":[{"type":"object"},{"$ref":"#"}]})",
+                              R"({"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},
+            "$defs":{"a":{"$ref":"#/$defs/a","type":"object"}}})",
+                              R"({"type":"array","items":{"$ref":"#/$defs/a"},
+            "$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}}})"})
+    expect_error(ErrorKind::kData, {"JSON schema", "a $ref leads back to itself"},
+                 [&] { bytes().compile(GrammarKind::kJsonSchema, endless); });
+  for (const char* taken : {R"({"type":"object","properties":{"left":{"$ref":"#"},"right":{"$ref":"#"}}})",
+                            R"({"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#"}}]})",
+                            R"({"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/b"}]},
+            "b":{"type":"integer"}}})",
+                            R"({"type":"object","properties":{"$ref":{"type":"integer"}}})"})
+    EXPECT_NO_THROW(bytes().compile(GrammarKind::kJsonSchema, taken)) << taken;
+}
+
 // Hostile grammars end with an error, or with a matcher whose steps are bounded; nothing hangs or crashes.
 TEST(Grammar, HostileGrammarsAreBounded) {
   std::string nested, wide = R"({"anyOf":[)", deep = "{}";
