@@ -184,8 +184,9 @@ class Schemas:
         for pattern in s.get("patternProperties", {}):
             for _ in range(rng.randint(0, 4)):
                 value[str(rng.randint(0, 250))] = self.make(rng, s["patternProperties"][pattern])
-        if s.get("additionalProperties", True) is True and rng.random() < 0.2:
-            value["x_unknown"] = rng.choice(STRANGERS)
+        strangers = [x for x in STRANGERS if not self.problem(self.property(s, "x_unknown"), x)]
+        if strangers and rng.random() < 0.2:
+            value["x_unknown"] = rng.choice(strangers)
         return value
 
     def spoil(self, rng, schema, value):

@@ -107,6 +107,12 @@ TEST(Tools, NulIsRefusedByName) {
   EXPECT_EQ(param(tool(R"("parameters":{"type":"object","properties":{"a\u0000":{}}})")),
             "tools[0].function.parameters");
   EXPECT_EQ(param(tool(R"("parameters":{"type":"object","enum":[{"a":["\u0000"]}]})")), "tools[0].function.parameters");
+  EXPECT_EQ(param(tool(R"("strict":"\u0000")")), "tools[0].function");
+  EXPECT_EQ(param(tool(R"("returns":[{"a\u0000":1}])")), "tools[0].function");
+  EXPECT_EQ(param(tool(R"("a\u0000b":1)")), "tools[0].function");
+  const std::string function = R"({"type":"function","function":{"name":"f"},)";
+  EXPECT_EQ(param(chat("say:x", R"("tools":[)" + function + R"("note":"\u0000"}])")), "tools[0]");
+  EXPECT_EQ(param(chat("say:x", R"("tools":[)" + function + R"("\u0000":1}])")), "tools[0]");
   EXPECT_EQ(param(chat("say:x", R"("chat_template_kwargs":{"x":["a\u0000"]})")), "chat_template_kwargs");
   for (const char* arguments : {R"({\"a\":\"\\u0000\"})", R"(no \u0000 object)"})
     EXPECT_EQ(param(post("/v1/chat/completions",

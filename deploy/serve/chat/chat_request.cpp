@@ -35,6 +35,13 @@ bool has_nul(const J& value) {
 
 constexpr char kNoNul[] = "text without NUL characters";
 
+// Refuses NUL in any member of the object, by the member's name if it is one of `known`: other names may be long.
+void require_no_nul(const OrderedJson& object, const std::string& param, const std::set<std::string>& known = {}) {
+  for (const auto& member : object.items())
+    if (has_nul(OrderedJson(member.key())) || has_nul(member.value()))
+      reject(known.contains(member.key()) ? param + "." + member.key() : param, kNoNul);
+}
+
 std::string message_content(const Json& message, const std::string& param) {
   const Json* content = find_field(message, "content");
   if (!content) reject(param + ".content", "a string or text parts");
@@ -119,9 +126,8 @@ void read_tools(std::string_view body, const ServeLimits& limits, OfferedTools& 
     const OrderedJson name = function->value("name", OrderedJson());
     if (!name.is_string() || !is_tool_name(name.get<std::string>())) reject(at + ".function.name", kNameRule);
     if (!names.insert(name.get<std::string>()).second) reject(at + ".function.name", "names that differ");
-    for (const char* key : {"description", "parameters"})
-      if (const auto text = function->find(key); text != function->end() && has_nul(*text))
-        reject(at + ".function." + key, kNoNul);
+    require_no_nul(*function, at + ".function", {"description", "parameters"});
+    require_no_nul(tool, at);
     OrderedJson parameters = function->value("parameters", OrderedJson());
     if (parameters.is_null())
       parameters = {{"type", "object"}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
