@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <new>
 
+#include "base/device_lost.h"
 #include "base/progress.h"
 #include "base/schema/error_report.h"
 #include "base/shell.h"
@@ -57,6 +60,26 @@ int report_error(const Error& error, const Global& global, const std::string& co
   }
   say("specdec: error: " + report.message, LogLevel::kError, facts_of(report));
   return report.exit_code;
+}
+
+int run_reported(const std::function<int()>& work, const Global& global, const std::string& command) {
+  const auto failed = [&](ErrorKind kind, const std::string& message) {
+    return report_error(Error(kind, message), global, command);
+  };
+  try {
+    return work();
+  } catch (const Error& e) {
+    return report_error(e, global, command);
+  } catch (const DeviceLost& lost) {
+    const char* const gpu = "the GPU can no longer be used by this process: ";
+    return failed(lost.kind(), (lost.kind() == ErrorKind::kDevice ? gpu : "") + lost.what());
+  } catch (const std::bad_alloc&) {
+    return failed(ErrorKind::kDevice, "out of memory");
+  } catch (const std::filesystem::filesystem_error& e) {
+    return failed(ErrorKind::kIo, e.path1().string() + ": " + e.code().message());
+  } catch (const std::exception& e) {
+    return failed(ErrorKind::kInternal, e.what());
+  }
 }
 
 int report_stale(const std::string& reason) {

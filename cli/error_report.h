@@ -1,6 +1,7 @@
 // How every failure of this program is reported: one line on stderr and, with --json, one object on stdout.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/error.h"
@@ -15,6 +16,10 @@ void read_report_format(Global& global);
 // Prints the error and returns its exit code. `command` is "data ingest"; "" if the command line names none. The line
 // on stderr is the last one there and names the file or key and the reason.
 int report_error(const Error& error, const Global& global, const std::string& command);
+
+// Runs the work of a process and returns its exit code. Whatever it throws is reported, and gives the exit code.
+// `command` is read only then, so the work may set it.
+int run_reported(const std::function<int()>& work, const Global& global, const std::string& command);
 
 // Prints the reason why a stale draft is refused, and returns the exit code of the verdict.
 int report_stale(const std::string& reason);

@@ -5,10 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <initializer_list>
-#include <memory>
 #include <set>
 
-#include "base/device_lost.h"
 #include "base/error.h"
 #include "base/reload_request.h"
 #include "base/shell.h"
@@ -119,6 +117,24 @@ bool goes_on(const std::string& command) {
   return kThese.contains(command);
 }
 
+// Parses the command line and runs its command. Sets `command` to the name of the command as soon as it is known.
+int run_command(Cli& cli, int argc, char** argv, std::string& command) {
+  Global& global = cli.global;
+  declare_commands(cli);
+  command = command_of(cli.app, global.arguments);
+  refuse_mistakes(cli.app, global.arguments);
+  apply_settings(cli.app, argc, argv);
+  cli.app.parse(argc, argv);
+  refuse_empty_names(cli.app);
+  command = chosen_command(cli.app);
+  if (goes_on(command)) set_stop_resumes();
+  take_hangups(command == "serve");
+  install_log(global);
+  prepare_stop_report(global, command);
+  install_hub(global);
+  return cli.selected ? cli.selected() : 2;
+}
+
 }  // namespace
 
 void declare_commands(Cli& cli) {
@@ -153,40 +169,17 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   read_report_format(global);
   Cli cli{app, global, runners, {}};
   std::string command;
-  const auto failed = [&](ErrorKind kind, const std::string& message) {
-    return report_error(Error(kind, message), global, command);
-  };
-  try {
-    declare_commands(cli);
-    command = command_of(app, global.arguments);
-    refuse_mistakes(app, global.arguments);
-    apply_settings(app, argc, argv);
-    app.parse(argc, argv);
-    refuse_empty_names(app);
-    command = chosen_command(app);
-    if (goes_on(command)) set_stop_resumes();
-    take_hangups(command == "serve");
-    install_log(global);
-    prepare_stop_report(global, command);
-    install_hub(global);
-    return cli.selected ? cli.selected() : 2;
-  } catch (const CLI::Success& done) {  // --help, --version
-    return app.exit(done);
-  } catch (const CLI::ParseError& e) {
-    return failed(ErrorKind::kUsage,
+  const auto work = [&] {
+    try {
+      return run_command(cli, argc, argv, command);
+    } catch (const CLI::Success& done) {  // --help, --version
+      return app.exit(done);
+    } catch (const CLI::ParseError& e) {
+      throw Error(ErrorKind::kUsage,
                   conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
-  } catch (const Error& e) {
-    return report_error(e, global, command);
-  } catch (const DeviceLost& lost) {
-    const char* const gpu = "the GPU can no longer be used by this process: ";
-    return failed(lost.kind(), (lost.kind() == ErrorKind::kDevice ? gpu : "") + lost.what());
-  } catch (const std::bad_alloc&) {
-    return failed(ErrorKind::kDevice, "out of memory");
-  } catch (const std::filesystem::filesystem_error& e) {
-    return failed(ErrorKind::kIo, e.path1().string() + ": " + e.code().message());
-  } catch (const std::exception& e) {
-    return failed(ErrorKind::kInternal, e.what());
-  }
+    }
+  };
+  return run_reported(work, global, command);
 }
 
 }  // namespace specdec::cli

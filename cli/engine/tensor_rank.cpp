@@ -3,9 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
-#include "base/device_lost.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/error_report.h"
@@ -36,21 +34,11 @@ int run_tensor_rank(char** argv) {
   set_log_sink([](LogLevel level, const std::string& message) {  // the server says the same of its own share
     if (level == LogLevel::kError) say(message, level);
   });
-  const auto failed = [&](ErrorKind kind, const std::string& message) {
-    return report_error(Error(kind, message), global, "serve");
-  };
-  try {
+  const auto work = [&] {
     const auto on_lost = [](const Error& error) { std::_Exit(exit_code(error.kind())); };  // the server tells why
     return deploy::run_tensor_rank(std::atoi(argv[3]), on_lost) ? 0 : exit_code(ErrorKind::kNetwork);
-  } catch (const Error& e) {
-    return report_error(e, global, "serve");
-  } catch (const DeviceLost& lost) {
-    return failed(lost.kind(), lost.what());
-  } catch (const std::bad_alloc&) {
-    return failed(ErrorKind::kDevice, "out of memory");
-  } catch (const std::exception& e) {
-    return failed(ErrorKind::kInternal, e.what());
-  }
+  };
+  return run_reported(work, global, "serve");
 }
 
 }  // namespace specdec::cli
