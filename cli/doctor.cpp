@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/version.h"
 #include "cli/child_process.h"
@@ -24,11 +25,7 @@ namespace specdec::cli {
 
 namespace {
 
-std::string gibibytes(uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f GiB", static_cast<double>(bytes) / (1ull << 30));
-  return text;
-}
+std::string gibibytes(uint64_t bytes) { return format("%.1f GiB", static_cast<double>(bytes) / (1ull << 30)); }
 
 Finding check_memory() {
   std::ifstream in("/proc/meminfo");

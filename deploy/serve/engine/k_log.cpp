@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+
+#include "base/format.h"
 
 namespace specdec::deploy {
 
 namespace {
 
-std::string printed(const char* format, double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string rate(double tokens) { return printed(tokens < 100 ? "%.1f" : "%.0f", tokens); }
-std::string milliseconds(double seconds) { return printed("%.3g ms", 1e3 * seconds); }
+std::string rate(double tokens) { return format("%.*f", tokens < 100 ? 1 : 0, tokens); }
+std::string milliseconds(double seconds) { return format("%.3g ms", 1e3 * seconds); }
 
 }  // namespace
 
@@ -44,7 +39,7 @@ std::optional<std::string> KLog::line(const KBasis& basis, double now) {
       std::to_string(basis.batch) + (basis.draft.empty() ? "" : " (draft " + basis.draft + ")") + ": draft " +
       milliseconds(basis.draft_seconds) + "/token, verify " + milliseconds(basis.verify_seconds[0]) + " at K = 0 and " +
       milliseconds(basis.verify_seconds[static_cast<size_t>(k)]) + " at K = " + std::to_string(k) + ", overlap";
-  for (int i = 0; i < k; ++i) out += printed(" %.2f", basis.overlaps[static_cast<size_t>(i)]);
+  for (int i = 0; i < k; ++i) out += format(" %.2f", basis.overlaps[static_cast<size_t>(i)]);
   out +=
       ", expected " + rate(speculative) + " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
   said_ = basis.k;
