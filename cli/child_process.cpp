@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
@@ -39,7 +40,8 @@ Child start_server(const std::string& program, const std::vector<std::string>& a
 }  // namespace
 
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      const std::filesystem::path& stderr_file, const std::filesystem::path& directory) {
+                      const std::filesystem::path& stderr_file, const std::filesystem::path& directory,
+                      double most_seconds) {
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0)
     throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
@@ -50,10 +52,13 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   if (err >= 0) ::close(err);
   ChildResult result;
   char buffer[65536];
-  for (;;) {
+  const SystemClock clock;
+  const double end = clock.seconds() + most_seconds;
+  while (!result.late) {
     pollfd waiting{pipe_fds[0], POLLIN, 0};
     const int ready = ::poll(&waiting, 1, 200);
     child.hand_on_stop();
+    result.late = clock.seconds() >= end;
     if (ready <= 0) continue;
     const ssize_t n = ::read(pipe_fds[0], buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
@@ -61,7 +66,13 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
     if (result.output.size() < (64u << 20)) result.output.append(buffer, static_cast<size_t>(n));
   }
   ::close(pipe_fds[0]);
-  result.exit_code = child.wait();
+  while (!result.late && !child.code()) {
+    child.hand_on_stop();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    result.late = clock.seconds() >= end;
+  }
+  if (result.late) child.signal(SIGKILL);
+  result.exit_code = child.code().value_or(128 + SIGKILL);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,17 @@ namespace specdec::cli {
 struct ChildResult {
   int exit_code = 0;   // 128 + signal if it was killed
   std::string output;  // its stdout, at most 64 MiB
+  bool late = false;   // it was killed because it had not ended in time
 };
 
 // Runs the program until it ends. Captures stdout; appends stderr to `stderr_file` ("" = the child inherits stderr).
 // `directory` is the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as
-// SIGTERM. A program that cannot be executed gives exit code 127. Throws Error(kInternal) if no process can be started.
+// SIGTERM. A program that cannot be executed gives exit code 127. A program that has not ended after `most_seconds` is
+// killed, and its end is not waited for: a driver that hangs may keep it from ending. Throws Error(kInternal) if no
+// process can be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {});
+                      const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {},
+                      double most_seconds = std::numeric_limits<double>::infinity());
 
 // A server in the background. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
 class BackgroundChild {

@@ -37,6 +37,8 @@ Finding check_memory() {
   return {"memory", false, "cannot be read"};
 }
 
+constexpr double kMostSeconds = 300;  // a GPU takes a few seconds
+
 // Lets the engine check the GPUs. Sets `gpus` to what it printed of them.
 std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   fs::path engine;
@@ -45,7 +47,8 @@ std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   } catch (const Error& e) {
     return {{"engine", false, e.what()}};
   }
-  const ChildResult child = run_child(engine.string(), {"--json", "doctor"}, "/dev/null");
+  const ChildResult child = run_child(engine.string(), {"--json", "doctor"}, "/dev/null", {}, kMostSeconds);
+  if (child.late) return {late_finding(engine.string(), kMostSeconds)};
   return engine_findings(engine.string(), child.exit_code, child.output, gpus);
 }
 

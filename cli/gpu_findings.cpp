@@ -54,6 +54,12 @@ std::vector<Finding> gpu_findings(const Json& checks) {
   return out;
 }
 
+Finding late_finding(const std::string& engine, double seconds) {
+  return {"gpu", false,
+          engine + " was killed because its check of the GPUs had not ended after " + number_text(seconds) +
+              " s: a kernel, a GPU or its driver hangs"};
+}
+
 std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output, Json& gpus) {
   gpus = Json::array();
   const Json said = parsed(output);

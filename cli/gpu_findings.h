@@ -23,4 +23,7 @@ std::vector<Finding> gpu_findings(const Json& checks);
 // They say whether it starts, and then what it found. Sets `gpus` to the GPUs for --json.
 std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output, Json& gpus);
 
+// Returns the line for an engine that was killed because it had not ended after `seconds`.
+Finding late_finding(const std::string& engine, double seconds);
+
 }  // namespace specdec::cli

@@ -77,6 +77,9 @@ TEST(EngineFindings, TellAnEngineThatDoesNotStartFromAGpuThatFails) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_FALSE(found[0].good);
   EXPECT_NE(found[0].text.find("signal 11"), std::string::npos);
+  const Finding late = late_finding("/e", 300);
+  EXPECT_FALSE(late.good);
+  EXPECT_NE(late.text.find("had not ended after 300 s"), std::string::npos) << late.text;
 }
 
 }  // namespace

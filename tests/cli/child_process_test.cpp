@@ -1,0 +1,38 @@
+#include "cli/child_process.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "base/clock.h"
+
+namespace specdec::cli {
+namespace {
+
+ChildResult run_shell(const std::string& command, double most_seconds) {
+  return run_child("/bin/sh", {"-c", command}, {}, {}, most_seconds);
+}
+
+TEST(RunChild, AProgramThatEndsInTimeKeepsItsCode) {
+  const ChildResult result = run_shell("echo a; exit 7", 60);
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.output, "a\n");
+  EXPECT_FALSE(result.late);
+}
+
+// The second program ignores SIGTERM, and the third has closed its stdout before it hangs.
+TEST(RunChild, AProgramThatHangsIsKilled) {
+  for (const char* command :
+       {"echo a; exec sleep 30", "trap '' TERM; echo a; exec sleep 30", "echo a; exec sleep 30 >&-"}) {
+    const SystemClock clock;
+    const double start = clock.seconds();
+    const ChildResult result = run_shell(command, 1);
+    EXPECT_LT(clock.seconds() - start, 20) << command;
+    EXPECT_TRUE(result.late) << command;
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << command;
+    EXPECT_EQ(result.output, "a\n") << command;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::cli
