@@ -193,7 +193,8 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
       rows += e.num_logits;
     }
     check_capacity(parts_, *pool_, model::rope_varies(decoder_->config.rope));
-    const at::Tensor logits = model::forward(*decoder_, parts_, taps_.observe(extensions).observer);
+    const Observation read = taps_.observe(extensions);
+    const at::Tensor logits = model::forward(*decoder_, parts_, read.observer, read.layers);
     taps_.keep_pass(extensions, lengths_);
     out.vocab = vocab_size();
     const size_t need = static_cast<size_t>(rows * out.vocab);

@@ -1,7 +1,5 @@
 #include "engine/model/cuda_layers.h"
 
-#include <algorithm>
-
 #include "engine/model/forward_cuda.h"
 #include "engine/model/rope.h"
 
@@ -51,8 +49,7 @@ void CudaLayers::run(const CudaPassInputs& inputs, const Room& room, const Hidde
   const double eps = config_.rms_norm_eps;
   const int32_t* const live = inputs.paged.live;
   const auto observe = [&](int64_t layer) {
-    if (observer && (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()))
-      observer(layer, x);
+    if (observer && is_observed(layers, layer)) observer(layer, x);
   };
   if (decoder_.group)
     x.copy_(shared_embedding(decoder_, inputs.ids));

@@ -300,7 +300,8 @@ class GatheredAttention {
   std::vector<at::Tensor> allowed_;
 };
 
-at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                          const std::vector<int64_t>& layers) {
   const DecoderConfig& config = decoder.config;
   const at::Device device = decoder.weights.embed.device();
   const at::ScalarType dtype = decoder.weights.embed.scalar_type();
@@ -321,14 +322,23 @@ at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> 
     }
     return out;
   };
+  HiddenObserver told;
+  if (observer)
+    told = [&](int64_t layer, const at::Tensor& hidden) {
+      if (is_observed(layers, layer)) observer(layer, hidden);
+    };
   const at::Tensor x =
-      run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);
+      run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), told, attend);
   const at::Tensor logits = head_logits(decoder, x.index_select(0, flat.logit_rows)).to(at::kFloat);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
 }
 
 }  // namespace
+
+bool is_observed(const std::vector<int64_t>& layers, int64_t layer) {
+  return layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
 
 at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   if (!part.tree_mask.defined()) return {};
@@ -420,27 +430,29 @@ at::Tensor TrainPass::extend(const TrainBatch& tokens, const at::Tensor& allowed
                     attend);
 }
 
-at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                    const std::vector<int64_t>& layers) {
   const std::vector<int32_t>& kept = decoder.config.draft_vocab;
   at::Tensor ids;
   if (!kept.empty())
     ids = decoder.weights.draft_ids.defined() ? decoder.weights.draft_ids
                                               : draft_vocab_index(kept, decoder.weights.embed.device());
-  at::Tensor logits = cuda_pass_applies(decoder, parts)  ? cuda_pass(decoder, parts, observer)
-                      : cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer)
-                                                         : reference_pass(decoder, parts, observer);
+  at::Tensor logits = cuda_pass_applies(decoder, parts)  ? cuda_pass(decoder, parts, observer, layers)
+                      : cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer, layers)
+                                                         : reference_pass(decoder, parts, observer, layers);
   if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size())) logits = logits.index_select(1, ids);
   return spread_logits(logits, ids, decoder.config.vocab_size);
 }
 
-at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                   const std::vector<int64_t>& layers) {
   for (const SequencePart& part : parts) check_part(decoder.config, part);
   const c10::NoGradGuard no_gradients;
-  if (rope_varies(decoder.config.rope)) return rescaled_pass(decoder, parts, observer);
+  if (rope_varies(decoder.config.rope)) return rescaled_pass(decoder, parts, observer, layers);
   for (const SequencePart& part : parts) {
     if (part.cache->records()) part.cache->record(part.tokens, part.positions);
   }
-  return one_pass(decoder, parts, observer);
+  return one_pass(decoder, parts, observer, layers);
 }
 
 }  // namespace specdec::model

@@ -16,6 +16,8 @@ namespace specdec::model {
 // Is called with the residual stream after the first `layer` layers, [T, E] or [B, S, E] in the weights' dtype; layer 0
 // is the embedding. For taps of hidden states such as those of EAGLE-3.
 using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidden)>;
+// Returns whether an observer of `layers`, or of all if there are none, is told of this layer.
+bool is_observed(const std::vector<int64_t>& layers, int64_t layer);
 
 // forward() of a TrainBatch runs a differentiable teacher-forced pass without a cache. tokens [B, S] int64 are
 // right-padded; the mask is causal, so padding never affects earlier positions. positions are [B, S] int64, or
@@ -86,11 +88,12 @@ struct SequencePart {
 // that the tree mask allows. Undefined without a tree mask.
 at::Tensor allowed_keys(const SequencePart& part, at::Device device);
 // Runs the pass, commits its tokens to the caches and returns fp32 logits [Σ num_logits, V] on the decoder's device, in
-// the order of the parts, with −inf outside config.draft_vocab. Never computes gradients. On a CPU, fp32, bf16 and int8
-// use engine/kernels/cpu. A row's logits are then bit-identical, whatever other rows, parts and threads take part in
-// the pass, and whether its context was prefilled token by token or at once. Throws Error(kData) for a token id outside
-// the vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or
-// positions).
-at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {});
+// the order of the parts, with −inf outside config.draft_vocab. With `layers` the observer is told of these alone,
+// which saves copies of the others. Never computes gradients. On a CPU, fp32, bf16 and int8 use engine/kernels/cpu. A
+// row's logits are then bit-identical, whatever other rows, parts and threads take part in the pass, and whether its
+// context was prefilled token by token or at once. Throws Error(kData) for a token id outside the vocabulary,
+// Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or positions).
+at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {},
+                   const std::vector<int64_t>& layers = {});
 
 }  // namespace specdec::model

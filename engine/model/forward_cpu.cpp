@@ -32,8 +32,13 @@ constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
 template <class T>
 class Pass {
  public:
-  Pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer)
-      : decoder_(decoder), config_(decoder.config), kernels_(cpu::kernels<T>()), observer_(observer) {
+  Pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+       const std::vector<int64_t>& observed)
+      : decoder_(decoder),
+        config_(decoder.config),
+        kernels_(cpu::kernels<T>()),
+        observer_(observer),
+        observed_(observed) {
     for (const LayerConfig& layer : config_.layers) {
       mixed_ |= layer.experts;
       branched_ |= layer.experts || layer.attention_out_norm || layer.mlp_out_norm;
@@ -353,7 +358,7 @@ class Pass {
   }
 
   void observe(const Member& member, int64_t layer) {
-    if (member.id != 0 || !observer_ || failure_) return;
+    if (member.id != 0 || !observer_ || failure_ || !is_observed(observed_, layer)) return;
     try {
       observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat)
                            .to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
@@ -416,6 +421,7 @@ class Pass {
   const DecoderConfig& config_;
   const cpu::Kernels<T>& kernels_;
   const HiddenObserver& observer_;
+  const std::vector<int64_t>& observed_;  // layers
   struct Choice {
     int64_t row, place, expert;
     float weight;
@@ -445,8 +451,9 @@ class Pass {
 };
 
 template <class T>
-at::Tensor run_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
-  at::Tensor logits = Pass<T>(decoder, parts, observer).run();
+at::Tensor run_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                    const std::vector<int64_t>& layers) {
+  at::Tensor logits = Pass<T>(decoder, parts, observer, layers).run();
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
 }
@@ -478,9 +485,11 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
                      [&](const SequencePart& part) { return part.cache->dtype() == dtype; });
 }
 
-at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                    const std::vector<int64_t>& layers) {
   const bool narrow = decoder.weights.embed.scalar_type() == at::kBFloat16;
-  return narrow ? run_pass<cpu::Bf16>(decoder, parts, observer) : run_pass<float>(decoder, parts, observer);
+  return narrow ? run_pass<cpu::Bf16>(decoder, parts, observer, layers)
+                : run_pass<float>(decoder, parts, observer, layers);
 }
 
 }  // namespace specdec::model

@@ -11,6 +11,7 @@ namespace specdec::model {
 bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
 // Runs the pass and commits its tokens to the caches. The caller must have checked the arguments. Returns fp32 logits
 // [Σ num_logits, rows of lm_head].
-at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
+at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                    const std::vector<int64_t>& layers);
 
 }  // namespace specdec::model

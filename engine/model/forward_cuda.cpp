@@ -93,13 +93,14 @@ at::Tensor CudaPass::run_alone(const DeviceUpload& upload, const HiddenObserver&
   return decoder.group ? decoder.group->join(logits, scored) : logits;
 }
 
-at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                     const std::vector<int64_t>& layers) {
   CudaPass pass(decoder);
   for (const SequencePart& part : parts) add_part(part, part.num_logits, pass);
   DeviceUpload upload(decoder.weights.embed.device());
   pass.describe(upload);
   upload.send();
-  const at::Tensor logits = pass.run(upload, observer).to(at::kFloat);
+  const at::Tensor logits = pass.run(upload, observer, layers).to(at::kFloat);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
 }

@@ -24,7 +24,8 @@ const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
 // Returns whether cuda_pass() can run: the decoder is covered, and few_causal_rows().
 bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
 // As forward(), for checked parts. Returns fp32 logits [Σ num_logits, rows of lm_head].
-at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer);
+at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                     const std::vector<int64_t>& layers);
 
 // Returns whether no part has more than 64 tokens or a tree mask under which a token sees a later one, all parts
 // together have at most kernels::kMaxProductRows tokens, and their caches are of this dtype.

@@ -44,14 +44,15 @@ void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
     cache.set_rope_rescale(rope_rescale);
     cache.record(tokens, positions);
     const SequencePart all{.cache = &cache, .tokens = tokens, .num_logits = 0, .positions = positions};
-    one_pass(decoder, std::span(&all, 1), {});
+    one_pass(decoder, std::span(&all, 1), {}, {});
   }
   cache.set_rope_rescale(rope_rescale);
 }
 
 // Runs the part alone, once per wanted scaling, and keeps from each pass the rows that need its scaling. Appends the
-// rows' hidden states to `hidden`, which has layers + 1 entries or is null. Returns the wanted logits.
-at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, std::vector<at::Tensor>* hidden) {
+// rows' hidden states after `layers` to `hidden`, which has layers + 1 entries or is null. Returns the wanted logits.
+at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, const std::vector<int64_t>& layers,
+                           std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
   const auto count = static_cast<int64_t>(part.tokens.size());
   const int64_t before = part.cache->length();
@@ -75,7 +76,7 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     HiddenObserver observe;
     if (hidden)
       observe = [&](int64_t layer, const at::Tensor& state) { put(states[static_cast<size_t>(layer)], state, 0); };
-    put(logits, one_pass(decoder, std::span(&part, 1), observe), count - part.num_logits);
+    put(logits, one_pass(decoder, std::span(&part, 1), observe, layers), count - part.num_logits);
   }
   for (size_t layer = 0; layer < states.size(); ++layer) {
     at::Tensor& all = (*hidden)[layer];
@@ -86,7 +87,8 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
 
 }  // namespace
 
-at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                         const std::vector<int64_t>& layers) {
   std::vector<RescaledPart> planned;
   for (const SequencePart& part : parts) planned.push_back(plan(decoder.config.rope, part, observer != nullptr));
   if (std::all_of(planned.begin(), planned.end(), [](const RescaledPart& part) { return part.uniform(); })) {
@@ -94,11 +96,13 @@ at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> p
       p.part.cache->set_rope_rescale(p.wanted.front());
       p.part.cache->record(p.part.tokens, p.part.positions);
     }
-    return one_pass(decoder, parts, observer);
+    return one_pass(decoder, parts, observer, layers);
   }
   std::vector<at::Tensor> logits, hidden(observer ? static_cast<size_t>(decoder.config.num_layers + 1) : 0);
-  for (const RescaledPart& p : planned) logits.push_back(pass_by_rescale(decoder, p, observer ? &hidden : nullptr));
-  for (size_t layer = 0; layer < hidden.size(); ++layer) observer(static_cast<int64_t>(layer), hidden[layer]);
+  for (const RescaledPart& p : planned)
+    logits.push_back(pass_by_rescale(decoder, p, layers, observer ? &hidden : nullptr));
+  for (size_t layer = 0; layer < hidden.size(); ++layer)
+    if (hidden[layer].defined()) observer(static_cast<int64_t>(layer), hidden[layer]);
   return at::cat(logits);
 }
 

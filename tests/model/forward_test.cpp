@@ -153,8 +153,13 @@ TEST_P(Incremental, ObserverSeesTheResidualStream) {
       (layer == 0 ? first : last) = hidden;
       EXPECT_EQ(hidden.scalar_type(), dtype);
     });
+    std::vector<int64_t> chosen;
+    KvCache again = cache();
+    const SequencePart same{.cache = &again, .tokens = part.tokens};
+    forward(decoder, std::span(&same, 1), [&](int64_t layer, const at::Tensor&) { chosen.push_back(layer); }, {1, 3});
     kernels::force_reference(false);
     EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
+    EXPECT_EQ(chosen, (std::vector<int64_t>{1, 3}));
     const at::Tensor scale = at::scalar_tensor(decoder.config.embedding_scale, at::kFloat).to(dtype);
     EXPECT_TRUE(
         at::equal(first, decoder.weights.embed.index({at::tensor({ids[0], ids[1], ids[2], ids[3], ids[4]})}) * scale));
@@ -293,6 +298,9 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor expected = at::cat({alone.narrow(0, 21, 6), alone.narrow(0, 10, 2), alone.narrow(0, 35, 1)});
   EXPECT_TRUE(at::equal(forward(decoder, parts, observer), expected));
   EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
+  first.truncate(21), second.truncate(10), third.truncate(35), layers.clear();
+  EXPECT_TRUE(at::equal(forward(decoder, parts, observer, {1, 3}), expected));
+  EXPECT_EQ(layers, (std::vector<int64_t>{1, 3}));
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);

@@ -102,6 +102,11 @@ TEST(CudaPass, ObserversSeeWhatEachLayerLeft) {
   EXPECT_TRUE(at::equal(first[0], seen[0]));
   EXPECT_TRUE(at::equal(first[1], seen[1]));
   EXPECT_FALSE(at::equal(seen[1], seen[2]));
+  std::map<int64_t, at::Tensor> some;
+  forward(*decoder, Batch(*decoder, kTexts).parts(), [&](int64_t layer, const at::Tensor& x) { some[layer] = x; },
+          {0, 2});
+  ASSERT_EQ(some.size(), 2u);
+  EXPECT_TRUE(at::equal(some[0], seen[0]) && at::equal(some[2], seen[2]));
 }
 
 TEST(CudaPass, LaunchesNineKernelsALayer) {
