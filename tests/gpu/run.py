@@ -7,7 +7,7 @@ folder. The machine needs a driver and a Python environment with torch 2.11 (the
 torch/lib SPECDEC_TORCH_LIB names). It runs
   specdec doctor: the devices, the bandwidth of copies, and the self-test of the kernels;
   gpu_test: the self-test at more shapes, passes of all families beside the CPU's, greedy text with a draft and without,
-    drawn tokens beside the target's distribution, and the speed of products and of steps of an 8B shape;
+    drawn tokens beside the target's distribution, and the speed of products and of passes of an 8B shape;
   the self-test under compute-sanitizer's memcheck, racecheck and synccheck, where that is installed.
 Exit code: 0 if all of it passed, 1 if not, 77 without a GPU, with a line that says why."""
 
