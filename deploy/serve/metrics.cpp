@@ -98,6 +98,8 @@ struct Metrics::Series {
               "Steps of a sequence that drafted fewer than K tokens because the draft was not confident.");
   Counter& probes = counter(registry, "specdec:spec_decode_num_probes_total",
                             "Steps of a sequence that drafted only to measure whether drafting pays again.");
+  Counter& round_steps = counter(registry, "specdec:spec_decode_num_round_steps_total",
+                                 "Steps of a sequence that a GPU ran without asking the host in between.");
   Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
   Counter& accepted_tokens = counter(registry, "specdec:spec_decode_num_accepted_tokens_total",
                                      "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
@@ -272,6 +274,7 @@ void Metrics::step(const StepResult& result) {
   s.steps_at.at(static_cast<size_t>(result.decision.k)).Increment();
   s.early_stops.Increment(result.decision.stopped_early);
   s.probes.Increment(result.decision.probe);
+  s.round_steps.Increment(result.in_round);
   s.suffix_draft_tokens.Increment(result.suffix_drafted);
   s.suffix_accepted_tokens.Increment(result.suffix_accepted);
   if (drafted == 0) {

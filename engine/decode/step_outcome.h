@@ -13,6 +13,7 @@ namespace specdec::decode {
 
 struct StepOutcome {
   KDecision decision;            // how the draft model's K was chosen
+  bool in_round = false;         // the step ran as a round of a device (round.h)
   std::vector<int32_t> emitted;  // accepted + 1 tokens; empty if the sequence failed
   // Numbers of positions. For a tree: its depth, and the depth that was kept.
   int drafted = 0, accepted = 0;
@@ -33,6 +34,7 @@ struct StepOutcome {
   // Clears everything but the decision, because a held draft keeps the decision of the step that drew it.
   void clear() {
     emitted.clear();
+    in_round = false;
     drafted = accepted = suffix_drafted = suffix_accepted = 0;
     overlaps.clear();
     observed.clear();

@@ -51,6 +51,7 @@ void Stepper::take_outcomes() {
     Sequence& s = *step.sequence;
     const RoundOutcome& round = b.outcomes[i];
     const bool greedy = s.options().sampling.greedy();
+    s.outcome_.in_round = true;
     if (step.drafting) {
       step.drafted = round.drafted;
       step.parents = round.parents;

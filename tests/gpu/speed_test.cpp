@@ -134,6 +134,28 @@ double step_seconds(const model::Decoder& decoder, int64_t batch, int64_t contex
   });
 }
 
+// The sweeps of a block over a row of the vocabulary, which come after every pass of a round.
+TEST(Speed, SamplingOfARow) {
+  const int64_t vocab = machine().real ? 128256 : 200;
+  for (const double temperature : {0.0, 1.0}) {
+    const at::Tensor logits = at::randn({1, vocab}, bf16()).to(at::kFloat);
+    kernels::SampleRow row = {};
+    row.temperature = temperature, row.top_p = 1;
+    const at::Tensor rows = at::from_blob(&row, {static_cast<int64_t>(sizeof row)}, at::kByte).to(machine().device),
+                     tokens = at::empty({1}, at::TensorOptions(machine().device).dtype(at::kInt));
+    const kernels::SamplePass pass = {.rows = static_cast<const kernels::SampleRow*>(rows.const_data_ptr()),
+                                      .logits = logits.mutable_data_ptr<float>(),
+                                      .tokens = tokens.mutable_data_ptr<int32_t>(),
+                                      .choices = nullptr,
+                                      .num_rows = 1,
+                                      .vocab = static_cast<int32_t>(vocab)};
+    const double seconds =
+        seconds_of(machine().real ? 50 : 1, [&] { ASSERT_EQ(machine().library->sample(machine().index(), &pass), 0); });
+    EXPECT_GT(seconds, 0);
+    figures()["sample"][temperature == 0 ? "greedy" : "T 1"] = {{"vocab", vocab}, {"seconds", seconds}};
+  }
+}
+
 TEST(Speed, StepsOfAnEightBillionShape) {
   const int64_t context = machine().real ? 512 : 10;
   const auto decoder = random_8b();

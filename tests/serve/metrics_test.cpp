@@ -130,12 +130,14 @@ TEST(Metrics, WhyKIsWhatItIs) {
   StepResult probe = step(2, 0, {0.1}), stopped = step(1, 1, {0.9});
   probe.decision.probe = true;
   stopped.decision = {4, {}, false, true};
+  stopped.in_round = true;
   m.step(probe);
   m.step(stopped);
   m.batch(8, 1.5, {}, {basis("one", 2), basis("two", 0)});
   const auto s = parse(m.text(0, 0, 0));
   EXPECT_EQ(s.at("specdec:spec_decode_num_probes_total"), 1);
   EXPECT_EQ(s.at("specdec:spec_decode_num_early_stops_total"), 1);
+  EXPECT_EQ(s.at("specdec:spec_decode_num_round_steps_total"), 1);
   EXPECT_EQ(s.at("specdec:spec_decode_num_steps_total{k=\"4\"}"), 1) << "what was chosen, not what was drafted";
   EXPECT_EQ(s.at("specdec:spec_decode_prevailing_k{draft=\"one\"}"), 2);
   EXPECT_EQ(s.at("specdec:draft_pass_seconds{draft=\"one\"}"), 1);

@@ -306,6 +306,8 @@ TEST(DeviceRound, HeadsReadAlongWhileTheyDraftNothing) {
   for (int step = 0; step < 80; ++step) host.step(), device.step();
   EXPECT_EQ(state_of(device.answers[0]), state_of(host.answers[0]));
   EXPECT_EQ(device.rounds(), 80);
+  EXPECT_TRUE(device.answers[0].sequence->outcome().in_round);
+  EXPECT_FALSE(host.answers[0].sequence->outcome().in_round);
   EXPECT_GT(host.held_bytes(0), 0);
   EXPECT_EQ(device.held_bytes(0), host.held_bytes(0));
 }
