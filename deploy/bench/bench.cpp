@@ -383,6 +383,7 @@ class Run {
     greedy.batch = kQualityBatch;
     greedy.seed = options_.device.seed;
     greedy.stage = "bench: greedy text";
+    greedy.rounds = rounds_.get();
     greedy.k = 0;
     const auto plain = decode::roll_out(*target_, nullptr, rows_, greedy);
     std::vector<std::vector<int32_t>> contexts;
@@ -402,7 +403,8 @@ class Run {
       sampled.verify = options_.speculation.verify;
       sampled.seed = options_.device.seed;
       sampled.runs = kSampledRuns;
-      c->sampled_p_value = sampled_test({*target_, *c->model}, contexts, sampled, clock_, progress_).p_value;
+      c->sampled_p_value =
+          sampled_test({*target_, *c->model, rounds_.get()}, contexts, sampled, clock_, progress_).p_value;
     }
     for (BenchRow& row : result_.rows)
       for (const auto& c : contenders_)

@@ -8,6 +8,7 @@
 #include "data/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/validate/speed.h"
+#include "engine/decode/device_round.h"
 #include "engine/decode/model_runner.h"
 #include "engine/decode/rollout.h"
 
@@ -49,7 +50,10 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   const auto target = pair.make_target_runner();
   const auto draft = decode::make_draft_runner(pair.draft, *target);
 
+  const auto rounds = decode::make_device_round(*target);
+
   decode::RolloutOptions rollout;
+  rollout.rounds = rounds.get();
   rollout.k = rollout.max_k = options.max_k;
   rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.target->config.eos_ids};
   rollout.request.sampling.temperature = options.temperature;

@@ -86,10 +86,13 @@ class CausalModel {
   virtual CausalModel& innermost() { return *this; }
 };
 
-// Holds a target and the draft that speculates for it.
+class RoundRunner;  // round.h
+
+// Holds a target and the draft that speculates for it, and what runs their steps as rounds of a device, or null.
 struct ModelPair {
   CausalModel& target;
   CausalModel& draft;
+  RoundRunner* rounds = nullptr;
 };
 
 // Forwards every call to another model. A class that times or counts passes overrides only extend().

@@ -24,6 +24,7 @@ struct RolloutOptions {
   uint64_t seed = 0;                            // of the run; combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
+  RoundRunner* rounds = nullptr;                // Stepper::use_rounds()
 };
 struct Rollout {
   std::vector<int32_t> tokens;  // the answer, including EOS; empty if the prompt leaves no space for one

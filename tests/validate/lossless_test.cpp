@@ -4,9 +4,12 @@
 
 #include <cmath>
 
+#include "deploy/validate/speed.h"
+#include "engine/decode/round.h"
 #include "engine/decode/sampler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
+#include "tests/validate/idle_meter.h"
 
 namespace specdec::deploy {
 namespace {
@@ -201,6 +204,43 @@ TEST(Sampled, StopsByTheClockButTestsEveryContext) {
   const std::vector<std::vector<int32_t>> contexts = {{0}, {1}, {2}};
   EXPECT_EQ(sampled_test({target, draft}, contexts, o, clock).runs, 3 * o.batch);
   EXPECT_EQ(sampled_test({target, draft}, {}, o, clock).p_value, 1);
+}
+
+// Counts the steps that it was offered, and takes none.
+class OfferedRounds final : public decode::RoundRunner {
+ public:
+  bool takes(std::span<const decode::RoundSlot> slots) override {
+    ++(slots[0].k > 0 ? drafting : plain);
+    return false;
+  }
+  bool run(std::span<const decode::RoundSlot>, std::span<decode::RoundOutcome>, decode::RoundSeconds&) override {
+    return false;
+  }
+  int drafting = 0, plain = 0;
+};
+
+// What the gate tests and times is what a server runs: steps are rounds where there are any.
+TEST(Gate, TestsAndTimesRounds) {
+  const specdec::testing::ManualClock clock(0, 1e-6);
+  Model target(9, random_logits(1), 400), draft(9, random_logits(2), 400);
+  const std::vector<TokenRow> rows = {prompt("a", {1, 2})};
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2}};
+  const auto offered = [&](const auto& run) {
+    OfferedRounds rounds;
+    run(decode::ModelPair{target, draft, &rounds});
+    return std::pair(rounds.drafting > 0, rounds.plain > 0);
+  };
+  const std::pair both(true, true);
+  decode::RolloutOptions greedy;
+  greedy.k = 3;
+  EXPECT_EQ(offered([&](const auto& pair) { compare_greedy(pair, rows, greedy, unit_roundoff("fp32")); }), both);
+  SampledOptions sampled;
+  sampled.runs = 40;
+  EXPECT_TRUE(offered([&](const auto& pair) { sampled_test(pair, prompts, sampled, clock); }).first);
+  EXPECT_EQ(offered([&](const auto& pair) { measure_costs(pair, prompts, {.max_k = 2}, clock); }), both);
+  SpeedupOptions speedups;
+  speedups.speculation.k = 3;
+  EXPECT_EQ(offered([&](const auto& pair) { measure_speedup(pair, prompts, speedups, {clock, IdleMeter()}); }), both);
 }
 
 }  // namespace
