@@ -283,6 +283,23 @@ TEST(VerifyKernel, ImpossibleDraftsAreReported) {
   EXPECT_EQ(verify_seeded({one}, VerifyRule::kCoupled, 32)[0].failed, 1);
 }
 
+// Returns what every thread of a block gets from two sums that follow each other.
+std::array<int32_t, 4> sums_of_all_threads() {
+  DeviceMemory<double> found(size_t{192});
+  auto memory = std::make_unique<cuda::TeamMemory>();
+  launch({.grid = {1}, .block = {96}}, [&] {
+    struct {
+    } none;
+    cuda::BlockTeam team(*memory, none);
+    const double first = team.sum(100, [](int i) { return 1e-3 * (i % 7); });
+    const double second = team.sum(100, [](int i) { return 2e-3 * (i % 5); });
+    found[2 * threadIdx.x] = first, found[2 * threadIdx.x + 1] = second;
+  });
+  double sums[2] = {};
+  for (size_t i = 0; i < found.size(); ++i) sums[i % 2] += found[i];
+  return {static_cast<int32_t>(1e6 * sums[0]), static_cast<int32_t>(1e6 * sums[1]), 0, 0};
+}
+
 // The kernels for verification and sampling share the barriers of block_team.h.
 TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
   std::vector<std::pair<RandomDraft, VerifyRule>> cases;
@@ -295,7 +312,7 @@ TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
         one.p[0].size() < 40 && std::count(one.parents.begin(), one.parents.end(), -1) >= 3)
       cases.push_back({one, VerifyRule::kToken});
   const auto results = [&] {
-    std::vector<std::array<int32_t, 4>> out;
+    std::vector<std::array<int32_t, 4>> out = {sums_of_all_threads()};
     for (uint64_t number = 0; number < 4; ++number)
       for (const SamplingOptions& options :
            {SamplingOptions{.temperature = 0.8, .top_k = 30, .top_p = 0.7, .min_p = 0.05},
