@@ -1,6 +1,6 @@
 // Turns rows of logits into the distributions that tokens are drawn from, by a block of threads. Weights are computed
 // by the operations of decode/sampler.cpp, one by one, so that they have the host's bits; sums are in fixed point
-// (block_team.h).
+// (block_team.h). The functions are static, because tests link files that include this header in different versions.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct SampleMemory {
 
 // e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampler.cpp. The intrinsics keep the compiler from joining
 // products and sums, which would round in another way.
-inline __device__ float exp_weight(float x) {
+static inline __device__ float exp_weight(float x) {
   if (!(x > -87.0f)) return 0.0f;
   const auto times = [](float a, float b) { return __fmul_rn(a, b); };
   const auto plus = [](float a, float b) { return __fadd_rn(a, b); };
@@ -37,7 +37,7 @@ inline __device__ float exp_weight(float x) {
 }
 
 // Orders values from the largest to the smallest, and equal ones by their id: the first has the largest key.
-inline __device__ unsigned long long key_of(float value, int id) {
+static inline __device__ unsigned long long key_of(float value, int id) {
   const uint32_t bits = __float_as_uint(value);
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
@@ -49,8 +49,8 @@ using Team = BlockTeam<NoChoices>;
 // Returns the smallest key such that the elements with this key or a larger one measure at least `goal` together, or 0
 // if all of them measure less. measure(i) is 0 for elements that do not count. Finds eight bits of the key at a time.
 template <class Measure>
-__device__ unsigned long long border(Team& team, SampleMemory& memory, const float* values, int n,
-                                     unsigned long long goal, const Measure& measure) {
+static __device__ unsigned long long border(Team& team, SampleMemory& memory, const float* values, int n,
+                                            unsigned long long goal, const Measure& measure) {
   team.once([&] { memory.key = 0, memory.taken = 0; });
   for (int shift = 56; shift >= 0; shift -= 8) {
     team.for_each(kBins, [&](int bin) { memory.bins[bin] = 0; });
@@ -72,16 +72,16 @@ __device__ unsigned long long border(Team& team, SampleMemory& memory, const flo
   return memory.taken + memory.bins[memory.key & 0xff] < goal ? 0 : memory.key;
 }
 
-inline __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
+static inline __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
 
 // Sums f(i), which may write what belongs to i. Sums of team.sum() stay below 4, and those of weights below 2^22.
 template <class F>
-__device__ double mass_of(Team& team, int n, const F& f) {
+static __device__ double mass_of(Team& team, int n, const F& f) {
   return team.sum(n, [&](int i) { return static_cast<double>(f(i)) * 0x1p-20; }) * 0x1p20;
 }
 
 // Returns the likeliest token of a row, or kBrokenRow if the row holds NaN or infinity, or nothing but −∞.
-inline __device__ int32_t likeliest(Team& team, SampleMemory& memory, const float* row, int n) {
+static inline __device__ int32_t likeliest(Team& team, SampleMemory& memory, const float* row, int n) {
   team.once([&] { memory.team.answer = 0; });
   const int32_t best = team.least(n, [&](int i) {
     if (!(row[i] <= 3.402823466e38f)) memory.team.answer = 1;
@@ -91,13 +91,13 @@ inline __device__ int32_t likeliest(Team& team, SampleMemory& memory, const floa
 }
 
 // Returns the probability at temperature 1 of a row's likeliest token.
-inline __device__ float confidence_of(Team& team, const float* row, int n, float largest) {
+static inline __device__ float confidence_of(Team& team, const float* row, int n, float largest) {
   return static_cast<float>(1.0 / mass_of(team, n, [&](int i) { return exp_weight(__fadd_rn(row[i], -largest)); }));
 }
 
 // Replaces the logits of a row that is not greedy by probabilities. `largest` is the largest logit.
-inline __device__ void distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
-                                  float largest) {
+static inline __device__ void distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
+                                         float largest) {
   const double most = 3.4028234663852886e38, wanted = 1.0 / options.temperature;
   const float inverse = static_cast<float>(wanted < most ? wanted : most);
   unsigned long long least = 0;
