@@ -29,8 +29,9 @@ endfunction()
 
 # With SPECDEC_UNITY up to four files of a target form one translation unit, so that templates of headers are compiled
 # once for all of them. These files also share one anonymous namespace.
+# They are named relative to the build folder, so that ccache knows them again in another clone.
 function(specdec_unite target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4 UNITY_BUILD_RELOCATABLE ON)
 endfunction()
 
 function(specdec_torch_target target)
@@ -60,9 +61,7 @@ function(specdec_test name)
   specdec_unite(${name})
   # GoogleTest's macros contain an else. A member that a test leaves out of an initialiser gets its default value.
   target_compile_options(${name} PRIVATE -Wno-dangling-else -Wno-missing-field-initializers)
-  target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE
-    SPECDEC_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPECDEC_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags specdec_source_folder GTest::gtest GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${SPECDEC_TEST_OPTIONS})
   if(M_TORCH)
     target_link_libraries(${name} PRIVATE specdec_torch)
@@ -84,6 +83,16 @@ function(specdec_test name)
   # Keeps idle OpenMP threads from spinning on cores that another test uses; parity_test took twenty times as long.
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endfunction()
+
+# Tests find the source tree by tests/source_folder.h.
+if(BUILD_TESTING)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/source_folder.cpp CONTENT [=[
+#include "tests/source_folder.h"
+std::string specdec::testing::source_folder() { return "@CMAKE_SOURCE_DIR@"; }
+]=] @ONLY)
+  add_library(specdec_source_folder STATIC ${CMAKE_BINARY_DIR}/source_folder.cpp)
+  target_link_libraries(specdec_source_folder PRIVATE specdec_flags)
+endif()
 
 # specdec_embed(OUT.cpp NAMESPACE kName=path…): generates OUT.cpp with the files as strings, and again when a file
 # changes.

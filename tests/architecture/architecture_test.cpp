@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "tests/architecture/rules.h"
+#include "tests/source_folder.h"
 
 namespace specdec::architecture {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Architecture, TheTreeKeepsTheRules) {
-  for (const Violation& v : check_tree(SPECDEC_SOURCE_DIR))
+  for (const Violation& v : check_tree(testing::source_folder()))
     ADD_FAILURE() << v.file << (v.line ? ":" + std::to_string(v.line) : "") << ": " << v.text;
 }
 

@@ -8,6 +8,7 @@
 #include "base/sha256.h"
 #include "data/record_reader.h"
 #include "tests/data/toy.h"
+#include "tests/source_folder.h"
 
 namespace specdec::data {
 namespace {
@@ -78,7 +79,7 @@ TEST(ParquetBytes, WhatCannotBeReadIsAnErrorThatSaysWhy) {
             std::string::npos);
   EXPECT_NE(refusal(s.write("text.parquet", "{\"text\":\"x\"}\n")).find("PAR1"), std::string::npos);
   // A file of 40 kB whose only page claims, and has, 1.2 GB.
-  EXPECT_NE(refusal(fs::path(SPECDEC_SOURCE_DIR) / "tests/data/hostile/page.parquet").find("1024 MiB"),
+  EXPECT_NE(refusal(fs::path(testing::source_folder()) / "tests/data/hostile/page.parquet").find("1024 MiB"),
             std::string::npos);
 }
 

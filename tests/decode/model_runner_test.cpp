@@ -14,13 +14,15 @@
 #include "engine/decode/generate.h"
 #include "engine/decode/sampler.h"
 #include "engine/model/block_pool.h"
+#include "tests/source_folder.h"
 
 namespace specdec::decode {
 namespace {
 
 std::filesystem::path models() {
   const char* shared = std::getenv("SPECDEC_SHARED");
-  return std::filesystem::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models";
+  return std::filesystem::path(shared ? std::string(shared) : testing::source_folder() + "/../shared") / "data" /
+         "models";
 }
 
 std::shared_ptr<const model::Decoder> load(const std::string& name, at::ScalarType dtype = at::kFloat) {

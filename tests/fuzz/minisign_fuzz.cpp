@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/minisign.h"
 #include "tests/fuzz/scratch_file.h"
+#include "tests/source_folder.h"
 
 namespace {
 
@@ -15,7 +16,7 @@ using namespace specdec;
 using fuzz::require;
 
 const std::string& folder() {
-  static const std::string path = SPECDEC_SOURCE_DIR "/tests/base/minisign/";
+  static const std::string path = testing::source_folder() + "/tests/base/minisign/";
   return path;
 }
 

@@ -4,6 +4,7 @@
 #include "monitor/scrape.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
+#include "tests/source_folder.h"
 
 namespace specdec::monitor {
 namespace {
@@ -182,7 +183,7 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
 
 // Reads pages from the engines' own exporters; fixtures/engines.py says how they were made.
 Counters fixture(const std::string& name) {
-  return parse_exposition(testing::get(fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures" / name), name);
+  return parse_exposition(testing::get(fs::path(testing::source_folder()) / "tests/monitor/fixtures" / name), name);
 }
 
 TEST(Fixtures, EveryEnginesPageIsRead) {

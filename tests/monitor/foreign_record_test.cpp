@@ -5,13 +5,14 @@
 #include "monitor/baseline.h"
 #include "monitor/source.h"
 #include "tests/base/scratch.h"
+#include "tests/source_folder.h"
 
 namespace specdec::monitor {
 namespace {
 
 using testing::expect_error;
 
-const fs::path kFixtures = fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures";
+const fs::path kFixtures = fs::path(testing::source_folder()) / "tests/monitor/fixtures";
 
 std::vector<AcceptanceRecord> read_fixture(const std::string& name) {
   std::vector<AcceptanceRecord> records;

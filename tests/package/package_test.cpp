@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "deploy/package/store.h"
 #include "tests/package/pair.h"
+#include "tests/source_folder.h"
 
 namespace specdec::deploy {
 namespace {
@@ -245,7 +246,7 @@ TEST(Package, VerifyTellsAnotherTargetFromDamage) {
 
 // The keys were made by minisign and are in tests/base/minisign.
 TEST(Package, SignaturesAndStoresThatDemandThem) {
-  const fs::path keys = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
+  const fs::path keys = fs::path(testing::source_folder()) / "tests/base/minisign";
   Pair pair;
   const PackageOutcome made = pair.create();
   const fs::path store = pair.dir / "store", signature = made.path / kSignatureFile;

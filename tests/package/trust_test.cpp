@@ -10,6 +10,7 @@
 #include "deploy/package/store.h"
 #include "deploy/package/transfer.h"
 #include "tests/package/pair.h"
+#include "tests/source_folder.h"
 
 namespace specdec::deploy {
 namespace {
@@ -19,7 +20,7 @@ using testing::get;
 using testing::Pair;
 using testing::put;
 
-const fs::path kKeys = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
+const fs::path kKeys = fs::path(testing::source_folder()) / "tests/base/minisign";
 
 class TrustTest : public ::testing::Test {
  protected:

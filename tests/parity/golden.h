@@ -8,11 +8,12 @@
 #include <string>
 
 #include "base/safetensors.h"
+#include "tests/source_folder.h"
 
 namespace specdec::parity {
 
 inline std::filesystem::path golden_path(const std::string& name) {
-  return std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests" / "parity" / "golden" / name;
+  return std::filesystem::path(testing::source_folder()) / "tests" / "parity" / "golden" / name;
 }
 
 inline std::map<std::string, at::Tensor> load_golden(const std::string& name) {

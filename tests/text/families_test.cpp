@@ -9,13 +9,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "tests/base/scratch.h"
+#include "tests/source_folder.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace specdec::text {
 namespace {
 
-const fs::path kGolden = fs::path(SPECDEC_SOURCE_DIR) / "tests/text/golden";
+const fs::path kGolden = fs::path(testing::source_folder()) / "tests/text/golden";
 
 const Json& golden() {
   static const Json all = read_json(kGolden / "families.json");

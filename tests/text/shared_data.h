@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <string>
 
+#include "tests/source_folder.h"
+
 namespace specdec::test {
 
 inline std::filesystem::path shared_data() {
   const char* given = std::getenv("SPECDEC_SHARED");
-  return (given ? std::filesystem::path(given) : std::filesystem::path(SPECDEC_SOURCE_DIR) / ".." / "shared") / "data";
+  return (given ? std::filesystem::path(given) : std::filesystem::path(testing::source_folder()) / ".." / "shared") /
+         "data";
 }
 
 #define SKIP_WITHOUT(path) \
