@@ -88,7 +88,7 @@ endfunction()
 if(BUILD_TESTING)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/source_folder.cpp CONTENT [=[
 #include "tests/source_folder.h"
-std::string specdec::testing::source_folder() { return "@CMAKE_SOURCE_DIR@"; }
+std::string specdec::source_folder() { return "@CMAKE_SOURCE_DIR@"; }
 ]=] @ONLY)
   add_library(specdec_source_folder STATIC ${CMAKE_BINARY_DIR}/source_folder.cpp)
   target_link_libraries(specdec_source_folder PRIVATE specdec_flags)

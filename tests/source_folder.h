@@ -4,9 +4,9 @@
 
 #include <string>
 
-namespace specdec::testing {
+namespace specdec {
 
 // Returns the absolute path of the root of the source tree.
 std::string source_folder();
 
-}  // namespace specdec::testing
+}  // namespace specdec

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Architecture, TheTreeKeepsTheRules) {
-  for (const Violation& v : check_tree(testing::source_folder()))
+  for (const Violation& v : check_tree(source_folder()))
     ADD_FAILURE() << v.file << (v.line ? ":" + std::to_string(v.line) : "") << ": " << v.text;
 }
 

@@ -11,7 +11,7 @@ using testing::get;
 using testing::put;
 
 // These files were made with minisign 0.11, see tests/base/minisign/README.md.
-const fs::path kFiles = fs::path(testing::source_folder()) / "tests/base/minisign";
+const fs::path kFiles = fs::path(source_folder()) / "tests/base/minisign";
 std::string file(const std::string& name) { return get(kFiles / name); }
 
 TEST(Minisign, TakesWhatTheToolMade) {

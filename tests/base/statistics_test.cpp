@@ -88,7 +88,7 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
 // Compares every value with betting_cs of confseq 0.0.11, both with its own bets and with ours (see
 // confidence_sequence_golden.py).
 TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
-  const auto path = std::filesystem::path(testing::source_folder()) / "tests/base/golden/confidence_sequence.json";
+  const auto path = std::filesystem::path(source_folder()) / "tests/base/golden/confidence_sequence.json";
   const Json cases = Json::parse(read_file(path));
   ASSERT_EQ(cases.size(), 9u);
   for (const Json& c : cases) {

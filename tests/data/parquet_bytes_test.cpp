@@ -79,8 +79,7 @@ TEST(ParquetBytes, WhatCannotBeReadIsAnErrorThatSaysWhy) {
             std::string::npos);
   EXPECT_NE(refusal(s.write("text.parquet", "{\"text\":\"x\"}\n")).find("PAR1"), std::string::npos);
   // A file of 40 kB whose only page claims, and has, 1.2 GB.
-  EXPECT_NE(refusal(fs::path(testing::source_folder()) / "tests/data/hostile/page.parquet").find("1024 MiB"),
-            std::string::npos);
+  EXPECT_NE(refusal(fs::path(source_folder()) / "tests/data/hostile/page.parquet").find("1024 MiB"), std::string::npos);
 }
 
 TEST(ParquetBytes, NoChildIsLeft) {

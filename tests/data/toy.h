@@ -128,7 +128,7 @@ inline std::string error_of(const IngestOptions& options, ErrorKind kind = Error
 
 inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1} << 30); }
 
-inline fs::path fixtures() { return fs::path(testing::source_folder()) / "tests/data/fixtures"; }
+inline fs::path fixtures() { return fs::path(source_folder()) / "tests/data/fixtures"; }
 
 // Returns the output of `data ingest --records` for a file: first the counts of rejects and formats, then the records.
 // Each record's `source` is replaced by the name of its format.
@@ -151,7 +151,7 @@ inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) 
 // if the directory does not exist; tests that need the data are then skipped.
 inline fs::path shared_directory() {
   const char* set = std::getenv("SPECDEC_SHARED");
-  const fs::path path = set ? fs::path(set) : fs::path(testing::source_folder()) / ".." / "shared";
+  const fs::path path = set ? fs::path(set) : fs::path(source_folder()) / ".." / "shared";
   return fs::exists(path / "data") ? path : fs::path();
 }
 

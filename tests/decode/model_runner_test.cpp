@@ -21,8 +21,7 @@ namespace {
 
 std::filesystem::path models() {
   const char* shared = std::getenv("SPECDEC_SHARED");
-  return std::filesystem::path(shared ? std::string(shared) : testing::source_folder() + "/../shared") / "data" /
-         "models";
+  return std::filesystem::path(shared ? std::string(shared) : source_folder() + "/../shared") / "data" / "models";
 }
 
 std::shared_ptr<const model::Decoder> load(const std::string& name, at::ScalarType dtype = at::kFloat) {

@@ -29,7 +29,7 @@ LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
 }
 
 TEST(Losses, MatchPyTorch) {
-  const auto golden = read_tensors(fs::path(testing::source_folder()) / "tests/distill/golden/losses.safetensors");
+  const auto golden = read_tensors(fs::path(source_folder()) / "tests/distill/golden/losses.safetensors");
   for (const char* name : kLosses) {
     for (const auto& [temperature, text] : {std::pair{1.0, "1.0"}, {0.7, "0.7"}}) {
       const std::string key = std::string(name) + "." + text;
@@ -47,7 +47,7 @@ TEST(Losses, MatchPyTorch) {
 }
 
 TEST(Losses, OfAReducedVocabularyMatchPyTorch) {
-  const auto golden = read_tensors(fs::path(testing::source_folder()) / "tests/distill/golden/losses.safetensors");
+  const auto golden = read_tensors(fs::path(source_folder()) / "tests/distill/golden/losses.safetensors");
   LossInput input{golden.at("draft").index_select(1, golden.at("kept")),
                   golden.at("target"),
                   golden.at("labels"),

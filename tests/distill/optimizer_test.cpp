@@ -20,7 +20,7 @@ using namespace specdec::testing;
 
 struct Golden {
   std::map<std::string, at::Tensor> file =
-      read_tensors(fs::path(testing::source_folder()) / "tests/distill/golden/adamw.safetensors");
+      read_tensors(fs::path(source_folder()) / "tests/distill/golden/adamw.safetensors");
   std::vector<NamedTensor> parameters;
   AdamWOptions options{0.9, 0.95, 1e-8, 0.1, 1.0};
 
@@ -47,8 +47,8 @@ TEST(Optimizer, TenStepsAsPyTorch) {
 // (tests/parity/make_goldens.py).
 TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
   for (const bool ce : {true, false}) {
-    const fs::path path = fs::path(testing::source_folder()) / "tests/parity/golden" /
-                          (ce ? "train_ce.safetensors" : "train_kl.safetensors");
+    const fs::path path =
+        fs::path(source_folder()) / "tests/parity/golden" / (ce ? "train_ce.safetensors" : "train_kl.safetensors");
     const auto golden = read_tensors(path);
     const auto metadata = SafetensorsFile(path).metadata();
     const Json config = Json::parse(metadata.at("config")), adamw = Json::parse(metadata.at("adamw"));

@@ -16,7 +16,7 @@ using namespace specdec;
 using fuzz::require;
 
 const std::string& folder() {
-  static const std::string path = testing::source_folder() + "/tests/base/minisign/";
+  static const std::string path = specdec::source_folder() + "/tests/base/minisign/";
   return path;
 }
 

@@ -15,8 +15,7 @@ namespace specdec::deploy {
 struct RealModels : testing::Test {
   void SetUp() override {
     const char* shared = std::getenv("SPECDEC_SHARED");
-    const fs::path models =
-        fs::path(shared ? std::string(shared) : testing::source_folder() + "/../shared") / "data" / "models";
+    const fs::path models = fs::path(shared ? std::string(shared) : source_folder() + "/../shared") / "data" / "models";
     if (!fs::exists(models / "stories260K"))
       GTEST_SKIP() << models.string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";
     std::string name = (fs::temp_directory_path() / "specdec_generate_XXXXXX").string();

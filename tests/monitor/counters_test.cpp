@@ -183,7 +183,7 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
 
 // Reads pages from the engines' own exporters; fixtures/engines.py says how they were made.
 Counters fixture(const std::string& name) {
-  return parse_exposition(testing::get(fs::path(testing::source_folder()) / "tests/monitor/fixtures" / name), name);
+  return parse_exposition(testing::get(fs::path(source_folder()) / "tests/monitor/fixtures" / name), name);
 }
 
 TEST(Fixtures, EveryEnginesPageIsRead) {

@@ -12,7 +12,7 @@ namespace {
 
 using testing::expect_error;
 
-const fs::path kFixtures = fs::path(testing::source_folder()) / "tests/monitor/fixtures";
+const fs::path kFixtures = fs::path(source_folder()) / "tests/monitor/fixtures";
 
 std::vector<AcceptanceRecord> read_fixture(const std::string& name) {
   std::vector<AcceptanceRecord> records;

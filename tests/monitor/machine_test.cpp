@@ -18,7 +18,7 @@ struct Documented {
 // Returns docs/monitor.md's table: (state, event) → next state and actions.
 std::map<std::pair<std::string, std::string>, Documented> documented() {
   std::map<std::pair<std::string, std::string>, Documented> table;
-  std::istringstream page(testing::get(testing::source_folder() + "/docs/monitor.md"));
+  std::istringstream page(testing::get(source_folder() + "/docs/monitor.md"));
   const auto cells = [](const std::string& line) {
     std::vector<std::string> out;
     std::istringstream row(line.substr(1));

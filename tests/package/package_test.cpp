@@ -246,7 +246,7 @@ TEST(Package, VerifyTellsAnotherTargetFromDamage) {
 
 // The keys were made by minisign and are in tests/base/minisign.
 TEST(Package, SignaturesAndStoresThatDemandThem) {
-  const fs::path keys = fs::path(testing::source_folder()) / "tests/base/minisign";
+  const fs::path keys = fs::path(source_folder()) / "tests/base/minisign";
   Pair pair;
   const PackageOutcome made = pair.create();
   const fs::path store = pair.dir / "store", signature = made.path / kSignatureFile;

@@ -68,7 +68,7 @@ struct KeepingSink : PackageSink {
 TEST(Transfer, AnUploadEndsWithTheManifest) {
   const Pair pair;
   const PackageOutcome made = pair.create();
-  sign_package(made.path.string(), fs::path(testing::source_folder()) / "tests/base/minisign/plain.key", "", 0);
+  sign_package(made.path.string(), fs::path(source_folder()) / "tests/base/minisign/plain.key", "", 0);
   const std::vector<PackagedFile> files = read_manifest(made.path).files;
   KeepingSink sink;
   sink.had = "draft/model.safetensors";
@@ -173,7 +173,7 @@ TEST(Transfer, WhatIsChangedOnTheWayHasNoName) {
 }
 
 TEST(Transfer, AStoreThatDemandsSignatures) {
-  const fs::path keys = fs::path(testing::source_folder()) / "tests/base/minisign";
+  const fs::path keys = fs::path(source_folder()) / "tests/base/minisign";
   const Pair pair;
   const PackageOutcome made = pair.create();
   fs::create_directories(pair.dir / "other");

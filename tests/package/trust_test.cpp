@@ -20,7 +20,7 @@ using testing::get;
 using testing::Pair;
 using testing::put;
 
-const fs::path kKeys = fs::path(testing::source_folder()) / "tests/base/minisign";
+const fs::path kKeys = fs::path(source_folder()) / "tests/base/minisign";
 
 class TrustTest : public ::testing::Test {
  protected:

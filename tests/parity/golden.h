@@ -13,7 +13,7 @@
 namespace specdec::parity {
 
 inline std::filesystem::path golden_path(const std::string& name) {
-  return std::filesystem::path(testing::source_folder()) / "tests" / "parity" / "golden" / name;
+  return std::filesystem::path(source_folder()) / "tests" / "parity" / "golden" / name;
 }
 
 inline std::map<std::string, at::Tensor> load_golden(const std::string& name) {

@@ -105,8 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(
 // With a real trained model, 256 greedy tokens from BOS must be the text that llama2.c documents.
 TEST(Stories260K, GreedyText) {
   const char* shared = std::getenv("SPECDEC_SHARED");
-  const auto directory = std::filesystem::path(shared ? std::string(shared) : testing::source_folder() + "/../shared") /
-                         "data" / "models" / "stories260K";
+  const auto directory = std::filesystem::path(shared ? std::string(shared) : source_folder() + "/../shared") / "data" /
+                         "models" / "stories260K";
   if (!std::filesystem::exists(directory)) GTEST_SKIP() << directory << " is absent (set SPECDEC_SHARED)";
   const auto expected = read_json(golden_path("stories260k_greedy.json")).get<std::vector<int32_t>>();
   for (const bool on : {false, true}) {

@@ -268,7 +268,7 @@ TEST(FrontDoor, ProbesAndVersion) {
   EXPECT_EQ(Json::parse(s.ask(get("/version", key)).body), (Json{{"version", kToolVersion}}));
   EXPECT_EQ(s.ask(get("/openapi.json")).status, 401);
   EXPECT_EQ(s.ask(get("/openapi.json", key)).body,
-            testing::get(std::filesystem::path(testing::source_folder()) / "docs/openapi.json"));
+            testing::get(std::filesystem::path(source_folder()) / "docs/openapi.json"));
   const std::string metrics = s.ask(get("/metrics", key)).body;
   for (const char* line : {"specdec:requests_total{route=\"/ping\",status=\"200\"} 4",
                            "specdec:requests_total{route=\"/version\",status=\"200\"} 1"})

@@ -123,8 +123,8 @@ void numbers_of(const Json& schema, const Json& root, const std::string& name, s
 }
 
 TEST(RequestNumbers, TheDocumentSaysTheSame) {
-  const Json root = read_json(std::filesystem::path(testing::source_folder()) / "docs/openapi.json", ErrorKind::kData,
-                              {1u << 20, 64});
+  const Json root =
+      read_json(std::filesystem::path(source_folder()) / "docs/openapi.json", ErrorKind::kData, {1u << 20, 64});
   for (const Endpoint endpoint : kBoth) {
     const Json& schema =
         root["components"]["schemas"][endpoint == Endpoint::kChat ? "ChatRequest" : "CompletionRequest"];

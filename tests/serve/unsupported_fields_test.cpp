@@ -69,7 +69,7 @@ TEST(UnsupportedFields, WhatClientsSendBesideIsIgnored) {
 }
 
 TEST(UnsupportedFields, TheDocumentsSayTheSame) {
-  const std::filesystem::path docs = std::filesystem::path(testing::source_folder()) / "docs";
+  const std::filesystem::path docs = std::filesystem::path(source_folder()) / "docs";
   const Json root = read_json(docs / "openapi.json", ErrorKind::kData, {1u << 20, 64});
   const std::string page = read_file(docs / "serve.md");
   for (const UnsupportedField& field : unsupported_fields()) {

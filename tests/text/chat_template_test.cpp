@@ -84,16 +84,14 @@ void compare(const Json& golden, bool written, const char* cases = "cases",
 class ToolGolden : public ::testing::TestWithParam<bool> {};
 
 TEST_P(ToolGolden, CallsAnswersAndToolsAreRenderedAsTransformersDoes) {
-  const Json golden =
-      read_json(std::filesystem::path(testing::source_folder()) / "tests/text/golden/chat_templates.json");
+  const Json golden = read_json(std::filesystem::path(source_folder()) / "tests/text/golden/chat_templates.json");
   compare(golden, GetParam(), "tool_cases", "tool_conversations");
 }
 INSTANTIATE_TEST_SUITE_P(Templates, ToolGolden, ::testing::Values(true, false),
                          [](const auto& info) { return std::string(info.param ? "WrittenHere" : "OfTheHub"); });
 
 TEST_P(Golden, RendersWhatTransformersRenders) {
-  compare(read_json(std::filesystem::path(testing::source_folder()) / "tests/text/golden/chat_templates.json"),
-          GetParam());
+  compare(read_json(std::filesystem::path(source_folder()) / "tests/text/golden/chat_templates.json"), GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Templates, Golden, ::testing::Values(true, false),
                          [](const auto& info) { return std::string(info.param ? "WrittenHere" : "OfTheHub"); });

@@ -16,7 +16,7 @@
 namespace specdec::text {
 namespace {
 
-const fs::path kGolden = fs::path(testing::source_folder()) / "tests/text/golden";
+const fs::path kGolden = fs::path(source_folder()) / "tests/text/golden";
 
 const Json& golden() {
   static const Json all = read_json(kGolden / "families.json");

@@ -13,8 +13,7 @@ namespace specdec::test {
 
 inline std::filesystem::path shared_data() {
   const char* given = std::getenv("SPECDEC_SHARED");
-  return (given ? std::filesystem::path(given) : std::filesystem::path(testing::source_folder()) / ".." / "shared") /
-         "data";
+  return (given ? std::filesystem::path(given) : std::filesystem::path(source_folder()) / ".." / "shared") / "data";
 }
 
 #define SKIP_WITHOUT(path) \

@@ -58,7 +58,7 @@ void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
   fs::create_directories(directory);
   model::save_decoder(d, directory);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    fs::copy_file(fs::path(testing::source_folder()) / "cli/demo/assets/target" / name, directory / name);
+    fs::copy_file(fs::path(source_folder()) / "cli/demo/assets/target" / name, directory / name);
 }
 
 class Validate : public ::testing::Test {
