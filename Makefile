@@ -53,10 +53,10 @@ released: setup
 # Makes the relocatable tree: binaries, the small shared libraries that they need, licences, and the tests for a machine
 # with a GPU (share/specdec/gpu/run.py). To run, it needs only a Python venv with torch.
 dist: released
-	@$(ENV) && cmake --build build-dist -j $(JOBS) --target gpu_test && \
-	  "$$SPECDEC_PYTHON" tests/kernels/resources_test.py build-dist/libexec/libspecdec_cuda.so 80 90 100 && \
-	  rm -rf dist && cmake --install build-dist --prefix dist/specdec --strip && \
-	  cmake --install build-dist --prefix dist/specdec --strip --component gpu
+	@$(ENV) && rm -rf dist && cmake --install build-$(RELEASE) --prefix dist/specdec --strip
+	@$(if $(filter dist,$(RELEASE)),$(ENV) && cmake --build build-dist -j $(JOBS) --target gpu_test && \
+	  cmake --install build-dist --prefix dist/specdec --strip --component gpu && \
+	  "$$SPECDEC_PYTHON" tests/kernels/resources_test.py build-dist/libexec/libspecdec_cuda.so 80 90 100)
 
 # Makes dist/specdec-gpu.tar.xz: of that tree what running needs, a pair of models and their data, small enough to be
 # carried to a borrowed machine with a GPU (docs/install.md).
@@ -65,9 +65,9 @@ gpu-pack: dist
 
 # Makes dist/specdec_VERSION-1_ARCHITECTURE.deb.
 deb: released
-	@rm -f build-dist/deb/*.deb dist/*.deb
-	@$(ENV) && cd build-dist && cpack -G DEB -B deb > deb.log || { cat deb.log; exit 1; }
-	@mkdir -p dist && cp build-dist/deb/*.deb dist/
+	@rm -f build-$(RELEASE)/deb/*.deb dist/*.deb
+	@$(ENV) && cd build-$(RELEASE) && cpack -G DEB -B deb > deb.log || { cat deb.log; exit 1; }
+	@mkdir -p dist && cp build-$(RELEASE)/deb/*.deb dist/
 
 # Makes the wheels specdec_core and specdec in dist; PRESET=aarch64 makes specdec_core for 64-bit ARM.
 wheel: released
