@@ -290,6 +290,9 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   if (!parsed.ignore_eos) generation->options.eos_ids = model_.eos_ids;
   auto& ends = generation->options.eos_ids;
   ends.insert(ends.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
+  for (const int32_t id : parsed.stop_token_ids)
+    if (std::find(model_.eos_ids.begin(), model_.eos_ids.end(), id) == model_.eos_ids.end())
+      generation->stop_tokens.push_back(id);
   generation->n = parsed.n;
   generation->echo = parsed.echo;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
@@ -403,6 +406,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     } else {
       out.messages = parsed.chat.messages;
       out.tools = parsed.chat.tools.text;
+      if (!parsed.chat.template_variables.empty()) out.template_kwargs = parsed.chat.template_variables.dump();
     }
   }
   for (const std::string& prompt : parsed.prompts) {
