@@ -290,9 +290,6 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   if (!parsed.ignore_eos) generation->options.eos_ids = model_.eos_ids;
   auto& ends = generation->options.eos_ids;
   ends.insert(ends.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
-  for (const int32_t id : parsed.stop_token_ids)
-    if (std::find(model_.eos_ids.begin(), model_.eos_ids.end(), id) == model_.eos_ids.end())
-      generation->stop_tokens.push_back(id);
   generation->n = parsed.n;
   generation->echo = parsed.echo;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
