@@ -72,6 +72,7 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
           std::pair("role", &messages[i].role), std::pair("tool_call_id", &messages[i].tool_call_id),
           std::pair("tool_calls", &messages[i].tool_calls)})
       if (!text->empty()) append_field(key, *text, out);
+    if (messages[i].unlearnt) out += ",\"weight\":0";
     out += '}';
   }
   out += ']';
@@ -84,6 +85,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   out = "{";
   append_field("conversation", record.conversation, out);
   append_field("domain", record.domain, out);
+  if (!record.finish_reason.empty()) append_field("finish_reason", record.finish_reason, out);
   append_field("id", record.id, out);
   if (chat) append_messages_field(record.messages, out);
   if (pair) append_field("prompt", record.prompt, out);
@@ -108,6 +110,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   out += ",\"format\":";
   append_string(origin.format, out);
   out.append(",\"line\":").append(std::to_string(origin.line)).push_back('}');
+  if (chat && !record.template_kwargs.empty()) append_field("template_kwargs", record.template_kwargs, out);
   if (!origin.tenant.empty()) append_field("tenant", origin.tenant, out);
   if (text) append_field("text", record.text, out);
   out.append(",\"time\":").append(std::to_string(record.time));

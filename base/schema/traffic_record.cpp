@@ -1,5 +1,6 @@
 #include "base/schema/traffic_record.h"
 
+#include <algorithm>
 #include <set>
 
 namespace specdec {
@@ -7,6 +8,7 @@ namespace specdec {
 namespace {
 
 constexpr int kMaxToolDepth = 64;
+constexpr const char* kFinishReasons[] = {"stop", "length", "stop_string", "content_filter", "other"};
 
 Json to_json(const SamplingOptions& s) {
   return {{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}};
@@ -63,6 +65,20 @@ void TrafficRecord::validate(const std::string& where) const {
     is_list(m.tool_calls, "tool_calls");
     if (!m.tool_calls.empty() && m.role != "assistant") refuse("tool_calls: expected in an assistant's message only");
   }
+  if (!template_kwargs.empty()) {
+    Json kwargs;
+    try {
+      kwargs =
+          parse_json(template_kwargs, "template_kwargs", ErrorKind::kData, {template_kwargs.size(), kMaxToolDepth});
+    } catch (const Error&) {  // its message would quote the record
+    }
+    if (!kwargs.is_object()) refuse("template_kwargs: expected a JSON object, as text");
+    if (messages.empty()) refuse("template_kwargs: expected messages beside them");
+  }
+  if (!finish_reason.empty() &&
+      std::find(std::begin(kFinishReasons), std::end(kFinishReasons), finish_reason) == std::end(kFinishReasons))
+    refuse("finish_reason: expected stop, length, stop_string, content_filter or other, found '" +
+           finish_reason.substr(0, 40) + "'");
   if (!sampling) return;
   try {
     specdec::validate(*sampling);
@@ -86,8 +102,10 @@ Json to_json(const TrafficRecord& record) {
            {std::pair("tool_calls", &m.tool_calls), std::pair("tool_call_id", &m.tool_call_id),
             std::pair("name", &m.name), std::pair("reasoning_content", &m.reasoning_content)})
         if (!text->empty()) list.back()[key] = *text;
+      if (m.unlearnt) list.back()["weight"] = 0;
     }
     if (!record.tools.empty()) root["tools"] = record.tools;
+    if (!record.template_kwargs.empty()) root["template_kwargs"] = record.template_kwargs;
   } else if (!record.text.empty()) {
     root["text"] = record.text;
   } else {
@@ -95,6 +113,7 @@ Json to_json(const TrafficRecord& record) {
     root["response"] = record.response;
   }
   if (record.sampling) root["sampling"] = to_json(*record.sampling);
+  if (!record.finish_reason.empty()) root["finish_reason"] = record.finish_reason;
   return root;
 }
 
@@ -111,6 +130,8 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
   r.response = json_string(object, "response", "", where, ErrorKind::kData);
   r.text = json_string(object, "text", "", where, ErrorKind::kData);
   r.tools = json_string(object, "tools", "", where, ErrorKind::kData);
+  r.template_kwargs = json_string(object, "template_kwargs", "", where, ErrorKind::kData);
+  r.finish_reason = json_string(object, "finish_reason", "", where, ErrorKind::kData);
   if (object.contains("messages")) {
     for (const Json& m : json_array(object, "messages", 65536, where, ErrorKind::kData)) {
       const std::string at = where + ": messages[" + std::to_string(r.messages.size()) + "]";
@@ -118,7 +139,8 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
           {json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData),
            json_string(m, "tool_calls", "", at, ErrorKind::kData),
            json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData),
-           json_string(m, "reasoning_content", "", at, ErrorKind::kData)});
+           json_string(m, "reasoning_content", "", at, ErrorKind::kData),
+           json_int(m, "weight", {.low = 0, .high = 1, .fallback = 1}, at, ErrorKind::kData) == 0});
     }
   }
   if (object.contains("sampling"))

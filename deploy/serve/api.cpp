@@ -403,6 +403,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     } else {
       out.messages = parsed.chat.messages;
       out.tools = parsed.chat.tools.text;
+      if (!parsed.chat.template_variables.empty()) out.template_kwargs = parsed.chat.template_variables.dump();
     }
   }
   for (const std::string& prompt : parsed.prompts) {

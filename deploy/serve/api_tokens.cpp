@@ -102,6 +102,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
     if (id >= model_.vocab_size) return invalid_parameter("logit_bias", below);
   if (!knows(rules.allowed_ids)) return invalid_parameter("allowed_token_ids", below);
   if (!knows(parsed.stop_token_ids)) return invalid_parameter("stop_token_ids", below);
+  for (const int32_t id : parsed.stop_token_ids)
+    if (std::find(model_.eos_ids.begin(), model_.eos_ids.end(), id) == model_.eos_ids.end())
+      out.stop_tokens.push_back(id);
   if (rules.min_tokens > out.options.max_tokens)
     return invalid_parameter("min_tokens", "at most " + std::to_string(out.options.max_tokens) +
                                                ", the most tokens that the answer may have");

@@ -36,7 +36,8 @@ struct ChoiceResult {
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
   std::vector<RejectRecord::Reject> rejects = {};  // only if they are recorded
-  std::string draft = {};  // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
+  std::string draft = {};         // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
+  bool ended_by_request = false;  // a stop string or token of the request ended the answer, not the model
 };
 
 struct ChoiceEvent {
@@ -84,9 +85,10 @@ struct GenerationRequest {
   bool echo = false;  // the answers begin with the prompt
   uint64_t seed = 0;  // seed of answer 0 of every prompt; see choice_seed
   std::vector<std::string> stop;
-  int64_t min_tokens = 0;     // a stop string counts only if a later token than these completes it
-  bool include_stop = false;  // the text that ends the answer, a stop string or a token, is shown
-  std::string tenant;         // name of the API key; the queue takes turns between tenants
+  std::vector<int32_t> stop_tokens;  // those of options.eos_ids that are the request's and not the model's
+  int64_t min_tokens = 0;            // a stop string counts only if a later token than these completes it
+  bool include_stop = false;         // the text that ends the answer, a stop string or a token, is shown
+  std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
   // Identifies a conversation among all tenants; "" = conversation_id() does.
   std::string conversation_key;
@@ -94,6 +96,7 @@ struct GenerationRequest {
   double queued_at = 0;               // Clock::seconds()
   std::vector<ChatMessage> messages;  // recorded for chat
   std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
+  std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none
   std::string answer_prefix;          // text at the end of the prompt with which the answer begins in the record
   std::shared_ptr<const AnswerFormat> format;  // how the answer is split; null: all of it is content
   std::vector<int32_t> shown_tokens;           // special tokens whose text belongs to the answer

@@ -81,9 +81,11 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
   } else {
     record.messages.push_back({"assistant", request.answer_prefix + answer.text});
     record.tools = request.tools;
+    record.template_kwargs = request.template_kwargs;
   }
   record.sampling = request.options.sampling;
   record.writer = writer;
+  record.finish_reason = answer.result.ended_by_request ? "stop_string" : to_string(answer.result.reason);
   return record;
 }
 

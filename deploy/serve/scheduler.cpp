@@ -364,6 +364,10 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     event.text += sequence.stop.finish();
   }
   sequence.text += event.text;
+  so_far.ended_by_request =
+      sequence.stop.matched() ||
+      (reason == FinishReason::kStop && std::find(request.stop_tokens.begin(), request.stop_tokens.end(),
+                                                  event.token_ids.back()) != request.stop_tokens.end());
   request.channel->push(std::move(event));
   if (reason) end(sequence, *reason);
 }

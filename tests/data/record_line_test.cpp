@@ -31,6 +31,10 @@ TEST(RecordLine, IsWhatTheTreeGives) {
   chat.messages.push_back({"assistant", "", "[{\"b\":1,\"a\":2}]"});
   chat.messages.push_back({"tool", hard, "", "id\n", "n\""});
   chat.tools = "[{\"z\":1}]";
+  chat.template_kwargs = "{\"k\":\"\\n\"}";
+  chat.messages[1].unlearnt = true;
+  chat.messages[1].reasoning_content = hard;
+  chat.finish_reason = "length";
   chat.sampling = SamplingOptions{0.7, 40, 0.95, 0.05};
   pair.response = hard;
   text.text = hard;

@@ -245,12 +245,14 @@ TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
                 {"assistant", "",
                  R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
   r.tools = R"([{"function":{"name":"f","description":"ask jane@example.com"}}])";
+  r.template_kwargs = R"({"persona":"jane@example.com","thinking":false})";
   RedactionCounts counts;
   redact_record(r, kKey, counts);
+  EXPECT_EQ(r.template_kwargs, R"({"persona":"[EMAIL]","thinking":false})");
   EXPECT_EQ(r.messages[1].tool_calls,
             R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
   EXPECT_EQ(r.tools, R"([{"function":{"name":"f","description":"ask [EMAIL]"}}])");
-  EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
+  EXPECT_EQ(counts, (RedactionCounts{{"email", 3}, {"ip", 1}}));
 }
 
 TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {

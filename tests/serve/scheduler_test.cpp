@@ -104,12 +104,15 @@ TEST(Scheduler, StopStringsAcrossTokenBorders) {
     const Collected c = b.answer(r);
     EXPECT_EQ(c.text, "one two ");
     EXPECT_EQ(c.result->reason, FinishReason::kStop);
+    EXPECT_TRUE(c.result->ended_by_request);
     EXPECT_EQ(c.result->completion_tokens, 11) << "the stop string's tokens count";
   }
   Bench b;
   auto r = request("say:almost EN");
   r->stop = {"END"};
-  EXPECT_EQ(b.answer(r).text, "almost EN") << "held back text is shown at the end";
+  const Collected almost = b.answer(r);
+  EXPECT_EQ(almost.text, "almost EN") << "held back text is shown at the end";
+  EXPECT_FALSE(almost.result->ended_by_request);
   auto split = request("say:a€b");
   split->stop = {"€"};
   EXPECT_EQ(b.answer(split).text, "a") << "a stop string in the middle of a character's bytes";
@@ -122,14 +125,19 @@ TEST(Scheduler, AStopTokenEndsTheAnswerAndIsShownOnlyIfAskedFor) {
       Bench b;
       auto r = request("say:one.two", seed);
       r->options.eos_ids = {kEos, '.', 'z'};
+      r->stop_tokens = {'z', '.'};
       r->include_stop = include;
       const Collected c = b.answer(r);
       EXPECT_EQ(c.text, include ? "one." : "one");
       EXPECT_EQ(c.result->reason, FinishReason::kStop);
       EXPECT_EQ(c.ids, (std::vector<int32_t>{'o', 'n', 'e', '.'}));
+      EXPECT_TRUE(c.result->ended_by_request);
       auto whole = request("say:é", seed);  // EOS has no text that could be shown
       whole->include_stop = include;
-      EXPECT_EQ(b.answer(whole).text, "é");
+      whole->stop_tokens = {'.'};
+      const Collected ended = b.answer(whole);
+      EXPECT_EQ(ended.text, "é");
+      EXPECT_FALSE(ended.result->ended_by_request) << "the model's own EOS";
     }
 }
 

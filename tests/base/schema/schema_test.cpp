@@ -43,6 +43,9 @@ TEST(TrafficRecord, ThreeForms) {
   chat.messages.push_back({"assistant", "", R"([{"function":{"name":"f"}}])"});
   chat.messages.push_back({"tool", "r", "", "c1", "f"});
   chat.tools = R"([{"z":1,"a":2}])";
+  chat.messages[2].unlearnt = true;
+  chat.template_kwargs = R"({"enable_thinking":false})";
+  chat.finish_reason = "length";
   chat.sampling = SamplingOptions{.temperature = 0.5, .top_k = 3, .top_p = 0.9, .min_p = 0.1};
   check_schema(to_json(chat), ErrorKind::kData, {"schema", "id", "messages"}, read);
   TrafficRecord pair;
@@ -70,11 +73,29 @@ TEST(TrafficRecord, ThreeForms) {
       json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; },
       read);
   refuse(json, ErrorKind::kData, "tools: expected a JSON array", [](Json& j) { j["tools"] = "{}"; }, read);
+  refuse(json, ErrorKind::kData, "finish_reason", [](Json& j) { j["finish_reason"] = "bored"; }, read);
+  refuse(
+      json, ErrorKind::kData, "template_kwargs: expected a JSON object", [](Json& j) { j["template_kwargs"] = "[]"; },
+      read);
+  refuse(json, ErrorKind::kData, "weight", [](Json& j) { j["messages"][2]["weight"] = 2; }, read);
+  EXPECT_TRUE(traffic_record_from_json(json, "row").messages[2].unlearnt);
+  EXPECT_EQ(json["messages"][2]["weight"], 0);
   refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
   EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation,
             "9");
+}
+
+TEST(TrafficRecord, AnAnswerWasCutIfSomethingElseThanTheModelEndedIt) {
+  TrafficRecord record;
+  EXPECT_FALSE(record.answer_was_cut()) << "older records do not say why the answer ended";
+  record.finish_reason = "stop";
+  EXPECT_FALSE(record.answer_was_cut());
+  for (const char* reason : {"length", "stop_string", "content_filter", "other"}) {
+    record.finish_reason = reason;
+    EXPECT_TRUE(record.answer_was_cut()) << reason;
+  }
 }
 
 TEST(RejectRecord, RoundTripAndRefusals) {
