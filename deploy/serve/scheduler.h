@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/device_lost.h"
+#include "deploy/serve/chat/answer_parser.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/queue.h"
 #include "deploy/serve/step_runner.h"
@@ -84,7 +85,7 @@ class Scheduler {
   void step();
   bool step_running();
   void deliver(Active& sequence, const StepResult& result);
-  std::string text_of(Active& sequence, int32_t token);
+  void count_tokens(Active& sequence, int64_t tokens);
   void end(Active& sequence, FinishReason reason);
   void drain();
 
