@@ -36,6 +36,9 @@ struct TrafficRecord {
   std::vector<ChatMessage> messages;
   std::string tools;  // only with messages: the tools offered to the model, a JSON array as text, "" = none
   std::string prompt, response;
+  // Only with prompt + response: the tokens that the writer has read, and those that it wrote, with the one that ended
+  // the answer. Empty = not known; there are both or neither.
+  std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;
   std::string writer;  // who wrote the answers: model id or fingerprint, "" = unknown

@@ -56,10 +56,11 @@ struct Scheduler::Active {
   bool again = false;   // it was preempted at least once
   text::IncrementalDecoder decoder;
   StopMatcher stop;
-  ThoughtSplitter thoughts;    // without stop strings it finds none
-  std::string undecided;       // text that either belongs to the thoughts or is searched for stop strings
-  size_t undecided_early = 0;  // its bytes at the beginning in which no stop string may complete
-  std::string text;            // all text sent so far
+  ThoughtSplitter thoughts;        // without stop strings it finds none
+  std::string undecided;           // text that either belongs to the thoughts or is searched for stop strings
+  size_t undecided_early = 0;      // its bytes at the beginning in which no stop string may complete
+  std::string text;                // all text sent so far
+  std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;
   decode::AnswerCut cut;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
@@ -403,6 +404,7 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     event.text += sequence.stop.finish();
   }
   sequence.text += event.text;
+  sequence.token_ids.insert(sequence.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
   request.channel->push(std::move(event));
   if (reason) end(sequence, *reason);
 }
@@ -439,7 +441,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   sequence.request->channel->push(std::move(event));
   if (on_finished_ && result.completion_tokens > 0 &&
       (reason == FinishReason::kStop || reason == FinishReason::kLength))
-    on_finished_({sequence.request, sequence.choice, sequence.text, result});
+    on_finished_({sequence.request, sequence.choice, sequence.text, result, sequence.token_ids});
 }
 
 void Scheduler::drain() {

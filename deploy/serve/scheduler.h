@@ -31,6 +31,7 @@ struct FinishedAnswer {
   size_t choice = 0;
   std::string text;  // as sent
   ChoiceResult result;
+  std::vector<int32_t> token_ids = {};  // up to the end of the answer
 };
 
 struct SchedulerOptions {
