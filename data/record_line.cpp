@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/json.h"
 
@@ -78,6 +79,17 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
   out += ']';
 }
 
+void append_ids_field(std::string_view name, const std::vector<int32_t>& ids, std::string& out) {
+  if (ids.empty()) return;
+  out.append(",\"").append(name).append("\":");
+  char separator = '[';
+  for (const int32_t id : ids) {
+    out += std::exchange(separator, ',');
+    out += std::to_string(id);
+  }
+  out += ']';
+}
+
 }  // namespace
 
 void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, std::string& out) {
@@ -89,6 +101,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   append_field("id", record.id, out);
   if (chat) append_messages_field(record.messages, out);
   if (pair) append_field("prompt", record.prompt, out);
+  if (pair) append_ids_field("prompt_token_ids", record.prompt_token_ids, out);
   if (origin.redactions && !origin.redactions->empty())
     out.append(",\"redactions\":").append(Json(*origin.redactions).dump());
   if (pair) append_field("response", record.response, out);
@@ -114,6 +127,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   if (!origin.tenant.empty()) append_field("tenant", origin.tenant, out);
   if (text) append_field("text", record.text, out);
   out.append(",\"time\":").append(std::to_string(record.time));
+  if (pair) append_ids_field("token_ids", record.token_ids, out);
   if (chat && !record.tools.empty()) append_field("tools", record.tools, out);
   append_field("writer", record.writer, out);
   out += '}';

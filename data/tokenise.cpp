@@ -89,6 +89,20 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
+// Returns whether the record has token ids that spell its prompt and its response. They do not if another tokenizer
+// made them, or if a stop string that ended the answer was left out of the response.
+bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
+  if (record.token_ids.empty()) return false;
+  const auto& ids = record.prompt_token_ids;
+  if (tokenizer_.decode(ids, true) != record.prompt && tokenizer_.decode(ids, false) != record.prompt &&
+      tokenizer_.encode(record.prompt, true) != ids)
+    return false;
+  text::IncrementalDecoder decoder(tokenizer_, ids);
+  std::string text;
+  for (const int32_t id : record.token_ids) text += decoder.push(id);
+  return text + decoder.finish() == record.response;
+}
+
 // Returns the index after the turn's last token in `tokens`, which is where `tokens` first differs from the tokens of
 // turn.other, a conversation that continues. Templates may close a conversation with EOS, but the model ended its turn
 // before that EOS. White space that the template added after the turn is not the model's either.
@@ -246,6 +260,12 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
     row.loss_mask.assign(row.tokens.size(), 1);
     if (!row.loss_mask.empty()) row.loss_mask[0] = 0;
     row.prompt_tokens = std::min<int64_t>(1 + kTextPromptTokens, static_cast<int64_t>(row.tokens.size()));
+  } else if (are_spelled(record)) {
+    row.tokens = record.prompt_token_ids;
+    row.tokens.insert(row.tokens.end(), record.token_ids.begin(), record.token_ids.end());
+    row.prompt_tokens = static_cast<int64_t>(record.prompt_token_ids.size());
+    row.loss_mask.assign(row.tokens.size(), 1);
+    std::fill_n(row.loss_mask.begin(), row.prompt_tokens, 0);
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }

@@ -34,7 +34,8 @@ class RowTokeniser {
   // Returns the row, or why it is rejected. A token is learnt if its loss mask is 1.
   // text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
   // prompt + response: BOS + the tokens of both together; learnt from the first token that holds a character of the
-  // response.
+  // response. If the record has token ids that spell both in this tokenizer, these are the tokens, and all of token_ids
+  // is learnt, with the token that ended the answer.
   // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt with its
   // end-of-turn marker, but without white space or EOS that the template adds after the marker. prompt_tokens is the
   // number of tokens before the last answer.
@@ -71,6 +72,7 @@ class RowTokeniser {
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
                                   bool longer) const;
+  bool are_spelled(const TrafficRecord& record) const;
   size_t end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const;
   std::vector<int32_t> with_bos(const std::string& text) const;
 

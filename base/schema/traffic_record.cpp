@@ -26,6 +26,18 @@ SamplingOptions sampling_from_json(const Json& object, const std::string& where)
   return s;
 }
 
+std::vector<int32_t> ids_from_json(const Json& object, const char* key, const std::string& where) {
+  constexpr size_t kMaxIds = size_t{1} << 24;
+  std::vector<int32_t> ids;
+  if (!object.contains(key)) return ids;
+  for (const Json& id : json_array(object, key, kMaxIds, where, ErrorKind::kData)) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
+      throw Error(ErrorKind::kData, where + ": " + key + ": expected integers from 0 to 2147483647");
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
 }  // namespace
 
 nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits) {
@@ -46,6 +58,8 @@ void TrafficRecord::validate(const std::string& where) const {
   const int forms = !messages.empty() + (!prompt.empty() || !response.empty()) + !text.empty();
   if (forms != 1)
     refuse("expected exactly one of messages, prompt + response and text, found " + std::to_string(forms));
+  if (prompt_token_ids.empty() != token_ids.empty() || (!token_ids.empty() && (!messages.empty() || !text.empty())))
+    refuse("token_ids: expected beside prompt_token_ids, prompt and response");
   for (size_t i = 0; i < messages.size(); ++i)
     if (!kRoles.count(messages[i].role))
       refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" +
@@ -111,6 +125,10 @@ Json to_json(const TrafficRecord& record) {
   } else {
     root["prompt"] = record.prompt;
     root["response"] = record.response;
+    if (!record.token_ids.empty()) {
+      root["prompt_token_ids"] = record.prompt_token_ids;
+      root["token_ids"] = record.token_ids;
+    }
   }
   if (record.sampling) root["sampling"] = to_json(*record.sampling);
   if (!record.finish_reason.empty()) root["finish_reason"] = record.finish_reason;
@@ -128,6 +146,8 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
   r.writer = json_string(object, "writer", "", where, ErrorKind::kData);
   r.prompt = json_string(object, "prompt", "", where, ErrorKind::kData);
   r.response = json_string(object, "response", "", where, ErrorKind::kData);
+  r.prompt_token_ids = ids_from_json(object, "prompt_token_ids", where);
+  r.token_ids = ids_from_json(object, "token_ids", where);
   r.text = json_string(object, "text", "", where, ErrorKind::kData);
   r.tools = json_string(object, "tools", "", where, ErrorKind::kData);
   r.template_kwargs = json_string(object, "template_kwargs", "", where, ErrorKind::kData);

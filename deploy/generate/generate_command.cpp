@@ -62,7 +62,7 @@ decode::LogitsProcessors rules_of(const GenerateOptions& o, const LoadedPair& pa
   }
   const int64_t vocab = pair.target->config.vocab_size;
   if (!o.json_schema_file.empty() || !o.regex.empty()) {
-    const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.target->config.eos_ids);
+    const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.config.eos_ids);
     rules.constraint = constraint_of(
         o.regex.empty() ? vocabulary.compile(text::GrammarKind::kJsonSchema,
                                              read_file(o.json_schema_file, kMaxSchemaBytes, ErrorKind::kData))
@@ -131,6 +131,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
+  if (!pair.end_note.empty()) note("info: " + pair.end_note);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
@@ -140,7 +141,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
       options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file),
       options.device.seed,
       {.max_tokens = options.max_tokens,
-       .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.target->config.eos_ids,
+       .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.config.eos_ids,
        .sampling = options.sampling,
        .rules = std::make_shared<const decode::LogitsProcessors>(rules_of(options, pair))}};
   SpeculationOptions speculation = options.speculation;
@@ -152,7 +153,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   decode::CostModel costs;
   decode::Stepper stepper(*target, draft.get(), &costs, &clock);
   stepper.use_rounds(rounds.get());
-  text::IncrementalDecoder decoder(*pair.tokenizer);
+  text::IncrementalDecoder decoder(*pair.tokenizer, request.prompt);
   const auto emit = [&](const std::string& piece) {
     output.text += piece;
     if (hooks.on_text && !piece.empty()) hooks.on_text(piece);

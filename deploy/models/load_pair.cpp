@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -135,6 +136,17 @@ model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, 
   return model::load_draft_model(directory, embedding, pair.device, dtype);
 }
 
+// Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end of a turn
+// there alone, while their config.json has the base model's end of a text. Returns a line if it was missing, else "".
+std::string add_tokenizers_end(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
+  const int32_t id = tokenizer.eos_id();
+  const auto& ids = config.eos_ids;
+  if (id < 0 || id >= config.vocab_size || std::find(ids.begin(), ids.end(), id) != ids.end()) return "";
+  config.eos_ids.push_back(id);
+  return "answers end with " + tokenizer.eos_token() + " (token " + std::to_string(id) +
+         "), too: it is the tokenizer's eos_token, which config.json and generation_config.json do not name";
+}
+
 LoadedPair load(const PairOptions& options) {
   validate(options.device);
   LoadedPair pair;
@@ -189,6 +201,7 @@ LoadedPair load(const PairOptions& options) {
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
   pair.config = config;
+  pair.end_note = add_tokenizers_end(*pair.tokenizer, pair.config);
   load_target(options, target.hold, pair);
   if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);
   require_unchanged(target.verified);

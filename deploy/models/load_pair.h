@@ -57,7 +57,7 @@ struct LoadedPair {
   std::string package_digest;
   std::unique_ptr<TensorRanks> ranks;               // null: the target is whole
   std::shared_ptr<const model::Decoder> target;     // with `ranks` this process's share
-  model::DecoderConfig config;                      // of the whole target
+  model::DecoderConfig config;                      // of the whole target; eos_ids with the tokenizer's eos_token
   model::DraftModel draft;                          // may be empty
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
@@ -65,6 +65,7 @@ struct LoadedPair {
   std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
   std::string given_up;  // one line if memory was short, else ""
+  std::string end_note;  // one line if only the tokenizer names a token that ends an answer, else ""
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 

@@ -352,16 +352,16 @@ std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add
 }
 
 // Renders a conversation that is to be answered, with the beginning of a forced call. Sets how `out` is to be split.
-std::variant<std::string, ApiError> Api::render_answered(const ChatFields& chat, GenerationRequest& out) const {
-  auto rendered = render(chat, true, out.id);
+std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parsed, GenerationRequest& out) const {
+  auto rendered = render(parsed.chat, true, out.id);
   auto* const prompt = std::get_if<std::string>(&rendered);
   if (!prompt) return rendered;
   auto format = std::make_shared<AnswerFormat>();
-  if (chat.tools.choice != ToolChoice::kNone) format->tools = model_.tool_format;
-  format->reasoning = model_.reasoning;
-  format->begins_reasoning = ends_with_marker(*prompt, model_.reasoning.begin);
-  format->offered = chat.tools;
-  if (chat.tools.forced()) {
+  format->offered = parsed.chat.tools;
+  if (format->offered.choice != ToolChoice::kNone) format->tools = model_.tool_format;
+  if (!parsed.grammar) format->reasoning = model_.reasoning;  // a grammar is the whole answer and leaves no thoughts
+  format->begins_reasoning = ends_with_marker(*prompt, format->reasoning.begin);
+  if (format->offered.forced()) {
     format->begins_in_call = true;
     out.answer_prefix = forced_prefix(model_.tool_format);
     *prompt += out.answer_prefix;
@@ -393,7 +393,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     const size_t bytes = content_bytes(parsed.chat.messages);
     if (kept > 0 ? bytes > longest_text() : bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context))
       return over;
-    auto rendered = render_answered(parsed.chat, out);
+    auto rendered = render_answered(parsed, out);
     if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
     const auto cut = add(std::get<std::string>(rendered), false);
     if (!cut) return over;

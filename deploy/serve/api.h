@@ -89,7 +89,7 @@ class Api final : public HttpHandler {
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
                                              const std::string& id) const;
-  std::variant<std::string, ApiError> render_answered(const ChatFields& chat, GenerationRequest& out) const;
+  std::variant<std::string, ApiError> render_answered(const ApiRequest& parsed, GenerationRequest& out) const;
   // api_tokens.cpp
   static size_t content_bytes(const std::vector<ChatMessage>& messages);
   std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;

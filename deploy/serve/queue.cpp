@@ -30,7 +30,7 @@ const char* to_string(FinishReason reason) {
 namespace {
 
 size_t bytes_of(const ChoiceEvent& event) {
-  size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t);
+  size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t) + event.texts.size() * sizeof(TokenText);
   for (const decode::PositionLogprobs& position : event.logprobs)
     bytes += sizeof position + position.top.size() * sizeof position.token;
   return bytes;

@@ -40,6 +40,12 @@ struct ChoiceResult {
   bool ended_by_request = false;  // a stop string or token of the request ended the answer, not the model
 };
 
+// The text that was added to an answer when a token was decoded. The text of a token whose character is unfinished
+// comes with a later token.
+struct TokenText {
+  uint32_t bytes = 0, characters = 0;
+};
+
 struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to be appended to the answer
@@ -47,6 +53,7 @@ struct ChoiceEvent {
   // Log-probabilities of token_ids, if requested. With echo the log-probabilities of the prompt come first; that of its
   // first token is NaN, because no token precedes it.
   std::vector<decode::PositionLogprobs> logprobs;
+  std::vector<TokenText> texts;  // of token_ids, before the cut by a stop string; only with log-probabilities
   // true: the event holds the prompt. It does not count as unfetched text, because the size of the request bounds it.
   bool echo = false;
   std::optional<ChoiceResult> result;  // set in the last event of the choice

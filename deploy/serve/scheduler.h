@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/device_lost.h"
+#include "deploy/serve/chat/answer_parser.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/queue.h"
 #include "deploy/serve/step_runner.h"
@@ -30,6 +31,7 @@ struct FinishedAnswer {
   size_t choice = 0;
   std::string text;  // as sent
   ChoiceResult result;
+  std::vector<int32_t> token_ids = {};  // up to the end of the answer
 };
 
 struct SchedulerOptions {
@@ -84,7 +86,7 @@ class Scheduler {
   void step();
   bool step_running();
   void deliver(Active& sequence, const StepResult& result);
-  std::string text_of(Active& sequence, int32_t token);
+  void count_tokens(Active& sequence, int64_t tokens);
   void end(Active& sequence, FinishReason reason);
   void drain();
 

@@ -55,7 +55,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   decode::RolloutOptions rollout;
   rollout.rounds = rounds.get();
   rollout.k = rollout.max_k = options.max_k;
-  rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.target->config.eos_ids};
+  rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.config.eos_ids};
   rollout.request.sampling.temperature = options.temperature;
   rollout.seed = options.device.seed;
   rollout.batch = kRolloutSequences;

@@ -298,8 +298,7 @@ class Run {
     decode::RolloutOptions o;
     o.k = options_.speculation.k > 0 ? options_.speculation.k : options_.speculation.max_k;
     o.verify = options_.speculation.verify;
-    o.request = {
-        .max_tokens = options_.rollout_tokens, .eos_ids = pair_.target->config.eos_ids, .sampling = options_.sampling};
+    o.request = {.max_tokens = options_.rollout_tokens, .eos_ids = pair_.config.eos_ids, .sampling = options_.sampling};
     o.seed = options_.device.seed;
     o.batch = kBatch;
     o.rounds = rounds_.get();

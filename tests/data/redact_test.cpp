@@ -239,6 +239,22 @@ TEST(Redact, RecordFieldsAndNames) {
   EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation keep the same id
 }
 
+// Token ids spell the text that was redacted.
+TEST(RedactRecord, DropsTokenIdsOfTextsWithFinds) {
+  for (const char* prompt : {"I am jane", "I am jane@example.com"})
+    for (const char* response : {"Hello", "Hello +49 171 1234567"}) {
+      TrafficRecord r;
+      r.prompt = prompt;
+      r.response = response;
+      r.prompt_token_ids = {1, 2};
+      r.token_ids = {3};
+      RedactionCounts counts;
+      redact_record(r, kKey, counts);
+      EXPECT_EQ(r.prompt_token_ids.empty(), !counts.empty());
+      EXPECT_EQ(r.token_ids.empty(), !counts.empty());
+    }
+}
+
 TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
   TrafficRecord r;
   r.messages = {{"user", "u"},

@@ -329,6 +329,29 @@ TEST_F(Tokenise, CompletionTokensOfPromptRows) {
   EXPECT_EQ(learnt_text(t.tokenizer(), b), "4!");
 }
 
+// A record with token ids has what the model has read and written, so these are learnt if they spell the texts.
+TEST_F(Tokenise, TokenIdsOfARecordAreLearnt) {
+  const RowTokeniser t = with(kChatMl);
+  TrafficRecord r;
+  r.prompt = "2+2=";
+  r.response = "4!";
+  r.prompt_token_ids = t.tokenizer().encode(r.prompt, true);
+  r.token_ids = t.tokenizer().encode(r.response, false);
+  r.token_ids.push_back(t.tokenizer().eos_id());
+  const TokenRow a = row(t, r);
+  EXPECT_EQ(a.prompt_tokens, static_cast<int64_t>(r.prompt_token_ids.size()));
+  EXPECT_EQ(std::vector<int32_t>(a.tokens.begin() + a.prompt_tokens, a.tokens.end()), r.token_ids);
+  for (size_t i = 0; i < a.tokens.size(); ++i) EXPECT_EQ(a.loss_mask[i], static_cast<int64_t>(i) >= a.prompt_tokens);
+  const TrafficRecord right = r;
+  for (std::string TrafficRecord::* text : {&TrafficRecord::prompt, &TrafficRecord::response}) {
+    r = right;
+    r.*text += "?";
+    const TokenRow b = row(t, r);
+    EXPECT_EQ(prompt_of(t.tokenizer(), b), "<s>" + r.prompt) << "ids that spell other texts are not used";
+    EXPECT_EQ(learnt_text(t.tokenizer(), b), r.response);
+  }
+}
+
 TEST_F(Tokenise, TokenAcrossTheBorderBelongsToTheResponse) {
   const fs::path shared = shared_directory();
   if (shared.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";

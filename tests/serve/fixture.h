@@ -27,11 +27,12 @@ using testing::kBos;
 using testing::kEos;
 using testing::kVocab;
 using testing::Scratch;
+using testing::space_stripping_tokenizer;
 
-// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X and EOS,
-// one with "loop" endlessly with 'x'. "die:start" makes start() fail and "die:step" makes step() fail; "die:device"
-// and "die:pass" do the same with a failure of the device. Any other prompt is answered with random letters drawn from
-// the seed and the prompt (at temperature 0, from the prompt alone).
+// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X (up to the
+// character 0x1F, if X has it) and EOS, one with "loop" endlessly with 'x'. "die:start" makes start() fail and
+// "die:step" makes step() fail; "die:device" and "die:pass" do the same with a failure of the device. Any other prompt
+// is answered with random letters drawn from the seed and the prompt (at temperature 0, from the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -46,9 +47,10 @@ class FakeRunner final : public StepRunner {
     if (has(spec.same_prompt)) r.unread = 0;
     r.pass_dies = prompt.find("die:pass") != std::string::npos;
     r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
+    r.scored = spec.request.options.logprobs >= 0;
     r.endless = prompt.find("loop") != std::string::npos;
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
-      for (const char c : prompt.substr(at + 4))
+      for (const char c : prompt.substr(at + 4, prompt.find('\x1f', at) - (at + 4)))
         r.answer.push_back(c == kMarker ? kVocab : static_cast<unsigned char>(c));
     } else {
       uint64_t key = spec.request.seed;
@@ -162,7 +164,7 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, pass_dies = false, endless = false, preempted = false, again = false;
+    bool dies = false, pass_dies = false, endless = false, preempted = false, again = false, scored = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -188,6 +190,8 @@ class FakeRunner final : public StepRunner {
     hold(r, result.accepted + 1);
     for (int i = 0; i <= result.accepted; ++i, ++r.at)
       result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
+    for (const int32_t token : result.emitted)
+      if (r.scored) result.logprobs.push_back({{token, -1.f}, {}});
     result.overlaps.assign(static_cast<size_t>(std::min(result.accepted + 1, result.drafted)), 0.5);
   }
 

@@ -34,7 +34,7 @@ std::vector<std::string> lines(const fs::path& file) {
 FinishedAnswer finished(bool chat) {
   auto request = std::make_shared<GenerationRequest>();
   request->id = "req-1";
-  request->prompts = {{1, 2}};
+  request->prompts = {{1, 2, 3}};
   request->n = 2;
   request->domain = "code";
   request->time = 1700000123;
@@ -49,7 +49,7 @@ FinishedAnswer finished(bool chat) {
     request->texts = {"the prompt"};
   }
   request->options.rules = std::make_shared<const decode::LogitsProcessors>(rules);
-  FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}};
+  FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}, {4, 5}};
   a.result.counts.add_step(2, 1, {0.5, 0.25});
   a.result.counts.emitted = 4;
   return a;
@@ -186,6 +186,8 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   EXPECT_EQ(raw.prompt, "the prompt");
   EXPECT_EQ(raw.response, "the answer");
   EXPECT_EQ(raw.finish_reason, "length");
+  EXPECT_EQ(raw.prompt_token_ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(raw.token_ids, (std::vector<int32_t>{4, 5}));
   const auto rotated = names(dir / "traffic" / "acceptance");
   ASSERT_EQ(rotated.size(), 1u);
   EXPECT_EQ(testing::get(dir / "traffic" / "acceptance" / rotated[0]), testing::get(dir / "acceptance.jsonl"));

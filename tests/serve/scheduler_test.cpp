@@ -41,11 +41,12 @@ std::shared_ptr<GenerationRequest> request(const std::string& prompt, uint64_t s
 }
 
 struct Bench {
-  explicit Bench(size_t max_batch = 4, size_t queue_limit = 64) : queue(queue_limit) {
+  explicit Bench(size_t max_batch = 4, size_t queue_limit = 64, const text::Tokenizer& tokenizer = byte_tokenizer())
+      : queue(queue_limit) {
     SchedulerOptions options;
     options.max_batch = max_batch;
     const SchedulerParts parts{
-        .runner = runner, .queue = queue, .tokenizer = byte_tokenizer(), .metrics = metrics, .clock = clock};
+        .runner = runner, .queue = queue, .tokenizer = tokenizer, .metrics = metrics, .clock = clock};
     scheduler = std::make_unique<Scheduler>(options, parts,
                                             [this](const FinishedAnswer& answer) { finished.push_back(answer); });
   }
@@ -163,6 +164,23 @@ TEST(Scheduler, StopStringsAreIncludedAndLateOnes) {
     const Collected never = b.answer(r);
     EXPECT_EQ(never.text, "one END");
     EXPECT_EQ(never.result->reason, FinishReason::kLength);
+  }
+}
+
+// An answer continues its prompt. The decoder strips the first space of a text, which is the prompt's.
+TEST(Scheduler, TheFirstSpaceOfAnAnswerIsShownRecordedAndStoppedOn) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Bench b(4, 64, space_stripping_tokenizer());
+    const Collected c = b.answer(request("say: time, there", seed));
+    EXPECT_EQ(c.text, " time, there");
+    ASSERT_EQ(b.finished.size(), 1u);
+    EXPECT_EQ(b.finished[0].text, " time, there");
+    auto stopped = request("say: time, there", seed);
+    stopped->stop = {" ti"};
+    const Collected none = b.answer(stopped);
+    EXPECT_EQ(none.text, "");
+    EXPECT_EQ(none.result->reason, FinishReason::kStop);
+    EXPECT_EQ(none.result->completion_tokens, 3);
   }
 }
 

@@ -106,8 +106,9 @@ ChatMessage read_message(const Json& message, const std::string& param, const Se
     for (const auto& [key, value] : {std::pair("tool_call_id", &read.tool_call_id), std::pair("name", &read.name)})
       if (const Json* text = find_field(message, key)) *value = read_text(*text, param + "." + key);
   }
-  // An answer that only calls functions has no content.
-  if (read.tool_calls.empty() || find_field(message, "content")) read.content = message_content(message, param);
+  // What an assistant or a function gave may be nothing, which clients write as null or leave out.
+  const bool may_be_empty = assistant || read.role == "tool";
+  if (!may_be_empty || find_field(message, "content")) read.content = message_content(message, param);
   return read;
 }
 

@@ -53,6 +53,15 @@ TEST(TrafficRecord, ThreeForms) {
   pair.prompt = "p";
   pair.response = "r";
   check_schema(to_json(pair), ErrorKind::kData, {"schema", "id"}, read);
+  pair.prompt_token_ids = {1, 0, 2147483647};
+  pair.token_ids = {7};
+  check_schema(to_json(pair), ErrorKind::kData, {"schema", "id", "token_ids", "prompt_token_ids"}, read);
+  const auto refuse_ids = [&](const char* key, const Json& ids) {
+    refuse(to_json(pair), ErrorKind::kData, "token_ids", [&](Json& j) { j[key] = ids; }, read);
+  };
+  for (const Json& bad :
+       {Json::array({-1}), Json::array({1.5}), Json::array({"1"}), Json::array({2147483648}), Json("1"), Json::array()})
+    for (const char* key : {"token_ids", "prompt_token_ids"}) refuse_ids(key, bad);
   TrafficRecord text;
   text.id = text.conversation = "3";
   text.text = "t";
@@ -82,6 +91,9 @@ TEST(TrafficRecord, ThreeForms) {
   EXPECT_EQ(json["messages"][2]["weight"], 0);
   refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
+  refuse(
+      json, ErrorKind::kData, "token_ids", [](Json& j) { j["token_ids"] = j["prompt_token_ids"] = Json::array({1}); },
+      read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
   EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation,
             "9");
