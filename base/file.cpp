@@ -319,14 +319,18 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
 }
 
 void append_line(const fs::path& path, std::string_view line, bool durable) {
-  const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK);
+  const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW);
+  struct stat info{};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    throw Error(ErrorKind::kIo,
+                path.string() + ": expected a regular file to append to, found a device, pipe or socket");
+  }
   // A writer killed in the middle of a line leaves no newline. Starting a new line then loses only that incomplete
   // line.
   std::string text;
-  struct stat info{};
   char last = '\n';
-  if (::fstat(fd, &info) == 0 && info.st_size > 0 &&
-      uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')
+  if (info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')
     text = "\n";
   text.append(line).append("\n");
   try {

@@ -104,8 +104,8 @@ void write_file_atomic(const fs::path& path, std::string_view bytes);
 // whole or not at all.
 bool publish_file(const fs::path& path, std::string_view bytes);
 
-// Appends one line (a newline is added) to a JSONL file in one write(2) call, or more if the first is short. If
-// `durable`, it is fsynced before the function returns, as is the name of a new file.
+// Appends one line (a newline is added) to a regular JSONL file, never through a link (Error(kIo)), in one write(2), or
+// more if the first is short. If `durable`, it is fsynced before the function returns, as is the name of a new file.
 void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);

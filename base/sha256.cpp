@@ -77,15 +77,19 @@ std::string sha256_file(const std::filesystem::path& path) {
   return hash.hex();
 }
 
+std::string sha1_hex(std::string_view bytes) {
+  Digest digest;
+  unsigned length = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), start_of(digest), &length, EVP_sha1(), nullptr) != 1)
+    throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
+  return to_hex({digest.data(), length});
+}
+
 std::string git_blob_id(std::string_view bytes) {
   std::string object = "blob " + std::to_string(bytes.size());
   object += '\0';
   object += bytes;
-  Digest digest;
-  unsigned length = 0;
-  if (EVP_Digest(object.data(), object.size(), start_of(digest), &length, EVP_sha1(), nullptr) != 1)
-    throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
-  return to_hex({digest.data(), length});
+  return sha1_hex(object);
 }
 
 }  // namespace specdec

@@ -31,8 +31,9 @@ std::string to_hex(std::string_view bytes);
 // Returns the digest of a regular file, read in blocks. Throws Error(kData) if it is missing or not regular, Error(kIo)
 // on read errors.
 std::string sha256_file(const std::filesystem::path& file);
-// Returns git's id of a file with these bytes: SHA-1 of "blob <size>", NUL, bytes. It only names the file and does not
-// protect against forgery.
+// SHA-1, and git's id of a file with these bytes: SHA-1 of "blob <size>", NUL, bytes. They only name the file and do
+// not protect against forgery.
+std::string sha1_hex(std::string_view bytes);
 std::string git_blob_id(std::string_view bytes);
 
 }  // namespace specdec

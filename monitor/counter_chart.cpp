@@ -53,7 +53,9 @@ CounterChart::Bucket CounterChart::bucket_of(const Counters& c) const {
 bool CounterChart::add(const Counters& counters) {
   note_.clear();
   if (overlap_.empty()) return true;
-  if (counters.drafted == 0 && counters.drafts == 0 && counters.drafted_at.empty()) {
+  const bool none_at =
+      std::all_of(counters.drafted_at.begin(), counters.drafted_at.end(), [](double n) { return n == 0; });
+  if (counters.drafted == 0 && counters.drafts == 0 && none_at) {
     if (counters.generated == 0) return false;
     note_ = "tokens are generated but none drafted: speculation is off";
     return true;

@@ -28,12 +28,6 @@ std::string shown(const std::string& text) {
   return out;
 }
 
-struct Sample {
-  std::string name;
-  std::map<std::string, std::string> labels;
-  double value = 0;
-};
-
 // The meaning of a series. The names come from vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
 // observability/metrics_collector.py, TensorRT-LLM metrics/collector.py and llama.cpp tools/server; specdec's own are
 // vLLM's with another prefix.
@@ -63,6 +57,7 @@ constexpr Known kKnown[] = {
     {"trtllm", "trtllm_spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
     {"trtllm", "trtllm_spec_decode_drafted_tokens_total", Meaning::kDraftedAt},
     {"trtllm", "trtllm_spec_decode_accepted_tokens_total", Meaning::kAcceptedAt},
+    {"trtllm", "trtllm_generation_tokens_total", Meaning::kGenerated},
     {"llamacpp", "llamacpp:spec_decode_num_drafts_total", Meaning::kDrafts},
     {"llamacpp", "llamacpp:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
     {"llamacpp", "llamacpp:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
@@ -70,9 +65,24 @@ constexpr Known kKnown[] = {
     {"llamacpp", "llamacpp:tokens_predicted_total", Meaning::kGenerated},
 };
 
+// Others export the counters of these engines under longer names: Ray Serve writes ray_vllm_x and KServe kserve_vllm:x,
+// and where a colon is not allowed it becomes an underscore.
+constexpr std::string_view kWrappers[] = {"ray_", "kserve_"};
+constexpr std::string_view kRenamed[] = {"vllm", "sglang", "llamacpp"};
+
+// Returns the engine's own name for a series, which is `name` if nobody renamed it.
+std::string own_name(std::string name) {
+  for (const std::string_view wrapper : kWrappers)
+    if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
+  for (const std::string_view engine : kRenamed)
+    if (name.starts_with(engine) && name.size() > engine.size() && name[engine.size()] == '_')
+      name[engine.size()] = ':';
+  return name;
+}
+
 const Known* known(const std::string& name) {
-  const auto* found =
-      std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return name == k.name; });
+  const std::string own = own_name(name);
+  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return own == k.name; });
   return found == std::end(kKnown) ? nullptr : found;
 }
 
@@ -81,35 +91,11 @@ const Known* known(const std::string& name) {
                   ", expected Prometheus text format 0.0.4");
 }
 
-// Parses name{key="value",…} number [timestamp].
-Sample parse_sample(const std::string& line, const std::string& where, size_t number) {
-  Sample s;
-  size_t i = 0;
-  while (i < line.size() && line[i] != '{' && line[i] != ' ' && line[i] != '\t') s.name += line[i++];
-  if (s.name.empty()) bad_line(where, number, "no name");
-  if (i < line.size() && line[i] == '{') {
-    ++i;
-    while (i < line.size() && line[i] != '}') {
-      std::string key, value;
-      while (i < line.size() && line[i] != '=') key += line[i++];
-      if (i + 1 >= line.size() || line[i + 1] != '"') bad_line(where, number, "a label without a quoted value");
-      for (i += 2; i < line.size() && line[i] != '"'; ++i) {
-        if (line[i] == '\\' && i + 1 < line.size()) ++i;
-        value += line[i];
-      }
-      if (i >= line.size()) bad_line(where, number, "an unclosed label");
-      s.labels[key] = value;
-      if (++i < line.size() && line[i] == ',') ++i;
-      while (i < line.size() && line[i] == ' ') ++i;
-    }
-    if (i >= line.size()) bad_line(where, number, "an unclosed brace");
-    ++i;
-  }
-  const char* begin = line.c_str() + i;
-  char* end = nullptr;
-  s.value = std::strtod(begin, &end);
-  if (end == begin) bad_line(where, number, "no number");
-  return s;
+// Parses a series that series_text() wrote.
+Sample parse_series(const std::string& series, const std::string& where) {
+  PageLine line = parse_line(series + " 0");
+  if (!line.is_sample) throw PageError(where + ": not a series: " + shown(series));
+  return std::move(line.sample);
 }
 
 const std::string* position_label(const Sample& s) {
@@ -121,23 +107,17 @@ const std::string* position_label(const Sample& s) {
 // Labels that describe what is counted and do not belong to the replica's identity.
 constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
 
-std::string key_of(const Sample& s, bool of_replica) {
-  std::string key = of_replica ? "" : s.name;
-  for (const auto& [name, value] : s.labels) {
-    if (of_replica && std::find(std::begin(kNoReplica), std::end(kNoReplica), name) != std::end(kNoReplica)) continue;
-    key += (key.ends_with('"') ? "," : "{") + name + "=\"";
-    for (const char c : value) key += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-    key += '"';
-  }
-  return key.ends_with('"') ? key + "}" : key;
+std::string replica_of(const Sample& s) {
+  std::map<std::string, std::string> labels = s.labels;
+  for (const char* name : kNoReplica) labels.erase(name);
+  return series_text("", labels);
 }
-
-std::string replica_of(const std::string& series) { return key_of(parse_sample(series + " 0", "state", 0), true); }
+std::string replica_of(const std::string& series) { return replica_of(parse_series(series, "state")); }
 
 // Computes the sums from the series.
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
-    const Sample s = parse_sample(key + " 0", where, 0);
+    const Sample s = parse_series(key, where);
     const Known* k = known(s.name);
     if (!k) continue;
     if (k->meaning != Meaning::kGenerated) c.any = true;
@@ -186,24 +166,24 @@ class Collector {
     if (!k) return;
     if (k->meaning == Meaning::kInfo) {
       const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
-      if (s.value != 0) counters_.pairs[key_of(s, true)] = {label("draft"), label("target")};
+      if (s.value != 0) counters_.pairs[replica_of(s)] = {label("draft"), label("target")};
       return;
     }
     if (!in_range(AcceptanceFigure::kCounter, s.value)) return no_count(s, number);
     if (k->meaning >= Meaning::kAcceptedAt) {
       const std::string* position = position_label(s);
-      if (!position || position->empty() || position->size() > 3 ||
+      if (!position || position->empty() ||
           !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
         bad_line(where_, number, "a series by position without a position");
-      if (std::stoul(*position) > kMaxPosition)
-        bad_line(where_, number, "position " + *position + " is above " + std::to_string(kMaxPosition));
+      if (position->size() > 3) return;
+      if (std::stoul(*position) > kMaxPosition) return;
     }
     if (const auto model = s.labels.find("model_name"); model != s.labels.end()) {
       models_.insert(model->second);
       if (!model_.empty() && model->second != model_) return;
     }
     engines_.insert(k->engine);
-    double& total = counters_.series[key_of(s, false)];
+    double& total = counters_.series[series_text(k->name, s.labels)];
     total += s.value;
     if (!in_range(AcceptanceFigure::kCounter, total)) no_count(s, number);
     if (counters_.series.size() > kMaxSeries)
@@ -211,8 +191,8 @@ class Collector {
   }
 
   void no_count(const Sample& s, size_t number) {
-    bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " +
-                                      range_of(AcceptanceFigure::kCounter).expected());
+    bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " +
+                                    range_of(AcceptanceFigure::kCounter).expected());
   }
 
   Counters done() {
@@ -273,15 +253,26 @@ void Counters::add(const Counters& other) {
 
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model) {
   Collector collector(where, model);
-  size_t begin = 0, number = 0;
+  size_t begin = 0, number = 0, first_bad = 0, samples = 0;
+  std::string problem;
   while (begin < text.size()) {
-    size_t end = text.find('\n', begin);
-    if (end == std::string::npos) end = text.size();
+    const size_t end = std::min(text.find('\n', begin), text.size());
     if (++number > 100000) throw PageError(where + ": more than 100,000 lines");
-    const std::string line = text.substr(begin, end - begin);
+    const PageLine line = parse_line(std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
-    if (line.empty() || line[0] == '#' || line == "\r") continue;
-    collector.take(parse_sample(line, where, number), number);
+    if (!line.problem.empty()) {
+      if (known(line.sample.name)) bad_line(where, number, line.problem);
+      if (first_bad == 0) first_bad = number, problem = line.problem;
+    }
+    if (!line.is_sample) continue;
+    ++samples;
+    collector.take(line.sample, number);
+  }
+  if (samples == 0 && first_bad > 0) {
+    if (const size_t first = text.find_first_not_of(" \t\r\n"); text[first] == '[' || text[first] == '{')
+      throw PageError(where + ": JSON, expected Prometheus text format 0.0.4: is it /prometheus/metrics? (where " +
+                      "TensorRT-LLM has it, with return_perf_metrics: true)");
+    bad_line(where, first_bad, problem);
   }
   return collector.done();
 }
@@ -396,8 +387,14 @@ Counters counters_from_json(const Json& o, const std::string& where) {
 }
 
 std::string counters_query(const std::string& match) {
-  std::string names;
-  for (const Known& k : kKnown) names += (names.empty() ? "" : "|") + std::string(k.name);
+  std::string names, wrappers;
+  for (const std::string_view wrapper : kWrappers) wrappers += (wrappers.empty() ? "" : "|") + std::string(wrapper);
+  for (const Known& k : kKnown) {
+    std::string name = k.name;
+    if (std::find(std::begin(kRenamed), std::end(kRenamed), k.engine) != std::end(kRenamed))
+      name = "(" + wrappers + ")?" + k.engine + "[:_]" + name.substr(std::string_view(k.engine).size() + 1);
+    names += (names.empty() ? "" : "|") + name;
+  }
   return "{__name__=~\"" + names + "\"" + (match.empty() ? "" : "," + match) + "}";
 }
 

@@ -1,5 +1,5 @@
 // Acceptance counters from a page in Prometheus' text format or from a Prometheus server. Recognises the names that
-// specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp use.
+// specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp use, also as Ray Serve and KServe rename them.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "monitor/exposition.h"
 
 namespace specdec::monitor {
 
@@ -40,17 +41,11 @@ struct Counters {
   void keep(const std::function<bool(const ServedPair&)>& is_own);
 };
 
-// An Error(kData) about what a URL answered. It has its own type because another poll may get a better answer, whereas
-// a file stays as it is.
-class PageError final : public Error {
- public:
-  explicit PageError(const std::string& message) : Error(ErrorKind::kData, message) {}
-};
-
-// Parses text exposition 0.0.4. Skips series whose model_name is not `model`. Throws PageError for malformed text (with
-// the line number), more than 100,000 lines, a position above 64, series of two engines, and series of several models
-// if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter is set aside; PageError if no other
-// replica is left.
+// Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose
+// model_name is not `model`, and positions above 64. Throws PageError for a malformed line of such a series (with its
+// number), a page of which no line is a sample, more than 100,000 lines, series of two engines, and series of several
+// models if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter is set aside; PageError if no
+// other replica is left.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "base/schema/acceptance_range.h"
 
@@ -14,6 +15,7 @@ constexpr int kMaxDepth = 32;
 constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
 constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
+constexpr const char* kSglangExtension = "sglext";
 
 // Errors name the place and the problem. They do not repeat the text found there, because the line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
@@ -99,11 +101,30 @@ void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const
 
 struct Totals {
   int64_t steps, drafted, accepted;
+  bool may_be_tree = false;  // drafted / steps may count side branches of a tree, too
 };
+
+// Returns the depth of the drafts. Where they may be trees, `k` tokens of a step need not follow each other. Then the
+// steps that got as far as any step did would all have to fail at the next position, if there was one; where that is
+// less likely than kChance at the acceptance of the positions before, there was none.
+int64_t depth_of(const std::vector<int64_t>& histogram, int64_t k) {
+  constexpr double kChance = 0.01;
+  int64_t deepest = static_cast<int64_t>(histogram.size()) - 1;
+  while (deepest > 0 && histogram[static_cast<size_t>(deepest)] == 0) --deepest;
+  if (deepest < 1 || deepest >= k) return k;
+  double reached = 0, accepted = 0;
+  for (size_t j = 0; j <= static_cast<size_t>(deepest); ++j) {
+    const auto steps = static_cast<double>(histogram[j]);
+    reached += steps * static_cast<double>(std::min(static_cast<int64_t>(j) + 1, deepest));
+    accepted += steps * static_cast<double>(j);
+  }
+  const auto last = static_cast<double>(histogram[static_cast<size_t>(deepest)]);
+  return std::pow((reached - accepted + 1) / (reached + 2), last) < kChance ? deepest : k;
+}
 
 void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, const Totals& totals,
                     const std::string& where) {
-  const auto [steps, drafted, accepted] = totals;
+  const auto [steps, drafted, accepted, may_be_tree] = totals;
   int64_t counted = 0, weighted = 0;
   for (size_t j = 0; j < histogram.size(); ++j) {
     counted += histogram[j];
@@ -113,11 +134,17 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
   const int64_t k = steps > 0 && drafted % steps == 0 ? drafted / steps : 0;
   if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > kMaxDraft)
     return by_efficiency(r, drafted, accepted, where);
+  const int64_t depth = may_be_tree ? depth_of(histogram, k) : k;
   for (size_t j = 0; j < histogram.size(); ++j)
-    if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
+    if (histogram[j] > 0) add_steps(r.counts, histogram[j], depth, static_cast<int64_t>(j));
 }
 
-// vLLM, TensorRT-LLM and AIPerf write the same figures, but two of the figures have two names.
+// TensorRT-LLM's performance metrics of a request.
+void read_trt(AcceptanceRecord& r, const Json& o, const std::string& where) {
+  by_efficiency(r, count(o, "total_draft_tokens", where), count(o, "total_accepted_draft_tokens", where), where);
+}
+
+// vLLM and AIPerf write the same figures, as TensorRT-LLM may some day, where two of them have another name.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
@@ -140,13 +167,16 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
     refuse(where, "the steps and the counts contradict each other");
 }
 
+// SGLang before 0.5.20 called three of the figures otherwise.
 void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
-  const int64_t steps = count(o, "spec_verify_ct", where), drafted = count(o, "spec_num_proposed_drafts", where),
-                accepted = count(o, "spec_num_correct_drafts", where);
-  if (o.contains("spec_correct_drafts_histogram") && o["spec_correct_drafts_histogram"].is_array() &&
-      !o["spec_correct_drafts_histogram"].empty())
-    from_histogram(r, histogram_of(o["spec_correct_drafts_histogram"], where + ": spec_correct_drafts_histogram"),
-                   {.steps = steps, .drafted = drafted, .accepted = accepted}, where);
+  const bool old = !o.contains("spec_num_proposed_drafts") && o.contains("spec_draft_token_num");
+  const int64_t steps = count(o, "spec_verify_ct", where),
+                drafted = count(o, old ? "spec_draft_token_num" : "spec_num_proposed_drafts", where),
+                accepted = count(o, old ? "spec_accept_token_num" : "spec_num_correct_drafts", where);
+  const char* const name = old ? "spec_accept_histogram" : "spec_correct_drafts_histogram";
+  if (o.contains(name) && o[name].is_array() && !o[name].empty())
+    from_histogram(r, histogram_of(o[name], where + ": " + name),
+                   {.steps = steps, .drafted = drafted, .accepted = accepted, .may_be_tree = true}, where);
   else
     by_efficiency(r, drafted, accepted, where);
 }
@@ -196,25 +226,31 @@ struct Search {
             depth + 1);
     AcceptanceRecord r;
     const bool vllm = node.contains("acceptance_histogram") && node.contains("num_spec_steps"),
+               trt = !vllm && node.contains("total_draft_tokens") && node.contains("total_accepted_draft_tokens"),
                sglang = node.contains("spec_verify_ct") && !node["spec_verify_ct"].is_null(),
                llama = node.contains("draft_n") && node.contains("draft_n_accepted");
     if (vllm)
       read_vllm(r, node, where);
+    else if (trt)
+      read_trt(r, node, where);
     else if (sglang)
       read_sglang(r, node, where);
     else if (llama)
       read_llama(r, node, where);
-    if (vllm || sglang || llama) {
+    if (vllm || trt || sglang || llama) {
       finish(r, where);
       if (records.size() >= kMaxAnswers) refuse(where, "more answers in one line than are read");
       records.push_back(std::move(r));
       return;
     }
-    // Skips the conversation itself, because its text is not a setting of the request.
+    // Skips the conversation itself, because its text is not a setting of the request. SGLang may write an answer's
+    // figures twice, in meta_info and in sglext, so sglext is read only where there is nothing else.
+    const size_t before = records.size();
     for (const auto& [key, value] : node.items())
       if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" &&
-          key != "prompt")
+          key != "prompt" && key != kSglangExtension)
         visit(value, depth + 1);
+    if (records.size() == before && node.contains(kSglangExtension)) visit(node[kSglangExtension], depth + 1);
   }
 };
 
@@ -226,8 +262,8 @@ std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::
   if (search.records.empty())
     throw Error(ErrorKind::kData, where +
                                       ": no acceptance in it: expected a record of specdec (schema "
-                                      "specdec.acceptance/1), vLLM or TensorRT-LLM (acceptance_histogram), SGLang "
-                                      "(spec_verify_ct) or llama.cpp (timings.draft_n)");
+                                      "specdec.acceptance/1), vLLM (acceptance_histogram), TensorRT-LLM "
+                                      "(total_draft_tokens), SGLang (spec_verify_ct) or llama.cpp (timings.draft_n)");
   for (AcceptanceRecord& r : search.records) {
     r.time = search.request.time;
     r.temperature = search.request.temperature;

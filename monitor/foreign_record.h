@@ -1,6 +1,7 @@
 // Reads the acceptance of finished requests as other engines write it, from anywhere in a line of JSON (a response, an
-// access log, a batch output): vLLM 0.33 `metrics.speculative_decoding`, the same record from TensorRT-LLM and AIPerf
-// (SpecDecodeAcceptanceRecord), SGLang 0.5 `meta_info` and its request-metrics log, llama.cpp `timings`.
+// access log, a batch output): vLLM 0.33 `metrics.speculative_decoding`, the same record from AIPerf
+// (SpecDecodeAcceptanceRecord), TensorRT-LLM's performance metrics, SGLang 0.5 `meta_info` or `sglext` and its
+// request-metrics log, llama.cpp `timings`.
 #pragma once
 
 #include <string_view>
@@ -13,7 +14,9 @@ namespace specdec::monitor {
 
 // Returns one record for each answer in the line. The overlap at a position is the number of accepted tokens, and
 // reached_i the number of steps that accepted all tokens before i. This is exact if every step drafted the same number
-// of tokens or the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). Time,
+// of tokens or the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). SGLang may
+// draft trees, of which it counts all tokens: where many steps end at one depth that is smaller than their number, the
+// positions beyond that depth count as not drafted. Time,
 // temperature, grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws Error(kData) if
 // the line is not JSON, has no such figures, or has figures that contradict each other.
 std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::string& where);

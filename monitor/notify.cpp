@@ -129,6 +129,12 @@ std::string textfile(const Json& result, const Memory& memory, int64_t redistill
   for (const Json& s : e["strata"]) page.value(s["baseline"], "segment", s["name"].get<std::string>());
   page.family("specdec_acceptance", "gauge", "Mean acceptance of the watched requests, by segment.");
   for (const Json& s : e["strata"]) page.value(s["acceptance"], "segment", s["name"].get<std::string>());
+  page.family("specdec_counter_alarms", "gauge", "Alarms that counters of pages raised, kept until they are answered.");
+  page.value(e.value("counter_alarms", Json::array()).size());
+  page.family("specdec_counter_acceptance", "gauge", "Mean acceptance by the counters of these pages.");
+  for (const Json& s : e["scrapes"]) page.value(s["acceptance"], "sources", s["sources"].get<std::string>());
+  page.family("specdec_counter_acceptance_expected", "gauge", "Acceptance that the gate's figures expect there.");
+  for (const Json& s : e["scrapes"]) page.value(s["expected"], "sources", s["sources"].get<std::string>());
   page.family("specdec_monitor_requests", "gauge", "Requests watched with this package.");
   page.value(e["requests"]);
   page.family("specdec_redistillations_total", "counter", "Redistillations that were started.");

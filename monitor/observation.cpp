@@ -176,7 +176,8 @@ class SourceReader {
                                                                : "") +
                                          ": its counters are not judged");
     if (!now.any && others == 0)
-      observation_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
+      (before ? observation_.chart_notes : observation_.silent_pages)
+          .push_back(name + " has no speculation series (absent is not zero): is speculation on?");
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (context_.another_is_served && !names_target) {

@@ -35,6 +35,7 @@ struct Observation {
   RequestFigures requests;
   std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
   std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
+  std::vector<std::string> silent_pages;               // notes on pages that never had a series with this package
   std::vector<ChartView> charts;
   Claims claims;
   int64_t chart_buckets() const;

@@ -48,26 +48,41 @@ bool is_url(const std::string& text) {
 
 Counters read_counters(const SecretUrl& source, const Secret& api_key, const std::string& model) {
   if (source.reveal().starts_with(kPrometheus))
-    return parse_query_answer(fetch(query_url(source), api_key), source.shown(), model);
-  return parse_exposition(fetch(source, api_key), source.shown(), model);
+    return parse_query_answer(fetch(query_url(source), api_key).body, source.shown(), model);
+  const FetchedPage page = fetch(source, api_key);
+  require_whole_page(page.body, page.end, source.shown());
+  return parse_exposition(page.body, source.shown(), model);
 }
 
-std::string fetch(const SecretUrl& url, const Secret& api_key) {
+namespace {
+
+// Says what to do about a status that is no page.
+std::string advice(const net::HttpReply& reply) {
+  if (!reply.redirect.empty()) return "the page is at " + SecretUrl(reply.redirect).shown() + ": name that address";
+  if (reply.status == 401) return "give --api-key-file";
+  if (reply.status == 501) return "the server counts nothing: start llama-server with --metrics";
+  return "is this a /metrics page?";
+}
+
+}  // namespace
+
+FetchedPage fetch(const SecretUrl& url, const Secret& api_key) {
   net::HttpRequest request;
   request.url = url.reveal();
   request.bearer = api_key;
+  request.redirects = net::Redirects::kSameOrigin;
   request.timeout_s = 30;
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
   if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
-  // If the server refuses a request, it will refuse it again; other failures may pass.
-  const bool refused =
-      reply.status >= 400 && reply.status < 500 && reply.status != 408 && reply.status != 425 && reply.status != 429;
   if (reply.status != 200)
-    throw Error(refused ? ErrorKind::kData : ErrorKind::kNetwork,
-                url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" +
-                    (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
-  return std::move(reply.body);
+    throw Error(net::may_pass(reply.status) ? ErrorKind::kNetwork : ErrorKind::kData,
+                url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + advice(reply) + ")");
+  FetchedPage page;
+  page.end.has_length = !reply.header("content-length").empty() || !reply.header("transfer-encoding").empty();
+  page.end.is_openmetrics = reply.header("content-type").find("application/openmetrics-text") != std::string::npos;
+  page.body = std::move(reply.body);
+  return page;
 }
 
 }  // namespace specdec::monitor

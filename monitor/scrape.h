@@ -5,6 +5,7 @@
 
 #include "base/secret.h"
 #include "monitor/counters.h"
+#include "monitor/exposition.h"
 
 namespace specdec::monitor {
 
@@ -16,9 +17,14 @@ bool is_url(const std::string& text);
 // Reads the counters of a source. Throws what fetch and the parsers throw.
 Counters read_counters(const SecretUrl& source, const Secret& api_key, const std::string& model);
 
-// GETs a page: http(s) only, no redirects, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is
-// sent as a bearer token. Throws Error(kNetwork), Error(kData) if the server refuses, and Error(kUsage) if the key
-// would be sent over plain http to another machine.
-std::string fetch(const SecretUrl& url, const Secret& api_key = {});
+struct FetchedPage {
+  std::string body;
+  PageEnd end;
+};
+// GETs a page: http(s) only, redirects within the origin only, 10 s to connect, 30 s in all, at most 16 MiB. A key that
+// is not empty is sent as a bearer token. Throws Error(kNetwork) if another try may get an answer, Error(kData) for a
+// status that stays, such as a redirect to another origin, and Error(kUsage) if the key would be sent over plain http
+// to another machine.
+FetchedPage fetch(const SecretUrl& url, const Secret& api_key = {});
 
 }  // namespace specdec::monitor

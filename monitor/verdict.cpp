@@ -134,7 +134,10 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
     if (observation.records_sources == 0) figure = figure_of(*chart);
   }
   return {Verdict::kInconclusive,
-          "too little data: " + text + (observation.notes.empty() ? "" : "; " + observation.notes.front()), figure};
+          "too little data: " + text +
+              (observation.silent_pages.empty() ? "" : "; " + observation.silent_pages.front()) +
+              (observation.notes.empty() ? "" : "; " + observation.notes.front()),
+          figure};
 }
 
 Judged healthy(const Detector& detector, const Observation& observation, double level) {
@@ -193,6 +196,10 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
             chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne)
     return inconclusive(options, detector, observation);
+  if (!observation.silent_pages.empty())
+    return {Verdict::kWarn,
+            observation.silent_pages.front(),
+            {{"name", "silent_pages"}, {"value", observation.silent_pages.size()}, {"limit", 0}}};
   return healthy(detector, observation, level);
 }
 
@@ -201,6 +208,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
   const double level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
   const bool drift = peak.log_evidence >= level;
   Json notes = observation.chart_notes;
+  for (const std::string& note : observation.silent_pages) notes.push_back(note);
   for (const std::string& note : observation.notes) notes.push_back(note);
   Json e = {{"requests", detector.pooled().total.n},
             {"new_records", observation.read.records},

@@ -1,4 +1,4 @@
-// Decides which addresses are private and which proxy a URL needs, for http_client.cpp.
+// Decides how far addresses can be reached from and which proxy a URL needs, for http_client.cpp.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -19,11 +19,14 @@ namespace {
 
 using V6 = std::array<unsigned char, 16>;
 
-bool is_private_v4(uint32_t address) {
+Reach reach_of_v4(uint32_t address) {
   const auto within = [address](uint32_t network, int bits) { return (address ^ network) >> (32 - bits) == 0; };
-  return within(0x00000000, 8) || within(0x0a000000, 8) || within(0x7f000000, 8) || within(0x64400000, 10) ||
-         within(0xa9fe0000, 16) || within(0xac100000, 12) || within(0xc0000000, 24) || within(0xc0a80000, 16) ||
-         within(0xc6120000, 15) || within(0xe0000000, 3);  // 192.0.0/24, 198.18/15, multicast and reserved
+  if (within(0x00000000, 8) || within(0x7f000000, 8)) return Reach::kLoopback;  // 0.0.0.0 leads to this machine, too
+  if (within(0xa9fe0000, 16)) return Reach::kLinkLocal;
+  const bool inside = within(0x0a000000, 8) || within(0x64400000, 10) || within(0xac100000, 12) ||
+                      within(0xc0000000, 24) || within(0xc0a80000, 16) || within(0xc6120000, 15) ||
+                      within(0xe0000000, 3);  // 192.0.0/24, 198.18/15, multicast and reserved
+  return inside ? Reach::kPrivate : Reach::kPublic;
 }
 
 uint32_t v4_at(const V6& a, size_t at) {
@@ -37,19 +40,22 @@ bool starts_with(const V6& a, std::initializer_list<int> prefix) {
   return true;
 }
 
-bool is_private_v6(const V6& a) {
+Reach reach_of_v6(const V6& a) {
   const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  if (zeros && a[10] == 0xff && a[11] == 0xff) return is_private_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
-  if (zeros && a[10] == 0 && a[11] == 0) return true;  // ::/96: unspecified, loopback and IPv4-compatible, never routed
+  if (zeros && a[10] == 0xff && a[11] == 0xff) return reach_of_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
+  if (zeros && a[10] == 0 && a[11] == 0)  // ::/96: unspecified, loopback and IPv4-compatible, never routed
+    return v4_at(a, 12) <= 1 ? Reach::kLoopback : std::max(Reach::kPrivate, reach_of_v4(v4_at(a, 12)));
   // 64:ff9b::/96, NAT64
-  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return is_private_v4(v4_at(a, 12));
-  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return true;         // 64:ff9b:1::/48, NAT64 of a local network
-  if (starts_with(a, {0x20, 0x02})) return is_private_v4(v4_at(a, 2));  // 2002::/16, 6to4
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return reach_of_v4(v4_at(a, 12));
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return Reach::kPrivate;  // 64:ff9b:1::/48, NAT64 of a local network
+  if (starts_with(a, {0x20, 0x02})) return reach_of_v4(v4_at(a, 2));        // 2002::/16, 6to4
   // 2001::/32, Teredo: the server's and the client's address
-  if (starts_with(a, {0x20, 0x01, 0, 0})) return is_private_v4(v4_at(a, 4)) || is_private_v4(~v4_at(a, 12));
-  if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe) return is_private_v4(v4_at(a, 12));  // ISATAP
-  return (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) ||
-         a[0] == 0xff;  // unique local, link- and site-local, multicast
+  if (starts_with(a, {0x20, 0x01, 0, 0})) return std::max(reach_of_v4(v4_at(a, 4)), reach_of_v4(~v4_at(a, 12)));
+  if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe) return reach_of_v4(v4_at(a, 12));  // ISATAP
+  if (a[0] == 0xfe && (a[1] & 0xc0) == 0x80) return Reach::kLinkLocal;
+  // unique local, site-local, multicast
+  const bool inside = (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) || a[0] == 0xff;
+  return inside ? Reach::kPrivate : Reach::kPublic;
 }
 
 std::string from_environment(const char* name) {
@@ -86,33 +92,35 @@ bool is_excepted(const std::string& host, const std::string& list) {
 
 }  // namespace
 
-bool is_private(const sockaddr& address) {
+Reach reach_of(const sockaddr& address) {
   if (address.sa_family == AF_INET)
-    return is_private_v4(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr));
-  if (address.sa_family != AF_INET6) return true;
+    return reach_of_v4(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr));
+  if (address.sa_family != AF_INET6) return Reach::kPrivate;
   V6 bytes{};
   std::memcpy(bytes.data(), reinterpret_cast<const sockaddr_in6&>(address).sin6_addr.s6_addr, bytes.size());
-  return is_private_v6(bytes);
+  return reach_of_v6(bytes);
 }
 
-bool is_private_host(const std::string& url) {
+Reach reach_of_host(const std::string& url) {
   std::string host = part_of(url, CURLUPART_HOST);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   while (host.ends_with('.')) host.pop_back();
-  if (host.empty()) return true;
+  if (host.empty()) return Reach::kPrivate;
+  if (host == "localhost" || host.ends_with(".localhost")) return Reach::kLoopback;
   const bool is_address =
       host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
-  if (!is_address && host.find('.') == std::string::npos) return true;  // a name without a dot is in the local network
-  for (const char* inside : {".internal", ".local", ".localhost", ".lan", ".home.arpa"})
-    if (host.ends_with(inside)) return true;
+  // A name without a dot is in the local network.
+  if (!is_address && host.find('.') == std::string::npos) return Reach::kPrivate;
+  Reach reach = Reach::kPublic;
+  for (const char* inside : {".internal", ".local", ".lan", ".home.arpa"})
+    if (host.ends_with(inside)) reach = Reach::kPrivate;
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   if (is_address) hints.ai_flags = AI_NUMERICHOST;
-  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return is_address;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return is_address ? Reach::kPrivate : reach;
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, ::freeaddrinfo);
-  for (const addrinfo* at = all.get(); at; at = at->ai_next)
-    if (is_private(*at->ai_addr)) return true;
-  return false;
+  for (const addrinfo* at = all.get(); at; at = at->ai_next) reach = std::max(reach, reach_of(*at->ai_addr));
+  return reach;
 }
 
 // Chooses the proxy as libcurl does. It is chosen here so that we know whether the peer is a proxy.

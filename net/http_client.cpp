@@ -13,6 +13,7 @@
 #include <cstring>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -20,6 +21,24 @@
 #include "net/url_parts.h"
 
 namespace specdec::net {
+
+// A set of Reach.
+class Reaches {
+ public:
+  void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }
+  // Adds the reach of a URL's host when it is asked for.
+  void add_later(const std::string& url) { later_ = url; }
+  // Returns whether a host that is not the caller's own may have an address of this kind.
+  bool open(Reach to) {
+    if (to == Reach::kPublic || to == Reach::kLinkLocal) return to == Reach::kPublic;
+    if (!later_.empty()) add(reach_of_host(std::exchange(later_, "")));
+    return (bits_ >> static_cast<unsigned>(to) & 1u) != 0;
+  }
+
+ private:
+  unsigned bits_ = 0;
+  std::string later_;
+};
 
 namespace {
 
@@ -41,8 +60,8 @@ struct Exchange {
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
   bool proxied = false;  // the peer is a proxy
-  // Set if an address of the requested host was private: then hosts that it redirects to may be private too.
-  bool* own_is_private;
+  // The kinds of addresses that the caller's own hosts had: hosts that they redirect to may have such an address, too.
+  Reaches* own;
   bool refused_private = false;
   uint64_t sent = 0;  // bytes sent of HttpRequest::upload
 };
@@ -123,18 +142,37 @@ int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return 
 // later.
 curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
   auto& exchange = *static_cast<Exchange*>(with);
-  const bool inside = !exchange.proxied && is_private(address->addr);
-  if (!exchange.foreign) *exchange.own_is_private |= inside;
-  if (exchange.foreign && inside && !*exchange.own_is_private) {
+  const Reach reach = exchange.proxied ? Reach::kPublic : reach_of(address->addr);
+  if (!exchange.foreign) exchange.own->add(reach);
+  if (exchange.foreign && !exchange.own->open(reach)) {
     exchange.refused_private = true;
     return CURL_SOCKET_BAD;
   }
   return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-bool is_temporary(const HttpReply& reply) {
+bool is_temporary(const HttpReply& reply, const Backoff& backoff) {
   return !reply.problem.empty() || reply.status == 429 || reply.status == 500 || reply.status == 502 ||
-         reply.status == 503 || reply.status == 504;
+         reply.status == 503 || reply.status == 504 || (reply.status == backoff.also_retried && reply.status != 0);
+}
+
+// Returns the seconds until a quota that is used up is filled again, by a RateLimit header such as
+// "api";r=0;t=30 (draft-ietf-httpapi-ratelimit-headers). -1 = it names none.
+double quota_wait(const std::string& header) {
+  double longest = -1;
+  for (size_t begin = 0; begin < header.size();) {
+    const size_t end = std::min(header.find(',', begin), header.size());
+    const std::string policy = header.substr(begin, end - begin);
+    begin = end + 1;
+    const auto parameter = [&](const char* name) -> int64_t {
+      int64_t value = -1;
+      const size_t at = policy.find(name);
+      if (at != std::string::npos) std::from_chars(policy.data() + at + 3, policy.data() + policy.size(), value);
+      return value;
+    };
+    if (parameter(";r=") <= 0) longest = std::max(longest, static_cast<double>(parameter(";t=")));
+  }
+  return longest;
 }
 
 }  // namespace
@@ -214,8 +252,7 @@ std::string HttpReply::header(const std::string& name) const {
 
 struct HttpClient::Impl {
   CURL* curl = nullptr;
-  bool own_is_private = false;
-  std::string own_url;  // the last URL from the caller, not from another host, that went through a proxy
+  Reaches own;  // of hosts that the caller named, not another host
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -233,19 +270,20 @@ namespace {
 
 [[noreturn]] void refuse_private(const HttpRequest& request, const std::string& url) {
   throw Error(ErrorKind::kNetwork, shown(request.url) + (url == request.url ? ": leads to " : ": redirected to ") +
-                                       origin_of(url) + ", an address of a private network: refused");
+                                       origin_of(url) +
+                                       ", an address of a private network or of this machine: refused");
 }
 
 // Returns the proxy for `url`, "" = none. Behind a proxy the address of the peer is not visible, so this function
-// checks the host of `url` itself, and throws Error(kNetwork) if another host leads to a private one. Names are
-// resolved only if necessary, because a machine behind a proxy may have no working resolver.
-std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private,
-                      std::string& own_url) {
+// checks the host of `url` itself, and throws Error(kNetwork) if another host leads to an address that is closed to it.
+std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, Reaches& own) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
+  // An own host is resolved only when another host follows it, because a machine behind a proxy may have no working
+  // resolver.
   if (!foreign)
-    own_url = url;
-  else if (!own_is_private && is_private_host(url) && (own_url.empty() || !is_private_host(own_url)))
+    own.add_later(url);
+  else if (!own.open(reach_of_host(url)))
     refuse_private(request, url);
   return proxy;
 }
@@ -342,12 +380,9 @@ void set_body(Exchange& exchange, HeaderLines& headers) {
 HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
   CURL* curl = impl_->curl;
   curl_easy_reset(curl);
-  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private, impl_->own_url);
-  Exchange exchange{.curl = curl,
-                    .request = request,
-                    .foreign = foreign,
-                    .proxied = !proxy.empty(),
-                    .own_is_private = &impl_->own_is_private};
+  const std::string proxy = proxy_for(request, url, foreign, impl_->own);
+  Exchange exchange{
+      .curl = curl, .request = request, .foreign = foreign, .proxied = !proxy.empty(), .own = &impl_->own};
   HeaderLines headers;
   for (const std::string& line : request.headers) headers.add(line);
   if (!request.bearer.empty() && !foreign) headers.add("Authorization: Bearer " + request.bearer.reveal());
@@ -366,6 +401,8 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   curl_off_t wait = -1;
   if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK && wait > 0)
     reply.retry_after_s = static_cast<double>(wait);
+  else if (reply.status == 429)
+    reply.retry_after_s = quota_wait(reply.header("ratelimit"));
   char* next = nullptr;
   redirect = curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next ? next : "";
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
@@ -386,6 +423,7 @@ HttpReply HttpClient::once(const HttpRequest& request) {
     std::string next;
     const std::string origin = origin_of(url);
     HttpReply reply = hop(request, url, request.foreign || origin != home, next);
+    reply.redirect = next;
     if (next.empty() || !reply.problem.empty() || request.post || request.upload ||
         request.redirects == Redirects::kNone)
       return reply;
@@ -398,6 +436,10 @@ HttpReply HttpClient::once(const HttpRequest& request) {
                                            next.substr(0, next.find(':')) + "): refused");
     url = next;
   }
+}
+
+bool may_pass(long status) {
+  return status < 300 || status == 408 || status == 425 || status == 429 || (status >= 500 && status != 501);
 }
 
 std::string readable(const Retry& retry) {
@@ -420,7 +462,7 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
       delay = backoff.first_delay_s;
     }
     reply.attempts = attempt;
-    if (!is_temporary(reply) || attempt >= backoff.max_attempts) return reply;
+    if (!is_temporary(reply, backoff) || attempt >= backoff.max_attempts) return reply;
     const double wait = reply.retry_after_s >= 0 ? std::min(reply.retry_after_s, kMaxRetryAfterS) : delay;
     if (backoff.on_retry)
       backoff.on_retry({.reason = reply.problem.empty() ? "HTTP " + std::to_string(reply.status) : reply.problem,

@@ -16,8 +16,8 @@ struct sockaddr;
 
 namespace specdec::net {
 
-// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time; Retry-After
-// (seconds) overrides it, up to 300 s.
+// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time; a server that says
+// how long to wait is obeyed, up to 300 s: by Retry-After (seconds), or by the t of RateLimit.
 struct Retry {
   std::string reason;  // why the last attempt failed: "connection refused", "HTTP 503"
   int attempt = 1, max_attempts = 1;
@@ -26,6 +26,7 @@ struct Retry {
 struct Backoff {
   int max_attempts = 8;  // the count restarts after an attempt that received 1 MiB more of the body
   double first_delay_s = 0.5, max_delay_s = 60;
+  long also_retried = 0;  // one more status that is temporary at this kind of server, 0 = none
   // Waits between attempts. If empty, the client waits itself and throws Error(kNetwork) on a stop request.
   std::function<void(double seconds)> sleep;
   // Is told of each failed attempt that is followed by another, before the wait. May be empty.
@@ -33,13 +34,17 @@ struct Backoff {
 };
 // Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
 std::string readable(const Retry& retry);
+// Returns whether the same request may get another answer later. Other statuses above 299 are answers that stay: the
+// request or the address is wrong, or the server cannot do it (501).
+bool may_pass(long status);
 
 struct HttpReply {
   long status = 0;  // 0 = no status was received
   // `problem` says why the reply is missing or incomplete; "" = the reply is complete.
   std::string body, problem;
   std::map<std::string, std::string> headers;  // of the last response, with names in lower case
-  double retry_after_s = -1;                   // -1 = none
+  std::string redirect;                        // the address of a redirect that was not followed, "" = none
+  double retry_after_s = -1;                   // the wait that the server asks for, -1 = none
   int attempts = 1;
   // The end of the bytes that were given to on_body, as an offset in the whole file (see Content-Range).
   uint64_t reached = 0;
@@ -63,14 +68,15 @@ struct HttpRequest {
   // is passed on.
   std::function<void(uint64_t at, std::span<char> out)> upload;
   uint64_t upload_bytes = 0;
-  // True if another host supplied `url`. The URL is then treated like a redirect: no bearer is sent, and a public
-  // address may not lead to a private one.
+  // True if another host supplied `url`. The URL is then treated like a redirect: no bearer is sent, and not every
+  // address is allowed.
   bool foreign = false;
   // Key or token. It is sent only to the scheme, host and port of `url`, and only if keeps_secrets().
   Secret bearer;
   std::vector<std::string> headers;  // "Name: value"
   // The redirects of GET and HEAD that are followed. Any other redirect is returned as the reply. More than 5
-  // redirects, or one from https to http or from a public address to a private one (is_private), throw Error(kNetwork).
+  // redirects, or one from https to http or to an inner address (Reach), throw Error(kNetwork). Only a host of this
+  // machine may lead to this machine, only one of a private network to private addresses, and none to a link-local one.
   Redirects redirects = Redirects::kNone;
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
@@ -119,14 +125,19 @@ std::string percent_encoded(std::string_view text, bool keep_slash);
 // Returns the proxy that the environment names for a URL, "" = none.
 std::string proxy_of(const std::string& url);
 
-// Returns true for an address that is private, link-local, loopback, shared (100.64/10) or not an internet address. An
-// IPv4 address embedded in an IPv6 address counts too (mapped, compatible, NAT64, 6to4, Teredo, ISATAP).
-bool is_private(const sockaddr& address);
-// Returns whether a URL's host is private. It is for connections through a proxy, which do not show the host's address.
-// An address is judged as by is_private(). A name that is never public, such as "x.local", counts as private, and any
-// other name is resolved on this machine. A name that only the proxy can resolve counts as public.
-bool is_private_host(const std::string& url);
-
+// How far an address can be reached from. An IPv4 address embedded in an IPv6 address counts as itself (mapped,
+// compatible, NAT64, 6to4, Teredo, ISATAP).
+enum class Reach {
+  kPublic,
+  kPrivate,    // private networks, shared addresses (100.64/10), and whatever is not an internet address
+  kLoopback,   // this machine
+  kLinkLocal,  // 169.254/16 and fe80::/10, where cloud machines keep their credentials
+};
+Reach reach_of(const sockaddr& address);
+// Returns the reach of a URL's host. It is for connections through a proxy, which do not show the host's address. An
+// address is judged as by reach_of(). A name that is never public, such as "x.local", counts as private, and any other
+// name is resolved on this machine. A name that only the proxy can resolve counts as public.
+Reach reach_of_host(const std::string& url);
 // Throws Error(kNetwork, "stopped by a signal") once a stop was requested.
 void stop_check();
 void interruptible_sleep(double seconds);

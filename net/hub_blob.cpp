@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kLockPatienceS = 60;  // the holder of the lock may be silent for this long
 const char kSuffix[] = ".incomplete";
+constexpr int kMaxHosts = 3;  // that answer for a mirror, one after the other
 
 std::optional<uint64_t> number(const std::string& text) {
   uint64_t value = 0;
@@ -86,9 +87,11 @@ fs::path unique_name(const fs::path& blob) {
   return blob.string() + text + kSuffix;
 }
 
+// The ETag of a small file is git's id of it at the hub, and at some mirrors the SHA-1 of its bytes.
 bool is_right(const fs::path& path, const RemoteFile& file) {
-  return file.etag ==
-         (file.etag.size() == 64 ? sha256_file(path) : git_blob_id(read_file(path, file.size, ErrorKind::kModel)));
+  if (file.etag.size() == 64) return file.etag == sha256_file(path);
+  const std::string bytes = read_file(path, file.size, ErrorKind::kModel);
+  return file.etag == git_blob_id(bytes) || file.etag == sha1_hex(bytes);
 }
 
 // Appends to `path` until it has file.size bytes.
@@ -197,10 +200,31 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 }
 
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
-  const HttpReply reply = get(path, head, max_attempts);
-  // A redirect to the bytes is an answer to HEAD, because its headers describe the bytes.
-  const bool elsewhere = head && reply.status >= 300 && reply.status < 400;
-  if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(options_.endpoint + path, reply);
+  HttpReply reply = get(path, head, max_attempts);
+  std::string url = options_.endpoint + path;
+  // A redirect to the bytes is an answer to HEAD if its headers describe the bytes. Any other redirect to another host
+  // is that of a mirror to the hub that it mirrors.
+  const auto describes = [](const HttpReply& r) {
+    return !r.header("x-linked-size").empty() && !(r.header("x-linked-etag") + r.header("etag")).empty();
+  };
+  for (int hops = 0; !reply.redirect.empty() && !(head && describes(reply)); ++hops) {
+    if (hops == kMaxHosts || (url.starts_with("https:") && !reply.redirect.starts_with("https:")))
+      throw Error(ErrorKind::kModel, SecretUrl(url).shown() + ": redirects to " + origin_of(reply.redirect) +
+                                         ", which is not followed: set HF_ENDPOINT to the hub itself");
+    url = reply.redirect;
+    Backoff backoff = options_.backoff;
+    backoff.max_attempts = max_attempts;
+    reply = http_.send(
+        [&] {
+          HttpRequest r = request(url);
+          r.foreign = true;  // the token stays with the endpoint
+          r.head = head;
+          r.redirects = Redirects::kSameOrigin;
+          return r;
+        },
+        backoff);
+  }
+  if (!reply.problem.empty() || (reply.status != 200 && reply.redirect.empty())) refuse(SecretUrl(url).shown(), reply);
   return reply;
 }
 
@@ -211,13 +235,13 @@ RemoteFile HubSource::describe(const std::string& commit, const std::string& nam
     return reply.header(linked).empty() ? reply.header(plain) : reply.header(linked);
   };
   RemoteFile file{name, options_.endpoint + path, bare_etag(either("x-linked-etag", "etag")), 0};
-  const auto size = number(either("x-linked-size", "content-length"));
+  const std::string length = either("x-linked-size", reply.status == 200 ? "content-length" : "x-linked-size");
+  const auto size = number(length);
   const bool hex = file.etag.find_first_not_of("0123456789abcdef") == std::string::npos &&
                    (file.etag.size() == 64 || file.etag.size() == 40);
   if (!size || !hex)
     throw Error(ErrorKind::kModel, file.url + ": expected a size and a SHA-256 or git blob id as ETag, found '" +
-                                       either("x-linked-size", "content-length").substr(0, 32) + "' and '" +
-                                       file.etag.substr(0, 80) +
+                                       length.substr(0, 32) + "' and '" + file.etag.substr(0, 80) +
                                        "': nothing could be checked (is HF_ENDPOINT a Hugging Face hub?)");
   file.size = *size;
   return file;

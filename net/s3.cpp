@@ -11,6 +11,8 @@ namespace specdec::net {
 
 namespace {
 
+constexpr long kConflict = 409;  // another request for the same object is under way: "try again", says AWS
+
 std::string environment(std::initializer_list<const char*> names, const std::string& otherwise) {
   for (const char* name : names)
     if (const char* value = std::getenv(name); value && *value) return value;
@@ -123,6 +125,7 @@ HttpReply S3Client::ask(const Request& asked) {
     return request;
   };
   Backoff backoff = options_.backoff;
+  backoff.also_retried = kConflict;
   if (asked.once) backoff.max_attempts = 1;
   return http_.send(make, backoff);
 }
@@ -135,7 +138,11 @@ void S3Client::refuse(const std::string& key, const HttpReply& reply) const {
   if (reply.status == 401 || reply.status == 403)
     throw Error(ErrorKind::kConfig, name(key) + ": " + what + ": the keys of AWS_ACCESS_KEY_ID are refused");
   if (reply.status == 404) throw Error(ErrorKind::kData, name(key) + ": " + what);
-  throw Error(ErrorKind::kNetwork, name(key) + ": " + what);
+  if (!reply.redirect.empty())
+    throw Error(ErrorKind::kConfig, name(key) + ": " + what + ": the bucket is at " + origin_of(reply.redirect) +
+                                        ": set AWS_REGION or AWS_ENDPOINT_URL_S3 to that place");
+  const bool stays = reply.problem.empty() && reply.status != kConflict && !may_pass(reply.status);
+  throw Error(stays ? ErrorKind::kConfig : ErrorKind::kNetwork, name(key) + ": " + what);
 }
 
 std::optional<uint64_t> S3Client::size(const std::string& key) {
@@ -168,7 +175,17 @@ bool S3Client::put(const std::string& key, const std::string& body, bool if_abse
   std::map<std::string, std::string> more;
   if (if_absent) more["if-none-match"] = "*";
   const HttpReply reply = ask({.method = "PUT", .key = key, .body = &body, .headers = more});
-  if (if_absent && (reply.status == 412 || reply.status == 409)) return false;
+  if (if_absent && reply.problem.empty() && reply.status == 412) {
+    // A channel must never name a package that is not there, so the refusal is not believed alone.
+    if (size(key)) return false;
+    throw Error(ErrorKind::kNetwork, name(key) +
+                                         ": the store refuses to write it because it exists (HTTP 412), and "
+                                         "says that it does not exist: try again");
+  }
+  if (if_absent && reply.problem.empty() && reply.status == 501) {  // a store without conditional writes
+    if (size(key)) return false;
+    return put(key, body, false);
+  }
   if (reply.status != 200 || !reply.problem.empty()) refuse(key, reply);
   return true;
 }

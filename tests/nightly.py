@@ -4,8 +4,9 @@
 Parts, in this order (all of them if none is named):
   tools       fetches into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and the
               Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
-              network, 370 MB kept), and the chat templates of 70 published models, which the source archive of
-              llama-cpp-python contains (77 MB over the network); all of it pinned by version and digest
+              network, 370 MB kept), the chat templates of 70 published models and llama.cpp's graphs, which the
+              source archive of llama-cpp-python contains (77 MB over the network), and prometheus_client (64 KB); all
+              of it pinned by version and digest
   checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
@@ -54,8 +55,10 @@ TEMPLATES_URL = (
     "llama_cpp_python-0.3.36.tar.gz"
 )
 TEMPLATES_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-TEMPLATES = os.path.join(TOOLS, "templates-" + TEMPLATES_SHA256[:12])
+TEMPLATES = os.path.join(TOOLS, "templates-2-" + TEMPLATES_SHA256[:12])
+GRAPHS = os.path.join(TEMPLATES, "graphs")  # llama.cpp's source of each family's graph, from the same archive
 ENGINES = os.path.join(ROOT, "tests", "package", "engines")
+PROMETHEUS_CLIENT = os.path.join(ROOT, "tests", "monitor", "prometheus_client.txt")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--no-tests=error", "-j", JOBS]
 
 
@@ -72,7 +75,7 @@ def digest_of(path):
 
 
 def tools(log):
-    return max(fetch_promtool(log), fetch_engines(log), fetch_templates(log))
+    return max(fetch_promtool(log), fetch_engines(log), fetch_templates(log), fetch_prometheus_client(log))
 
 
 def fetch_promtool(log):
@@ -92,11 +95,11 @@ def fetch_promtool(log):
 
 
 def fetch_templates(log):
-    """Keeps the chat templates of a source archive, and nothing else of it."""
+    """Keeps the chat templates and llama.cpp's graphs of a source archive, and nothing else of it."""
     if os.path.exists(os.path.join(TEMPLATES, ".complete")):
         return 0
     shutil.rmtree(TEMPLATES, ignore_errors=True)
-    os.makedirs(TEMPLATES)
+    os.makedirs(GRAPHS)
     archive = os.path.join(TEMPLATES, "archive.tar.gz")
     with urllib.request.urlopen(TEMPLATES_URL, timeout=60) as reply, open(archive, "wb") as file:
         shutil.copyfileobj(reply, file)
@@ -105,10 +108,28 @@ def fetch_templates(log):
         return 1
     with tarfile.open(archive) as files:
         for member in files:
-            if member.isfile() and re.search(r"/models/templates/[^/]+\.jinja$", member.name):
-                with open(os.path.join(TEMPLATES, os.path.basename(member.name)), "wb") as file:
-                    file.write(files.extractfile(member).read())
+            for pattern, folder in (
+                (r"/models/templates/[^/]+\.jinja$", TEMPLATES),
+                (r"/llama\.cpp/src/models/[^/]+\.cpp$", GRAPHS),
+            ):
+                if member.isfile() and re.search(pattern, member.name):
+                    with open(os.path.join(folder, os.path.basename(member.name)), "wb") as file:
+                        file.write(files.extractfile(member).read())
     return completed(TEMPLATES, [archive])
+
+
+def prometheus_client_folder():
+    return os.path.join(TOOLS, "prometheus-client-" + digest_of(PROMETHEUS_CLIENT)[:12])
+
+
+def fetch_prometheus_client(log):
+    folder = prometheus_client_folder()
+    if os.path.exists(os.path.join(folder, ".complete")):
+        return 0
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "install"]
+    command = [*pip, "--no-compile", "--target", folder, "--no-deps", "--require-hashes", "-r", PROMETHEUS_CLIENT]
+    return run(log, command) or completed(folder, [])
 
 
 def engines_folder():
@@ -172,9 +193,13 @@ def checks(log):
     if not named and os.path.exists(os.path.join(engines_folder(), ".complete")):
         variables |= {"SPECDEC_ENGINE_PACKAGES": engines_folder(), "SPECDEC_ENGINE_PYTHON": sys.executable}
     if os.path.exists(os.path.join(TEMPLATES, ".complete")):
-        variables["SPECDEC_CHAT_TEMPLATES"] = TEMPLATES
+        variables |= {"SPECDEC_CHAT_TEMPLATES": TEMPLATES, "SPECDEC_LLAMA_GRAPHS": GRAPHS}
     else:
         log.write("nightly: published chat templates are not tested: `tools` has not fetched them\n")
+    if os.path.exists(os.path.join(prometheus_client_folder(), ".complete")):
+        variables["PYTHONPATH"] = prometheus_client_folder()
+    else:
+        log.write("nightly: pages against prometheus_client are not tested: `tools` has not fetched it\n")
     if not named and "SPECDEC_ENGINE_PACKAGES" not in variables:
         log.write(
             "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"
@@ -185,7 +210,12 @@ def checks(log):
         log.write("nightly: the alert rules are not tested: `tools` has not fetched promtool\n")
         rules = 1
     return max(
-        rules, run(log, [*CTEST, "-R", "engine_parsers|eagle_loaders|published_templates|init_test"], **variables)
+        rules,
+        run(
+            log,
+            [*CTEST, "-R", "engine_parsers|eagle_loaders|published_templates|prometheus_client|init_test"],
+            **variables,
+        ),
     )
 
 

@@ -30,13 +30,15 @@ const char kSeenSchema[] = "specdec.channel_seen/1";
 struct Seen {
   int64_t number = 0;
   std::string digest;
+  fs::path store;  // where
 };
 
-fs::path memory_of(const fs::path& store, const std::string& channel) {
+// Returns the file that remembers the channel of an owner: of a store, or of a key, wherever its stores lie.
+fs::path memory_of(const std::string& owner, const std::string& channel) {
   const fs::path directory = channel_memory();
-  return directory.empty() ? fs::path()
-                           : directory / (sha256_hex(store.string() + '\n' + channel).substr(0, 32) + ".json");
+  return directory.empty() ? fs::path() : directory / (sha256_hex(owner + '\n' + channel).substr(0, 32) + ".json");
 }
+std::string owner_of(const std::string& signer) { return "key " + signer; }
 
 // Returns the store's real path, so that the numbers seen are shared by all paths that lead to the store.
 fs::path real_store(const fs::path& store) {
@@ -50,7 +52,8 @@ std::optional<Seen> seen_of(const fs::path& file) {
   const Json seen = read_json(file, kChannel);
   require_schema(seen, "channel_seen", 1, file.string());
   return Seen{json_int(seen, "number", {1, kMaxNumber}, file.string(), kChannel),
-              json_digest(seen, "digest", false, file.string(), kChannel)};
+              json_digest(seen, "digest", false, file.string(), kChannel),
+              json_string(seen, "store", "", file.string(), kChannel)};
 }
 
 // Waits up to 2 s for the lock, which other processes hold only while they read or write two small files.
@@ -66,20 +69,23 @@ std::optional<FileLock> lock_memory(const fs::path& directory) {
   throw Error(ErrorKind::kNetwork, (directory / ".lock").string() + ": held by another process: try again");
 }
 
-void remember(const fs::path& store, const std::string& channel, const ChannelRecord& record) {
-  const fs::path file = memory_of(store, channel);
+void remember(const fs::path& store, const std::string& channel, const ChannelRecord& record,
+              const std::string& signer) {
   try {
-    if (file.empty()) throw Error(ErrorKind::kIo, "neither XDG_STATE_HOME nor HOME is set");
-    make_directories(file.parent_path());
-    const std::optional<FileLock> lock = lock_memory(file.parent_path());
-    const std::optional<Seen> seen = seen_of(file);
-    if (seen && seen->number >= record.number) return;
-    write_file_atomic(file, canonical_json({{"schema", kSeenSchema},
-                                            {"store", store.string()},
-                                            {"channel", channel},
-                                            {"number", record.number},
-                                            {"digest", record.digest}}) +
-                                "\n");
+    const fs::path directory = channel_memory();
+    if (directory.empty()) throw Error(ErrorKind::kIo, "neither XDG_STATE_HOME nor HOME is set");
+    make_directories(directory);
+    const std::optional<FileLock> lock = lock_memory(directory);
+    for (const fs::path& file : {memory_of(store.string(), channel), memory_of(owner_of(signer), channel)}) {
+      const std::optional<Seen> seen = seen_of(file);
+      if (seen && seen->number >= record.number) continue;
+      write_file_atomic(file, canonical_json({{"schema", kSeenSchema},
+                                              {"store", store.string()},
+                                              {"channel", channel},
+                                              {"number", record.number},
+                                              {"digest", record.digest}}) +
+                                  "\n");
+    }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kIo) throw;
     log(LogLevel::kWarn,
@@ -93,6 +99,37 @@ std::string said(const fs::path& store, const std::string& channel) { return (st
 std::string mend(const fs::path& store, const std::string& channel, const std::string& digest) {
   return "specdec package promote sha256-" + digest + " --store " + store.string() + " --channel " + channel +
          " --key FILE";
+}
+
+bool is_older(const ChannelRecord& record, const Seen& seen) {
+  return record.number < seen.number || (record.number == seen.number && record.digest != seen.digest);
+}
+
+[[noreturn]] void refuse_older(const fs::path& store, const std::string& channel, const ChannelRecord& record,
+                               const Seen& seen, const fs::path& memory) {
+  throw Error(kChannel,
+              said(store, channel) + ": an older state of the channel: it is number " + std::to_string(record.number) +
+                  " (sha256-" + record.digest.substr(0, 12) + "), and number " + std::to_string(seen.number) +
+                  " (sha256-" + seen.digest.substr(0, 12) + ") has been seen " +
+                  (seen.store == real_store(store) ? "here" : "in " + seen.store.string()) +
+                  ". To go back to an older package use specdec package rollback --key; after restoring a "
+                  "backup: " +
+                  mend(store, channel, record.digest) + "; if that was meant to be, remove " + memory.string());
+}
+
+// Judges a store that was never seen at this path by what its key has signed elsewhere. If that place is gone, the
+// store was moved here, and an older state of it is refused. If it is still there, this is another store or a copy,
+// which may lag behind.
+void check_other_places(const fs::path& store, const std::string& channel, const ChannelRecord& record,
+                        const std::string& signer) {
+  const fs::path memory = memory_of(owner_of(signer), channel);
+  const std::optional<Seen> seen = seen_of(memory);
+  if (!seen || !is_older(record, *seen)) return;
+  if (!fs::exists(seen->store / "refs")) refuse_older(store, channel, record, *seen, memory);
+  log(LogLevel::kWarn, said(store, channel) + ": is number " + std::to_string(record.number) +
+                           ", and the same key has signed number " + std::to_string(seen->number) +
+                           " of a channel of this name in " + seen->store.string() +
+                           ": if this is a copy of that store, it lags behind");
 }
 
 }  // namespace
@@ -168,33 +205,35 @@ fs::path trusted_keys(const fs::path& store) {
 }
 
 int64_t seen_number(const fs::path& store, const std::string& channel) {
-  const std::optional<Seen> seen = seen_of(memory_of(real_store(store), channel));
-  return seen ? seen->number : 0;
+  if (const std::optional<Seen> seen = seen_of(memory_of(real_store(store).string(), channel))) return seen->number;
+  // A store that was moved here goes on above what its key had signed there.
+  int64_t number = 0;
+  if (const fs::path keys = trusted_keys(store); !keys.empty())
+    for (const MinisignPublicKey& key : read_minisign_keys(keys))
+      if (const auto seen = seen_of(memory_of(owner_of(key.name()), channel));
+          seen && !fs::exists(seen->store / "refs"))
+        number = std::max(number, seen->number);
+  return number;
 }
 
 void require_trusted_channel(const fs::path& store, const std::string& channel, const ChannelRecord& record) {
-  const fs::path real = real_store(store), keys = trusted_keys(store), memory = memory_of(real, channel);
+  const fs::path real = real_store(store), keys = trusted_keys(store), memory = memory_of(real.string(), channel);
   const std::optional<Seen> seen = seen_of(memory);
-  const std::string forget = "; if that was meant to be, remove " + memory.string();
   if (keys.empty()) {
     if (!seen) return;
     throw Error(kChannel, said(store, channel) +
                               ": this store demanded signatures when it was last seen here (number " +
-                              std::to_string(seen->number) + "), and its trusted.pub is gone: put it back" + forget);
+                              std::to_string(seen->number) + "), and its trusted.pub is gone: put it back; if that " +
+                              "was meant to be, remove " + memory.string());
   }
   if (record.number == 0)
     throw Error(kChannel, said(store, channel) + ": not signed, and " + keys.string() +
                               " demands it: " + mend(store, channel, record.digest));
-  verify_minisign(record.statement, record.signature, read_minisign_keys(keys), said(store, channel));
-  if (seen && (record.number < seen->number || (record.number == seen->number && record.digest != seen->digest)))
-    throw Error(kChannel, said(store, channel) + ": an older state of the channel: it is number " +
-                              std::to_string(record.number) + " (sha256-" + record.digest.substr(0, 12) +
-                              "), and number " + std::to_string(seen->number) + " (sha256-" +
-                              seen->digest.substr(0, 12) +
-                              ") has been seen here. To go back to an older package use specdec package rollback "
-                              "--key; after restoring a backup: " +
-                              mend(store, channel, record.digest) + forget);
-  remember(real, channel, record);
+  const std::string signer =
+      verify_minisign(record.statement, record.signature, read_minisign_keys(keys), said(store, channel)).signer;
+  if (seen && is_older(record, *seen)) refuse_older(store, channel, record, *seen, memory);
+  if (!seen) check_other_places(store, channel, record, signer);
+  remember(real, channel, record, signer);
 }
 
 fs::path channel_memory() {

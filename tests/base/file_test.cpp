@@ -198,6 +198,16 @@ TEST(File, AppendedLineStartsFreshAfterATornOne) {
   EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", "1", [&] { append_line(dir / "log", "xx"); }), 74);
 }
 
+TEST(File, LinesAreAppendedToRegularFilesAlone) {
+  const testing::Scratch dir;
+  put(dir / "mine", "mine\n");
+  fs::create_symlink(dir / "mine", dir / "link");
+  expect_error(ErrorKind::kIo, {"link", "cannot create"}, [&] { append_line(dir / "link", "x"); });
+  EXPECT_EQ(get(dir / "mine"), "mine\n");
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  expect_error(ErrorKind::kIo, {"fifo", "regular file"}, [&] { append_line(dir / "fifo", "x"); });
+}
+
 TEST(File, CopyIsWholeAndFollowsLinks) {
   const testing::Scratch dir;
   put(dir / "f", std::string(2'100'000, 'c'));

@@ -35,12 +35,13 @@ def tool(name, *arguments, cwd=None):
     )
 
 
-def with_specdec(folder, shell, script, code, output):
-    """Runs a script with a specdec in PATH that prints `output` and ends with `code`. Returns exit code, stdout, and
-    the texts that the script wrote to GitHub's summary and output files."""
+def with_specdec(folder, shell, script, code, output, error=""):
+    """Runs a script with a specdec in PATH that prints `output`, and `error` on stderr, and ends with `code`. Returns
+    exit code, stdout, and the texts that the script wrote to GitHub's summary and output files."""
     stand_in = folder / "bin"
     stand_in.mkdir(exist_ok=True)
-    (stand_in / "specdec").write_text(f"#!/bin/sh\necho '{output}'\nexit {code}\n")
+    say = f"printf '%s' '{output}'\nprintf '%s' '{error}' >&2\n"
+    (stand_in / "specdec").write_text(f"#!/bin/sh\n{say}exit {code}\n")
     (stand_in / "specdec").chmod(0o755)
     files = {name: folder / name for name in ("summary", "output")}
     done = subprocess.run(
@@ -74,7 +75,7 @@ def check_github(folder):
         (5, 5, "::error"),
         (7, 7, "::error"),
     ):
-        got, out, files = with_specdec(folder, ["bash", "-e", "-c"], script, code, "drift: 50% less")
+        got, out, files = with_specdec(folder, ["bash", "-e", "-c"], script, code, "drift: 50% less\n")
         expect(
             got == ends and (says in out if says else "::" not in out),
             f"GitHub: exit {code} of the monitor ends the step with {ends}, {says or 'silent'}",
@@ -82,6 +83,18 @@ def check_github(folder):
     expect(
         "50%25 less" in out and "drift: 50% less" in files["summary"] and "verdict=drift" in files["output"],
         "GitHub: reason, summary and output",
+    )
+    # GitHub's runner splits the properties of an annotation at commas, and then decodes %2C.
+    annotation = next(line for line in out.splitlines() if line.startswith("::error "))
+    properties = dict(p.split("=", 1) for p in annotation.split("::")[1].removeprefix("error ").split(","))
+    expect(properties == {"title": "specdec%2C exit 7"}, f"GitHub: the title has the exit code: {properties}")
+    (folder / "output").unlink()
+    _, out, files = with_specdec(
+        folder, ["bash", "-e", "-c"], script, 7, "", "note: x\nspecdec: error: a.db: 3% damaged\n"
+    )
+    expect(
+        "::error title=specdec%2C exit 7::error: a.db: 3%25 damaged" in out and files["output"] == "verdict=error\n",
+        f"GitHub: an error has its reason, too: {out} {files['output']}",
     )
     tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", folder / ".github/workflows/specdec.yml")
     (folder / ".github/actionlint.yaml").write_text("self-hosted-runner:\n  labels: [specdec]\n")

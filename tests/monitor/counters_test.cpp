@@ -56,14 +56,110 @@ TEST(Exposition, AbsentIsNotZero) {
   EXPECT_FALSE(parse_exposition("", "page").any);
 }
 
+// The text format allows blanks and tabs between all tokens.
+TEST(Exposition, BlanksMayStandEverywhere) {
+  for (const std::string line :
+       {"vllm:spec_decode_num_drafts_total{ engine = \"0\" , model_name = \"m\" } 4",
+        " \tvllm:spec_decode_num_drafts_total {engine=\"0\",model_name=\"m\",}\t4\t1700000000000",
+        "{\"vllm:spec_decode_num_drafts_total\",engine=\"0\",model_name=\"m\"} 4",
+        "{\"vllm:spec_decode_num_drafts_total\",\"engine\"=\"0\",model_name=\"m\"} +4.0 # {trace=\"x\"} 1"}) {
+    const Counters c = parse_exposition("   \n  # a comment\n\t\n" + line + " \r\n", "page");
+    EXPECT_EQ(c.drafts, 4) << line;
+    EXPECT_EQ(c.series.begin()->first, "vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"}") << line;
+  }
+}
+
+// A line that has nothing to do with acceptance never refuses the page, and neither does a position beyond the limit.
+TEST(Exposition, OtherLinesMayBeOdd) {
+  const std::string good = "vllm:spec_decode_num_drafts_total 4\n",
+                    position = "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"";
+  for (const std::string odd : {"{\"http.server.duration\",method=\"GET\"} 12", "a{x=1} 2", "a b", "#", "a{x=\"1",
+                                "é 1", "go_info{version=\"\\\"1\\n\"} 1"})
+    EXPECT_EQ(parse_exposition(odd + "\n" + good, "page").drafts, 4) << odd;
+  for (const char* beyond : {"65", "70", "999", "99999999999999"})
+    EXPECT_TRUE(parse_exposition(good + position + beyond + "\"} 3\n", "page").accepted_at.empty()) << beyond;
+  EXPECT_EQ(parse_exposition(good + position + "64\"} 3\n", "page").accepted_at.size(), 65u);
+  expect_error(ErrorKind::kData, {"page: line 1", "expected Prometheus text format"},
+               [] { parse_exposition("<html>\n<body>\n", "page"); });
+  expect_error(ErrorKind::kData, {"page: line 2"},
+               [&] { parse_exposition(good + "vllm:spec_decode_num_draft_tokens_total{x=1} 2\n", "page"); });
+}
+
+TEST(Exposition, JsonIsAnotherPageOfTensorRt) {
+  for (const char* json : {"[]", " {\"iter\": 3, \"x\": [1]}", "[\n {\"gpuMemUsage\": 1}\n]"})
+    expect_error(ErrorKind::kData, {"page: JSON", "/prometheus/metrics", "return_perf_metrics"},
+                 [&] { parse_exposition(json, "page"); });
+}
+
+TEST(Exposition, APageThatMayBeCutIsRefused) {
+  const std::string page = "vllm:spec_decode_num_drafts_total 4200\n";
+  EXPECT_NO_THROW(require_whole_page(page, {.has_length = false}, "page"));
+  EXPECT_NO_THROW(require_whole_page("", {.has_length = false}, "page"));
+  EXPECT_NO_THROW(require_whole_page(page.substr(0, page.size() - 1), {}, "page")) << "HTTP knows its length";
+  for (size_t size = 1; size < page.size(); ++size)
+    EXPECT_THROW(require_whole_page(page.substr(0, size), {.has_length = false}, "page"), PageError) << size;
+  const PageEnd open{.has_length = true, .is_openmetrics = true};
+  EXPECT_NO_THROW(require_whole_page(page + "# EOF\n", open, "page"));
+  EXPECT_NO_THROW(require_whole_page(page + "# EOF", open, "page"));
+  for (const char* end : {"", "# EO", "x# EOF\n"})
+    EXPECT_THROW(require_whole_page(page + end, open, "page"), PageError);
+}
+
+// Ray Serve and KServe export the engine's counters under longer names.
+TEST(Exposition, RenamedSeriesAreTheEngines) {
+  for (const char* name : {"ray_vllm_spec_decode_num_drafts_total", "ray_vllm:spec_decode_num_drafts_total",
+                           "kserve_vllm:spec_decode_num_drafts_total", "vllm_spec_decode_num_drafts_total"}) {
+    const Counters c = parse_exposition(std::string(name) + "{ReplicaId=\"r\"} 7\n", "page");
+    EXPECT_EQ(c.engine, "vllm") << name;
+    EXPECT_EQ(c.drafts, 7) << name;
+  }
+  EXPECT_EQ(parse_exposition("sglang_spec_verify_calls_total 3\n", "page").engine, "sglang");
+  EXPECT_FALSE(parse_exposition("my_vllm_spec_decode_num_drafts_total 3\n", "page").any);
+}
+
+TEST(Exposition, LabelsThatAreNoNamesComeBack) {
+  const Counters c = parse_query_answer(
+      R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:spec_decode_num_drafts_total",)"
+      R"("a b":"x\"y\\z\nw","":"e"},"value":[1,"4"]}]}})",
+      "server");
+  EXPECT_EQ(c.drafts, 4);
+  EXPECT_EQ(counters_from_json(to_json(c), "x").drafts, 4);
+  EXPECT_EQ(difference(c, c).drafts, 0);
+}
+
+// Reads the lines of $SPECDEC_PAGE and writes one JSON object for each to $SPECDEC_PAGE_OUT, to be compared with what
+// prometheus_client reads (prometheus_client_test.py).
+TEST(Exposition, LinesForPrometheusClient) {
+  const char *const in = std::getenv("SPECDEC_PAGE"), *const out = std::getenv("SPECDEC_PAGE_OUT");
+  if (!in || !out) GTEST_SKIP() << "SPECDEC_PAGE is not set: prometheus_client_test.py sets it";
+  const std::string page = testing::get(in);
+  std::string text;
+  for (size_t begin = 0; begin < page.size();) {
+    const size_t end = std::min(page.find('\n', begin), page.size());
+    const PageLine line = parse_line(std::string_view(page).substr(begin, end - begin));
+    char value[40];
+    std::snprintf(value, sizeof value, "%.17g", line.sample.value);
+    Json got = {{"problem", line.problem}};
+    if (line.is_sample) {
+      got["name"] = line.sample.name;
+      got["labels"] = line.sample.labels;
+      got["value"] = value;
+      const PageLine again = parse_line(series_text(line.sample.name, line.sample.labels) + " 1");
+      EXPECT_EQ(again.sample.labels, line.sample.labels) << line.sample.name;
+    }
+    text += got.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    begin = end + 1;
+  }
+  testing::put(out, text);
+}
+
 TEST(Exposition, MalformedTextNamesTheLine) {
   const std::string name = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
   for (const std::string bad :
        {"{x=\"1\"} 2", "a{x=1} 2", "a{x=\"1} 2", "a{x=\"1\" 2", "a", "a b", "specdec:spec_decode_num_drafts_total -1",
         "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf"})
     expect_error(ErrorKind::kData, {"page: line 2: "}, [&] { parse_exposition("# fine\n" + bad + "\n", "page"); });
-  for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"65\"}",
-                                     "{position=\"99999999999999\"}", "{position=\"-1\"}"})
+  for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"-1\"}"})
     expect_error(ErrorKind::kData, {"page: line 1: "}, [&] { parse_exposition(name + position + " 1", "page"); });
   std::string many;
   for (int i = 0; i < 100001; ++i) many += "\n";
@@ -175,7 +271,9 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
   EXPECT_EQ(read_counters(source, "key-1", "m").drafts, 14);
   const std::string request = server.last_request();
   EXPECT_NE(request.find("GET /api/v1/query?query=%7B%5F%5Fname%5F%5F%3D%7E%22"), std::string::npos) << request;
-  EXPECT_NE(request.find("vllm%3Aspec%5Fdecode%5Fnum%5Fdrafts%5Ftotal"), std::string::npos) << request;
+  EXPECT_NE(request.find("%28ray%5F%7Ckserve%5F%29%3Fvllm%5B%3A%5F%5Dspec%5Fdecode%5Fnum%5Fdrafts%5Ftotal"),
+            std::string::npos)
+      << request;
   EXPECT_NE(request.find("%2Cjob%3D%22vllm%22%7D HTTP"), std::string::npos) << request;
   EXPECT_NE(request.find("Bearer key-1"), std::string::npos);
   expect_error(ErrorKind::kUsage, {"match={"}, [&] { read_counters("prometheus+" + address + "?query=up", "", ""); });
@@ -252,17 +350,15 @@ TEST(Fixtures, EveryEnginesDropIsSeen) {
 TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   Loopback server;
   server.page(kPage);
-  EXPECT_EQ(fetch(server.url()), kPage);
+  EXPECT_EQ(fetch(server.url()).body, kPage);
   EXPECT_EQ(server.last_request().find("Authorization"), std::string::npos);
-  EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
+  EXPECT_EQ(fetch(server.url(), "key-1").body, kPage);
   EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos)
       << server.last_request();
   server.page("gone", 404);
   expect_error(ErrorKind::kData, {server.url(), "404"}, [&] { fetch(server.url()); });
   server.page("busy", 503);
   expect_error(ErrorKind::kNetwork, {server.url(), "503"}, [&] { fetch(server.url()); });
-  server.page("", 302);
-  expect_error(ErrorKind::kNetwork, {"302"}, [&] { fetch(server.url()); });
   server.page(std::string(17 << 20, '#'));
   expect_error(ErrorKind::kNetwork, {server.url()}, [&] { fetch(server.url()); });
   std::string closed;
@@ -272,6 +368,37 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   }
   expect_error(ErrorKind::kNetwork, {closed}, [&] { fetch(closed); });
   expect_error(ErrorKind::kNetwork, {"file"}, [] { fetch("file:///etc/passwd"); });
+}
+
+// An answer that stays is an error to mend, and not "try again" for ever.
+TEST(Fetch, AnswersThatStayAreToldApart) {
+  Loopback server, other;
+  server.page("", 302);
+  expect_error(ErrorKind::kData, {"302"}, [&] { fetch(server.url()); });
+  server.page("", 308, "Location: " + other.url() + "\r\n");
+  expect_error(ErrorKind::kData, {"308", "the page is at " + other.url(), "name that address"},
+               [&] { fetch(server.url()); });
+  EXPECT_EQ(other.last_request(), "") << "another origin is not asked";
+  server.page("This server does not support metrics endpoint. Start it with --metrics", 501);
+  expect_error(ErrorKind::kData, {"501", "llama-server with --metrics"}, [&] { fetch(server.url()); });
+  net::ToyServer moves([](const net::ToyRequest& r) -> net::ToyReply {
+    return r.path == "/metrics" ? net::ToyReply{.status = 307, .body = "", .headers = "Location: /metrics/\r\n"}
+                                : net::ToyReply{.status = 200, .body = kPage};
+  });
+  EXPECT_EQ(fetch(moves.url() + "/metrics").body, kPage) << "as servers redirect to a path with a slash";
+}
+
+TEST(Fetch, ACutPageIsNotASmallerNumber) {
+  Loopback server;
+  const std::string page = "vllm:spec_decode_num_drafts_total 4200\n";
+  server.unbounded(page);
+  EXPECT_EQ(read_counters(server.url(), "", "").drafts, 4200);
+  server.unbounded(page.substr(0, page.size() - 3));
+  expect_error(ErrorKind::kData, {server.url(), "cut off", "line feed"}, [&] { read_counters(server.url(), "", ""); });
+  server.page(page.substr(0, page.size() - 1));
+  EXPECT_EQ(read_counters(server.url(), "", "").drafts, 4200);
+  server.page(page, 200, "Content-Type: application/openmetrics-text; version=1.0.0\r\n");
+  expect_error(ErrorKind::kData, {server.url(), "# EOF"}, [&] { read_counters(server.url(), "", ""); });
 }
 
 }  // namespace

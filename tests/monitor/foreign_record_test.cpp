@@ -89,6 +89,65 @@ TEST(ForeignRecords, TensorRtAndWhatOthersWrap) {
   EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{2, 1, 0}));
 }
 
+std::string sglang(int64_t k, const std::vector<int64_t>& histogram) {
+  int64_t steps = 0, accepted = 0;
+  for (size_t j = 0; j < histogram.size(); ++j)
+    steps += histogram[j], accepted += histogram[j] * static_cast<int64_t>(j);
+  return Json({{"spec_verify_ct", steps},
+               {"spec_num_proposed_drafts", steps * k},
+               {"spec_num_correct_drafts", accepted},
+               {"spec_correct_drafts_histogram", histogram}})
+      .dump();
+}
+
+// With --speculative-eagle-topk 4, 5 steps and 8 draft tokens, SGLang counts 7 proposed tokens a step, of which 5 can
+// follow each other. A sixth position was never drafted, so nothing failed there.
+TEST(ForeignRecords, SglangsTreesEndAtTheirDepth) {
+  const auto counts = [](int64_t k, const std::vector<int64_t>& histogram) {
+    return foreign_records(sglang(k, histogram), "x").at(0).counts;
+  };
+  const std::vector<int64_t> deep = {1, 1, 1, 2, 0, 15}, full = {0, 0, 0, 0, 0, 20};
+  EXPECT_EQ(counts(7, deep).reached_at, counts(5, deep).reached_at);
+  EXPECT_EQ(counts(7, deep).accepted_at, counts(5, deep).accepted_at);
+  EXPECT_EQ(counts(7, full).overlap(0), 1.0);
+  EXPECT_EQ(counts(7, full).reached_at.size(), 5u);
+  // A chain of 7 whose steps fail at many places, one that is dead, and a short one.
+  EXPECT_EQ(counts(7, {8, 6, 4, 3, 2, 1}).reached_at, (std::vector<int64_t>{24, 16, 10, 6, 3, 1, 0}));
+  EXPECT_EQ(counts(7, {20}).reached_at[0], 20);
+  EXPECT_EQ(counts(7, {20}).accepted_at[0], 0);
+  EXPECT_EQ(counts(7, {0, 0, 1}).reached_at, (std::vector<int64_t>{1, 1, 1, 0, 0, 0, 0}));
+}
+
+TEST(ForeignRecords, SglangsFiguresAreReadOnceAnAnswer) {
+  const Json figures = Json::parse(sglang(3, {5, 3, 5, 7})), message = {{"content", "t"}};
+  const Json both = {{"choices", {{{"index", 0}, {"message", message}, {"meta_info", figures}}}},
+                     {"sglext", {{"spec_tokens_details", figures}}}};
+  EXPECT_EQ(foreign_records(both.dump(), "x").size(), 1u);
+  const Json one = {{"choices", {{{"index", 0}, {"message", message}}}},
+                    {"sglext", {{"spec_tokens_details", figures}}}};
+  EXPECT_EQ(foreign_records(one.dump(), "x").size(), 1u);
+  Json two = both;
+  two["choices"].push_back(both["choices"][0]);
+  EXPECT_EQ(foreign_records(two.dump(), "x").size(), 2u);
+  const Json old = {{"spec_verify_ct", 20},
+                    {"spec_draft_token_num", 60},
+                    {"spec_accept_token_num", 34},
+                    {"spec_accept_histogram", {5, 3, 5, 7}}};
+  EXPECT_EQ(foreign_records(old.dump(), "x").at(0).counts.reached_at,
+            foreign_records(figures.dump(), "x").at(0).counts.reached_at);
+}
+
+TEST(ForeignRecords, TensorRtsPerformanceMetrics) {
+  const auto records = foreign_records(
+      R"({"request_id":0,"perf_metrics":{"timing_metrics":{"arrival_time":1.0},"speculative_decoding":)"
+      R"({"acceptance_rate":0.5,"total_accepted_draft_tokens":30,"total_draft_tokens":60}},"status":"complete"})",
+      "x");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_TRUE(records[0].efficiency);
+  EXPECT_EQ(records[0].counts.reached_at, std::vector<int64_t>{60});
+  EXPECT_EQ(records[0].counts.accepted_at, std::vector<int64_t>{30});
+}
+
 TEST(ForeignRecords, WhatIsNoneSaysSo) {
   for (const char* text : {"{}", "[]", "{\"timings\":{\"draft_n\":3}}", "{\"messages\":[{\"spec_verify_ct\":3}]}"})
     expect_error(ErrorKind::kData, {"line 1", "no acceptance in it"}, [&] { foreign_records(text, "line 1"); });

@@ -11,9 +11,14 @@ namespace specdec::monitor {
 class Loopback {
  public:
   std::string url() const { return server_.url() + "/metrics"; }
-  void page(const std::string& body, int status = 200) {
+  void page(const std::string& body, int status = 200, const std::string& headers = "") {
     const std::lock_guard lock(mutex_);
-    reply_ = {.status = status, .body = body};
+    reply_ = {.status = status, .body = body, .headers = headers};
+  }
+  // Answers with a page whose length only the end of the connection says.
+  void unbounded(const std::string& body) {
+    const std::lock_guard lock(mutex_);
+    reply_ = {.body = body, .unbounded = true};
   }
   std::string last_request() {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #include "monitor/notify.h"
 
 #include "base/sha256.h"
+#include "tests/monitor/loopback.h"
 #include "tests/monitor/looped.h"
 
 namespace specdec::monitor {
@@ -111,6 +112,26 @@ TEST_F(Looped, ATextfileForPrometheus) {
                            "specdec_monitor_last_success_timestamp_seconds 1700000000\n",
                            "specdec_redistillations_total 0\n", "# TYPE specdec_drift_evalue_log10 gauge\n"})
     EXPECT_NE(page.find(line), std::string::npos) << line << page;
+}
+
+// A drop that counters of a page found is exported as one that requests found, because the shipped rules alert on both.
+TEST_F(Looped, TheTextfileHasTheAlarmsOfCounters) {
+  Loopback server;
+  options.sources = {server.url()};
+  options.policy.prom = dir / "specdec.prom";
+  const auto page = [&](double drafts, double accepted) {
+    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts) +
+                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) +
+                "\n");
+    see();
+    return get(dir / "specdec.prom");
+  };
+  page(1000, 700);
+  EXPECT_NE(page(2000, 1400).find("\nspecdec_counter_alarms 0\n"), std::string::npos);
+  const std::string text = page(3000, 1401);
+  for (const std::string line : {"\nspecdec_counter_alarms 1\n", "\nspecdec_state{state=\"SUSPECT\"} 1\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  EXPECT_NE(text.find("\nspecdec_counter_acceptance{sources=\"" + server.url() + "\"} 0."), std::string::npos) << text;
 }
 
 TEST(Alert, OnlyAlertmanagersOwnWordsWithinBounds) {

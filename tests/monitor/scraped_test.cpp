@@ -119,9 +119,14 @@ TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
 TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
   server.page("specdec:generation_tokens_total 5\n");
   CheckResult r = look();
-  EXPECT_EQ(r.verdict, Verdict::kWarn);
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive) << "a monitor that has nothing to read must not look alive";
+  EXPECT_EQ(r.exit_code, 4);
   EXPECT_NE(r.reason.find("absent is not zero"), std::string::npos) << r.reason;
   scrape(1000, 0.7);
+  server.page("specdec:generation_tokens_total 5\n");
+  r = look();
+  EXPECT_EQ(r.verdict, Verdict::kWarn) << "there were series before";
+  EXPECT_NE(r.reason.find("absent is not zero"), std::string::npos) << r.reason;
   generated += 5000;
   r = scrape(0, 0);
   EXPECT_EQ(r.verdict, Verdict::kWarn);
@@ -245,6 +250,27 @@ TEST_F(Scraped, VllmCounters) {
   Verdict verdict = Verdict::kInconclusive;
   for (int i = 0; i < 12; ++i) verdict = vllm(0.62);
   EXPECT_EQ(verdict, Verdict::kDrift);
+}
+
+// TensorRT-LLM's page says how many tokens were generated, so that speculation that went off is noticed.
+TEST_F(Scraped, SpeculationThatWentOffIsSaidForTensorRt) {
+  double drafted = 0, tokens = 0;
+  const auto look_at = [&](double steps) {
+    drafted += steps;
+    tokens += 1000 + steps;
+    std::string text;
+    for (const char* name : {"drafted", "accepted"})
+      text += std::string("trtllm_spec_decode_") + name + "_tokens_total{model_name=\"m\",token_position=\"0\"} " +
+              std::to_string(*name == 'd' ? drafted : 0.7 * drafted) + "\n";
+    server.page(text + "trtllm_generation_tokens_total{model_name=\"m\"} " + std::to_string(tokens) + "\n");
+    return look();
+  };
+  CheckResult r;
+  for (int i = 0; i < 14; ++i) r = look_at(1000);
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
+  r = look_at(0);
+  EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
+  EXPECT_NE(r.reason.find("speculation is off"), std::string::npos) << r.reason;
 }
 
 }  // namespace

@@ -173,16 +173,40 @@ TEST(HttpClient, AForeignUrl) {
   EXPECT_EQ(message.find("s3cret"), std::string::npos) << message;
 }
 
+Reach reach(const char* text) {
+  sockaddr_in v4{};
+  sockaddr_in6 v6{};
+  v4.sin_family = AF_INET;
+  v6.sin6_family = AF_INET6;
+  if (::inet_pton(AF_INET, text, &v4.sin_addr) == 1) return reach_of(reinterpret_cast<const sockaddr&>(v4));
+  EXPECT_EQ(::inet_pton(AF_INET6, text, &v6.sin6_addr), 1) << text;
+  return reach_of(reinterpret_cast<const sockaddr&>(v6));
+}
+
+TEST(HttpClient, HowFarAddressesReach) {
+  for (const char* machine : {"127.0.0.1", "127.8.9.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "2002:7f00:1::"})
+    EXPECT_EQ(reach(machine), Reach::kLoopback) << machine;
+  for (const char* link :
+       {"169.254.169.254", "fe80::1", "febf::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1"})
+    EXPECT_EQ(reach(link), Reach::kLinkLocal) << link;
+  for (const char* inside : {"10.1.2.3", "192.168.1.1", "100.64.0.1", "fd00::1", "fec0::1", "::ffff:10.0.0.1"})
+    EXPECT_EQ(reach(inside), Reach::kPrivate) << inside;
+}
+
+// A hub on this machine may name another port of it, and neither the network around it nor the place where cloud
+// machines keep their credentials.
+TEST(HttpClient, ALoopbackHubOpensLoopbackAlone) {
+  std::string location;
+  ToyServer server([&](const ToyRequest&) -> ToyReply { return {302, "", "Location: " + location + "\r\n"}; });
+  for (const char* other : {"http://169.254.169.254/latest", "http://[fe80::1]/", "http://10.0.0.1/"}) {
+    location = other;
+    expect_error(ErrorKind::kNetwork, {"redirected to", "refused"},
+                 [&] { HttpClient().once(get(server.url(), Redirects::kAnywhere)); });
+  }
+}
+
 TEST(HttpClient, Addresses) {
-  const auto is_inside = [](const char* text) {
-    sockaddr_in v4{};
-    sockaddr_in6 v6{};
-    v4.sin_family = AF_INET;
-    v6.sin6_family = AF_INET6;
-    if (::inet_pton(AF_INET, text, &v4.sin_addr) == 1) return is_private(reinterpret_cast<const sockaddr&>(v4));
-    EXPECT_EQ(::inet_pton(AF_INET6, text, &v6.sin6_addr), 1) << text;
-    return is_private(reinterpret_cast<const sockaddr&>(v6));
-  };
+  const auto is_inside = [](const char* text) { return reach(text) != Reach::kPublic; };
   for (const char* inside : {"127.0.0.1",
                              "10.1.2.3",
                              "172.16.0.1",
@@ -279,6 +303,38 @@ TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
   r.foreign = true;
   r.url = "http://10.0.0.2/";
   EXPECT_EQ(client.once(r).status, 200) << "a hub inside may name an address inside";
+  for (const char* other : {"http://169.254.1.1/", "http://127.0.0.1/", "http://localhost/"}) {
+    r.url = other;
+    if (proxy_of(other).empty()) continue;  // this machine is asked without the proxy
+    expect_error(ErrorKind::kNetwork, {"refused"}, [&] { client.once(r); });
+  }
+}
+
+TEST(HttpClient, AQuotaSaysHowLongToWait) {
+  std::string headers;
+  ToyServer server([&](const ToyRequest&) -> ToyReply { return {429, "", headers}; });
+  std::vector<double> waits;
+  const auto ask = [&] {
+    waits.clear();
+    HttpClient().send([&] { return get(server.url()); },
+                      {.max_attempts = 2, .first_delay_s = 7, .sleep = [&](double s) { waits.push_back(s); }});
+    return waits.at(0);
+  };
+  EXPECT_EQ(ask(), 7);
+  headers = "RateLimit: \"api\";r=0;t=33\r\n";
+  EXPECT_EQ(ask(), 33);
+  headers = "RateLimit: \"minute\";r=0;t=33, \"day\";r=12;t=80000\r\n";
+  EXPECT_EQ(ask(), 33) << "the quota that is used up";
+  headers = "RateLimit: \"api\";r=0;t=90000\r\n";
+  EXPECT_EQ(ask(), 300) << "never longer";
+  headers += "Retry-After: 5\r\n";
+  EXPECT_EQ(ask(), 5);
+}
+
+TEST(HttpClient, WhichAnswersMayPass) {
+  for (const long status : {408, 425, 429, 500, 502, 503, 504, 599}) EXPECT_TRUE(may_pass(status)) << status;
+  for (const long status : {301, 302, 308, 400, 401, 403, 404, 409, 410, 412, 501})
+    EXPECT_FALSE(may_pass(status)) << status;
 }
 
 TEST(HttpClient, WhichProxy) {

@@ -1,6 +1,9 @@
 #include "net/s3.h"
 
+#include <mutex>
+
 #include "tests/base/scratch.h"
+#include "tests/net/toy_server.h"
 
 namespace specdec::net {
 namespace {
@@ -34,6 +37,83 @@ TEST(S3, PlainHttpToElsewhereIsRefused) {
   S3Options options;
   options.endpoint = "http://192.0.2.1:9000";
   testing::expect_error(ErrorKind::kUsage, {"expected https"}, [&] { S3Client(parse_s3("s3://bucket"), options); });
+}
+
+// A bucket with at most one object. The conditional writes of the object get the given answers, and then the right one.
+class Bucket {
+ public:
+  explicit Bucket(std::vector<int> answers, bool has_object = false)
+      : answers_(std::move(answers)), has_object_(has_object) {}
+  S3Client client() const {
+    S3Options options;
+    options.endpoint = server_.url();
+    options.access_key = "a";
+    options.secret_key = "s";
+    options.backoff.max_attempts = 3;
+    options.backoff.sleep = [](double) {};
+    return S3Client(parse_s3("s3://bucket"), options);
+  }
+  bool has_object() const { return has_object_; }
+  std::vector<std::string> asked;
+
+ private:
+  ToyReply answer(const ToyRequest& r) {
+    const std::lock_guard lock(mutex_);
+    const bool conditional = r.head.find("if-none-match: *") != std::string::npos;
+    asked.push_back(r.method + (conditional ? " if absent" : ""));
+    if (r.method == "HEAD") return {has_object_ ? 200 : 404, has_object_ ? "x" : "", ""};
+    if (conditional && !answers_.empty()) {
+      const int status = answers_.front();
+      answers_.erase(answers_.begin());
+      return {status, "<Error><Code>ConditionalRequestConflict</Code></Error>", location_};
+    }
+    if (conditional && has_object_) return {412, "", ""};
+    has_object_ = true;
+    return {200, "", ""};
+  }
+
+  std::mutex mutex_;
+  std::vector<int> answers_;
+  bool has_object_;
+  const std::string location_ = "Location: https://bucket.s3.eu-west-9.amazonaws.com/manifest.json\r\n";
+  ToyServer server_{[this](const ToyRequest& r) { return answer(r); }};
+};
+
+// AWS answers 409 when another request for the object is under way: the object need not be there.
+TEST(S3, AConflictIsTriedAgainAndIsNoObject) {
+  Bucket bucket({409});
+  EXPECT_TRUE(bucket.client().put("manifest.json", "x", true));
+  EXPECT_TRUE(bucket.has_object());
+  EXPECT_EQ(bucket.asked, (std::vector<std::string>{"PUT if absent", "PUT if absent"}));
+  Bucket stubborn({409, 409, 409});
+  testing::expect_error(ErrorKind::kNetwork, {"manifest.json", "409", "ConditionalRequestConflict"},
+                        [&] { stubborn.client().put("manifest.json", "x", true); });
+  EXPECT_FALSE(stubborn.has_object());
+}
+
+TEST(S3, ARefusalIsBelievedOnlyIfTheObjectIsThere) {
+  Bucket there({}, true);
+  EXPECT_FALSE(there.client().put("manifest.json", "x", true));
+  EXPECT_EQ(there.asked, (std::vector<std::string>{"PUT if absent", "HEAD"}));
+  Bucket empty({412});
+  testing::expect_error(ErrorKind::kNetwork, {"manifest.json", "412", "does not exist"},
+                        [&] { empty.client().put("manifest.json", "x", true); });
+}
+
+TEST(S3, AStoreWithoutConditionalWritesIsAskedFirst) {
+  Bucket bucket({501, 501});
+  EXPECT_TRUE(bucket.client().put("manifest.json", "x", true));
+  EXPECT_TRUE(bucket.has_object());
+  EXPECT_EQ(bucket.asked, (std::vector<std::string>{"PUT if absent", "HEAD", "PUT"}));
+  EXPECT_FALSE(bucket.client().put("manifest.json", "x", true));
+}
+
+TEST(S3, AnAnswerThatStaysIsNotWorthAnotherTry) {
+  Bucket elsewhere({301});
+  testing::expect_error(ErrorKind::kConfig, {"301", "the bucket is at https://bucket.s3.eu-west-9", "AWS_REGION"},
+                        [&] { elsewhere.client().put("manifest.json", "x", true); });
+  Bucket bad({400});
+  testing::expect_error(ErrorKind::kConfig, {"400"}, [&] { bad.client().put("manifest.json", "x", true); });
 }
 
 }  // namespace

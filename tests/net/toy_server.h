@@ -21,9 +21,10 @@ struct ToyRequest {
 struct ToyReply {
   int status = 200;
   std::string body;
-  std::string headers;  // lines of the form "Name: value\r\n"
-  bool drop = false;    // close the connection without a reply
-  bool cut = false;     // close the connection after three quarters of the body
+  std::string headers;     // lines of the form "Name: value\r\n"
+  bool drop = false;       // close the connection without a reply
+  bool cut = false;        // close the connection after three quarters of the body
+  bool unbounded = false;  // send no length: the end of the connection is the end of the body
 };
 
 class ToyServer {
@@ -86,14 +87,16 @@ class ToyServer {
       buffer.erase(0, end + 4 + length);
       const ToyReply reply = handler_(request);
       if (reply.drop) return close(fd);
-      const std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\n" + reply.headers +
-                               "Content-Length: " + std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+      const std::string end_of_head =
+          reply.unbounded ? "Connection: close" : "Content-Length: " + std::to_string(reply.body.size());
+      const std::string text =
+          "HTTP/1.1 " + std::to_string(reply.status) + " X\r\n" + reply.headers + end_of_head + "\r\n\r\n" + reply.body;
       for (size_t sent = 0, all = text.size() - (reply.cut ? reply.body.size() / 4 : 0); sent < all;) {
         const ssize_t n = ::send(fd, text.data() + sent, all - sent, MSG_NOSIGNAL);
         if (n < 0) return close(fd);
         sent += static_cast<size_t>(n);
       }
-      if (reply.cut) return close(fd);
+      if (reply.cut || reply.unbounded) return close(fd);
     }
   }
 

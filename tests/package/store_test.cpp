@@ -242,5 +242,17 @@ TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   }
 }
 
+// Whoever may write to refs/ must not make a publisher write into another of its files.
+TEST(Store, ALinkInPlaceOfAChannelsLogIsNotFollowed) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  const fs::path store = pair.dir / "store", secret = pair.dir / "secret";
+  put(secret, "mine\n");
+  fs::create_symlink(secret, store / "refs/prod.log");
+  expect_error(ErrorKind::kIo, {"refs/prod.log"}, [&] { promote(store, made.digest, "prod", {"", 1}); });
+  EXPECT_EQ(get(secret), "mine\n");
+  EXPECT_FALSE(fs::exists(store / "refs/prod"));
+}
+
 }  // namespace
 }  // namespace specdec::deploy

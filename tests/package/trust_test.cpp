@@ -205,6 +205,38 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   EXPECT_EQ(named("prod"), second.digest) << "who has seen nothing cannot know";
 }
 
+// The number of a channel is remembered for the key that signed it, too, since a store's path can change.
+TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
+  sign(first);
+  sign(second);
+  demand(store);
+  promote(store, first.digest, "prod", {"", 1}, signer);
+  EXPECT_EQ(named("prod"), first.digest);
+  const std::string old = get(store / "refs/prod");
+  promote(store, second.digest, "prod", {"", 2}, signer);
+  EXPECT_EQ(named("prod"), second.digest);
+  const fs::path moved = pair.dir / "moved";
+  fs::rename(store, moved);
+  put(moved / "refs/prod", old);
+  const auto there = [&] { return resolve_package(moved.string() + ":prod", false)->digest; };
+  expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "seen in " + store.string()},
+               there);
+  EXPECT_EQ(promote(moved, first.digest, "prod", {"", 3}, signer).number, 3) << "goes on above what was seen";
+  EXPECT_EQ(there(), first.digest);
+  // A copy that lags behind its store, which is still there, is told and not refused.
+  const fs::path copy = pair.dir / "copy";
+  fs::copy(moved, copy, fs::copy_options::recursive);
+  put(copy / "refs/prod", old);
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel level, const std::string& text) {
+    if (level == LogLevel::kWarn) said.push_back(text);
+  });
+  EXPECT_EQ(resolve_package(copy.string() + ":prod", false)->digest, first.digest);
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("it lags behind"), std::string::npos) << said[0];
+}
+
 TEST_F(TrustTest, WhereNothingCanBeRememberedAWarningSaysSo) {
   sign(first);
   demand(store);
