@@ -199,6 +199,13 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
     EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":)" + std::string(schema) + "}"),
               "response_format.json_schema");
   EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
+  // Members that would have no effect.
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","json_schema":{"schema":{}}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"text","schema":{}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","schema":7})"), "response_format.schema");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strickt":true}})"),
+            "response_format.json_schema");
+  EXPECT_EQ(param(R"("structured_outputs":{"jsn":{}})"), "structured_outputs");
   EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
   EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar per request";
   EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"),
@@ -437,7 +444,8 @@ TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {
   const std::string schema = R"({"type":"object","properties":{"zebra":{"type":"integer"},"ant":{"type":"string"}}})";
   for (const std::string& form :
        {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" + schema + "}}",
-        "\"guided_json\":" + schema, "\"structured_outputs\":{\"json\":" + schema + "}"}) {
+        R"("response_format":{"type":"json_object","schema":)" + schema + "}", "\"guided_json\":" + schema,
+        "\"structured_outputs\":{\"json\":" + schema + "}"}) {
     EXPECT_EQ(grammar(form).source, schema) << form;
     EXPECT_EQ(grammar(form).kind, text::GrammarKind::kJsonSchema);
   }
