@@ -300,6 +300,14 @@ TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
       << "the key says who asks";
 }
 
+TEST(Server, ConnectionsLeaveDescriptorsForOtherThings) {
+  EXPECT_EQ(connections_within(1 << 20, 1024, 16), 1024u);
+  EXPECT_EQ(connections_within(1024 + 16 + 256, 1024, 16), 1024u);
+  EXPECT_EQ(connections_within(1024, 1024, 16), 1024u - 256 - 16);
+  EXPECT_EQ(connections_within(256, 1024, 16), 256u - 64 - 16);
+  EXPECT_EQ(connections_within(50, 1024, 16), 1u);
+}
+
 TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   Config setup;
   setup.options.max_batch = 1;
