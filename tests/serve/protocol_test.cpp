@@ -318,7 +318,19 @@ TEST(Protocol, ReadsToolsInTheOrderSentAndCallsAsTheTemplateTakesThem) {
     "chat_template_kwargs":{"enable_thinking":false}})");
   EXPECT_EQ(r.chat.messages[1].tool_calls,
             R"([{"id":"c1","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2.5,null]}}},)"
-            R"({"id":"c2","type":"function","function":{"name":"f","arguments":"{oops"}}])");
+            R"({"id":"c2","type":"function","function":{"name":"f","arguments":{}}}])");
+  const auto arguments = [](const std::string& text) {
+    const Json body = {{"messages",
+                        {{{"role", "assistant"},
+                          {"content", ""},
+                          {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", text}}}}}}}}}};
+    const ApiRequest request = accept(Endpoint::kChat, body.dump());
+    return Json::parse(request.chat.messages[0].tool_calls)[0]["function"]["arguments"].dump();
+  };
+  // A cut call does not make the rest of the conversation fail.
+  for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", "\"text\""})
+    EXPECT_EQ(arguments(none), "{}") << none;
+  for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
   EXPECT_EQ(r.chat.messages[1].content, "");
   EXPECT_EQ(r.chat.messages[1].reasoning_content, "hm");
   EXPECT_EQ(r.chat.messages[2].tool_call_id + r.chat.messages[2].name, "c1f");
