@@ -41,12 +41,12 @@ std::vector<int32_t> ids_from_json(const Json& object, const char* key, const st
 }  // namespace
 
 nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nlohmann::ordered_json::object();
   try {
-    auto arguments = parse_ordered_json(text, "arguments", ErrorKind::kData, limits);
-    if (arguments.is_object()) return arguments;
+    return parse_ordered_json(text, "arguments", ErrorKind::kData, limits);
   } catch (const Error&) {
+    return text;
   }
-  return text;
 }
 
 void TrafficRecord::validate(const std::string& where) const {

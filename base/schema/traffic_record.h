@@ -23,8 +23,8 @@ struct ChatMessage {
   bool unlearnt = false;
 };
 
-// Returns the arguments of a call as the template gets them: parsed if the text is a JSON object within the limits,
-// otherwise the text itself, because a model does not always write valid JSON.
+// Returns the arguments of a call as the template gets them: parsed if the text is JSON within the limits, {} if it is
+// blank, otherwise the text itself, because a model does not always write valid JSON.
 nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits = {});
 
 struct TrafficRecord {

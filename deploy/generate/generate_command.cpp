@@ -103,6 +103,8 @@ std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& 
     messages.push_back({json_string(array[i], "role", where, ErrorKind::kData),
                         json_string(array[i], "content", where, ErrorKind::kData)});
   }
+  if (const auto member = pair.chat_template->omitted(messages))
+    throw Error(ErrorKind::kData, "--messages: " + *member + ": the target's chat template leaves it out");
   const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
   if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
   return ids;

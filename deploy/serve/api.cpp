@@ -331,26 +331,6 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Renders a conversation, or returns the refusal. `id` is the request's.
-std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
-                                                const std::string& id) const {
-  if (!model_.chat_template)
-    return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
-  if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
-    return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
-  for (const auto& [name, value] : chat.template_variables.items())
-    if (model_.chat_template->sets(name))
-      return invalid_parameter("chat_template_kwargs", "no '" + name + "', which the server sets");
-  try {
-    return model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
-    // The error's text is not logged, because it may quote the conversation.
-    log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
-    return invalid_parameter("messages", "a conversation that the model's chat template accepts");
-  }
-}
-
 // Renders a conversation that is to be answered, with the beginning of a forced call. Sets how `out` is to be split.
 std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parsed, GenerationRequest& out) const {
   auto rendered = render(parsed.chat, true, out.id);

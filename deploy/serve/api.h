@@ -87,10 +87,10 @@ class Api final : public HttpHandler {
   std::shared_ptr<Exchange> counted(HttpReply reply, const HttpRequest& request) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
-  std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
-                                             const std::string& id) const;
   std::variant<std::string, ApiError> render_answered(const ApiRequest& parsed, GenerationRequest& out) const;
   // api_tokens.cpp
+  std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
+                                             const std::string& id) const;
   static size_t content_bytes(const std::vector<ChatMessage>& messages);
   std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
   size_t longest_text() const;

@@ -1,5 +1,5 @@
-// The part of Api that works with token ids: texts of any length, truncated prompts, the rules of a request, /tokenize
-// and /detokenize.
+// The part of Api that makes token ids: rendered conversations, texts of any length, truncated prompts, the rules of a
+// request, /tokenize and /detokenize.
 #include <algorithm>
 #include <utility>
 
@@ -93,6 +93,30 @@ bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_specia
 // Returns whether the model has all of these tokens.
 bool Api::knows(std::span<const int32_t> ids) const {
   return std::all_of(ids.begin(), ids.end(), [this](int32_t id) { return id < model_.vocab_size; });
+}
+
+// Renders a conversation, or returns the refusal. `id` is the request's.
+std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
+                                                const std::string& id) const {
+  if (!model_.chat_template)
+    return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+  if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
+    return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
+  for (const auto& [name, value] : chat.template_variables.items())
+    if (model_.chat_template->sets(name))
+      return invalid_parameter("chat_template_kwargs", "no '" + name + "', which the server sets");
+  try {
+    std::string rendered =
+        model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
+    const auto member = model_.chat_template->omitted(chat.messages, chat.template_variables, chat.tools.text);
+    if (member) return invalid_parameter(*member, "nothing here: the model's chat template leaves it out");
+    return rendered;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
+    // The error's text is not logged, because it may quote the conversation.
+    log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
+    return invalid_parameter("messages", "a conversation that the model's chat template accepts");
+  }
 }
 
 std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {

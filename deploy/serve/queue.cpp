@@ -63,7 +63,9 @@ void Channel::on_event(std::function<void()> wake) {
 
 decode::Request GenerationRequest::answer(size_t choice) const {
   const auto each = static_cast<size_t>(n);
-  decode::Request out{prompts[choice / each], choice_seed(seed, choice % each), options};
+  // With a seed, equal prompts get equal answers. Without one, all answers are independent.
+  const size_t index = options.seeded ? choice % each : choice;
+  decode::Request out{prompts[choice / each], choice_seed(seed, index), options};
   out.options.prompt_logprobs = echo && options.logprobs >= 0;
   out.options.tenant = std::hash<std::string>{}(tenant);
   return out;

@@ -90,7 +90,7 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // seed of answer 0 of every prompt; see choice_seed
+  uint64_t seed = 0;  // of answer 0 of the first prompt and, if the client gave it, of every prompt; see choice_seed
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // those of options.eos_ids that are the request's and not the model's
   int64_t min_tokens = 0;            // a stop string counts only if a later token than these completes it
@@ -117,7 +117,7 @@ struct GenerationRequest {
   decode::Request answer(size_t choice) const;
 };
 
-// Returns the seed of answer `index` (from 0) to one prompt: the request's own for 0, a derived one for the others.
+// Returns the seed of answer `index` (from 0): the request's own for 0, a derived one for the others.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
 // Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as

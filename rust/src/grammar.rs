@@ -9,6 +9,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{json, Value};
 
+use crate::bounds::make_sound;
 use crate::depth::{applies_itself, longest_chain};
 use crate::token_bytes::token_bytes;
 use crate::tokenizer::HfTokenizer;
@@ -71,6 +72,7 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     if applies_itself(&schema) {
         return Err(Failure::invalid("a $ref leads back to itself, so no text satisfies this grammar"));
     }
+    make_sound(&mut schema)?;
     if let Some(object) = schema.as_object_mut() {
         object.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
     }

@@ -58,8 +58,9 @@ std::string message_content(const Json& message, const std::string& param) {
   return joined;
 }
 
-// Reads the calls of an earlier answer as the template gets them: arguments become JSON where they are a JSON object,
-// and stay text where the model wrote something else.
+// Reads the calls of an earlier answer as the template gets them. Arguments that are no JSON, such as those of a call
+// that max_tokens has cut, become {}: with the text most templates would fail, in each later request of the
+// conversation.
 std::string tool_calls(const Json& calls, const std::string& param, const ServeLimits& limits) {
   if (!calls.is_array() || calls.size() > limits.tools)
     reject(param, "an array of at most " + std::to_string(limits.tools) + " calls");
@@ -79,6 +80,7 @@ std::string tool_calls(const Json& calls, const std::string& param, const ServeL
     call["type"] = "function";
     OrderedJson given = tool_arguments(arguments ? arguments->get<std::string>() : "{}");
     if (has_nul(given)) reject(at + ".function.arguments", kNoNul);
+    if (given.is_string()) given = OrderedJson::object();
     call["function"] = {{"name", name->get<std::string>()}, {"arguments", std::move(given)}};
     list.push_back(std::move(call));
   }
