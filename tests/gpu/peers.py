@@ -71,11 +71,12 @@ class Layer(torch.nn.Module):
         shape, batch = self.shape, x.shape[0]
         qkv = F.linear(F.rms_norm(x, (shape.hidden,), self.first_norm, 1e-5), self.qkv)
         q, k, v = qkv.split([shape.heads * shape.d, shape.kv_heads * shape.d, shape.kv_heads * shape.d], dim=-1)
-        q = rotate(q.view(batch, shape.heads, 1, shape.d), cos, sin)
+        # Queries of heads that share keys read them together, as if they were rows of one sequence.
+        q = rotate(q.view(batch, shape.kv_heads, shape.heads // shape.kv_heads, shape.d), cos, sin)
         k = rotate(k.view(batch, shape.kv_heads, 1, shape.d), cos, sin)
         self.cache[0].index_copy_(2, place, k)
         self.cache[1].index_copy_(2, place, v.view(batch, shape.kv_heads, 1, shape.d))
-        y = F.scaled_dot_product_attention(q, self.cache[0], self.cache[1], attn_mask=mask, enable_gqa=True)
+        y = F.scaled_dot_product_attention(q, self.cache[0], self.cache[1], attn_mask=mask)
         x = x + F.linear(y.reshape(batch, -1), self.o)
         gate, up = F.linear(F.rms_norm(x, (shape.hidden,), self.second_norm, 1e-5), self.gate_up).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate) * up, self.down)

@@ -159,20 +159,23 @@ def read_sanitizer(_, printed):
     return found
 
 
-def ncu(tree, _):
+def ncu(tree, work):
     program = shutil.which("ncu")
     if not program:
         return "ncu is not installed"
     sections = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats")
     words = [program, "--clock-control", "none", "--csv", "--page", "details", "--launch-count", "48"]
+    words += ["--log-file", work / "ncu.csv"]
     for section in sections:
         words += ["--section", section]
     words += ["--kernel-name", "regex:rows_linear|sample"]
     return [*words, tree.gpu_test, "--gtest_filter=Speed.SamplingOfRows:Speed.Products*"]
 
 
-def read_ncu(_, printed):
+def read_ncu(work, printed):
     """Returns for each launch the metrics that decide, by their names in ncu's own table."""
+    log = work / "ncu.csv"
+    printed += log.read_text(errors="replace") if log.exists() else ""
     if "ERR_NVGPUCTRPERM" in printed or "LibraryNotLoaded" in printed:
         return {"unavailable": "ncu cannot read this machine's counters"}
     lines = printed.splitlines()
@@ -181,6 +184,8 @@ def read_ncu(_, printed):
         return {"launches": [], "passed": False}
     launches = {}
     for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
+        if not row["ID"].isdigit():
+            continue
         launch = launches.setdefault(
             row["ID"], {"kernel": row.get("Kernel Name", "")[:120], "grid": row.get("Grid Size", ""), "metrics": {}}
         )
