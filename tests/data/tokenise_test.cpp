@@ -175,6 +175,10 @@ TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   call.tool_calls = R"([{"function":{"name":"f","arguments":{}}}])";
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, call}))),
             "<think>\nhm\n</think>\n\n<call>f<|im_end|>");
+  // What closes a conversation is not the model's here, either.
+  const RowTokeniser closed = with(std::string(kThinking) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
+  EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, chat({{"user", "u"}, with_thought("a", "hm")}))),
+            "<think>\nhm\n</think>\n\na<|im_end|>");
   // An earlier thought is not shown any more, so that turn is not as it was served.
   const auto two = t.tokenise(chat({{"user", "u"}, with_thought("a", "hm"), {"user", "v"}, with_thought("b", "so")}));
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
