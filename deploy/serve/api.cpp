@@ -103,6 +103,7 @@ Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const
       limits_(limits),
       queue_(admission.queue),
       budget_(admission.budget),
+      masks_(admission.masks),
       metrics_(metrics),
       clock_(clock),
       gauges_(std::move(gauges)),

@@ -22,6 +22,7 @@
 #include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/live_gate.h"
+#include "deploy/serve/mask_workers.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/queue.h"
@@ -62,6 +63,7 @@ class Api final : public HttpHandler {
     AllowedHosts hosts;  // names and origins are refused only if no key is required
     RequestQueue& queue;
     ByteBudget& budget;
+    MaskWorkers& masks;
   };
 
   Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges);
@@ -117,6 +119,7 @@ class Api final : public HttpHandler {
   ServeLimits limits_;
   RequestQueue& queue_;
   ByteBudget& budget_;
+  MaskWorkers& masks_;
   Metrics& metrics_;
   const Clock& clock_;
   Gauges gauges_;

@@ -164,7 +164,8 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     std::call_once(vocabulary_made_, [this] {
       vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
     });
-    rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
+    rules.constraint =
+        masks_.off_thread(constraint_of(vocabulary_->compile(asked.kind, asked.source)), out.tenant, model_.vocab_size);
     return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame

@@ -268,6 +268,7 @@ class Generation final : public Exchange {
     channel_->cancel();
     const ApiError error = reason == FinishReason::kDrained       ? draining()
                            : reason == FinishReason::kNoTokenLeft ? no_token_left()
+                           : reason == FinishReason::kMasksSpent  ? masks_spent()
                            : reason == FinishReason::kNoRoom      ? no_room()
                                                                   : internal_error();
     if (!sent_) return {Turn::Kind::kReply, error_reply(error, reply_.request->id), {}};

@@ -248,8 +248,9 @@ struct Metrics::Series {
 };
 
 Metrics::Metrics() : series_(std::make_unique<Series>()) {
-  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-                                    FinishReason::kFailed, FinishReason::kDrained, FinishReason::kNoTokenLeft})
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed,
+        FinishReason::kDrained, FinishReason::kNoTokenLeft, FinishReason::kMasksSpent})
     series_->finished.Add({{"reason", to_string(reason)}});
   for (int i = 0; i < decode::kPlainReasons; ++i)
     series_->plain_by_reason[i] =

@@ -23,6 +23,8 @@ const char* to_string(FinishReason reason) {
       return "drained";
     case FinishReason::kNoTokenLeft:
       return "no_token_left";
+    case FinishReason::kMasksSpent:
+      return "masks_spent";
   }
   return "failed";
 }
@@ -121,6 +123,7 @@ RequestQueue::Push RequestQueue::push(std::shared_ptr<const GenerationRequest> r
     if (tenant.waiting.empty()) raise_to_minimum(tenant);
     tenant.waiting.push_back(std::move(request));
     ++size_;
+    happened_ = true;
   }
   ready_.notify_one();
   return Push::kAccepted;
@@ -183,12 +186,21 @@ bool RequestQueue::more_of(const GenerationRequest& request) const {
 
 void RequestQueue::read(const std::string& tenant, int64_t prompt_tokens) {
   const std::lock_guard lock(mutex_);
-  tenants_[tenant].served += kPromptWeight * prompt_tokens;
+  tenants_[tenant].served += static_cast<double>(kPromptWeight * prompt_tokens);
 }
 
 void RequestQueue::generated(const std::string& tenant, int64_t tokens) {
   const std::lock_guard lock(mutex_);
-  tenants_[tenant].served += kAnswerWeight * tokens;
+  tenants_[tenant].served += static_cast<double>(kAnswerWeight * tokens);
+}
+
+void RequestQueue::masked(const std::string& tenant, double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    tenants_[tenant].served += kAnswerWeight * kTokensPerMaskSecond * seconds;
+    happened_ = true;
+  }
+  ready_.notify_one();
 }
 
 // Estimates the time per request from the intervals between finished requests, but only while others wait.
@@ -204,13 +216,14 @@ void RequestQueue::finished(double now) {
 
 void RequestQueue::wait() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return closed_ || size_ > 0; });
+  ready_.wait(lock, [this] { return happened_; });
+  happened_ = false;
 }
 
 void RequestQueue::close() {
   {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    closed_ = happened_ = true;
   }
   ready_.notify_all();
 }

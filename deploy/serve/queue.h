@@ -1,5 +1,5 @@
 // The border between HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for
-// its events. Of the code between these threads only these two classes have mutexes.
+// its events. Of the code between these threads only these two classes and MaskWorkers have mutexes.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,9 @@ namespace specdec::deploy {
 
 struct AnswerFormat;
 
-enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom };
-// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained" or "no_token_left".
+enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom, kMasksSpent };
+// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained", "no_token_left" or "masks_spent" (the
+// answer's grammar has taken as much time or memory as it may).
 const char* to_string(FinishReason reason);
 
 // The outcome of one answer.
@@ -127,12 +128,14 @@ uint64_t choice_seed(uint64_t seed, size_t index);
 //
 // An answer counts 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every other
 // prompt token when it is prefilled, and 2 for every token when it is generated. Tokens found in a cache, shared with
-// an answer to the same prompt, or prefilled again after preemption do not count. When a tenant that had nothing
+// an answer to the same prompt, or prefilled again after preemption do not count. A millisecond of computing the masks
+// of a grammar counts as much as a generated token. When a tenant that had nothing
 // waiting sends a request, its count is raised to the least count among waiting tenants, or to that of the tenant
 // served last if none waits. So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
+  static constexpr double kTokensPerMaskSecond = 1000;
   static constexpr int kMaxRetrySeconds = 60;
 
   // `limit` is the number of requests that may wait in all, `tenant_limit` that of one tenant.
@@ -161,8 +164,9 @@ class RequestQueue {
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
-  void finished(double now);  // a request has finished; now is Clock::seconds()
-  // Waits until there is a request or the queue is closed.
+  void masked(const std::string& tenant, double seconds);  // charges the tenant for a mask and wakes the engine
+  void finished(double now);                               // a request has finished; now is Clock::seconds()
+  // Engine side: waits until something has happened since the last call: a request, a mask, or close().
   void wait();
   void close();  // accepts no more requests; those in the queue stay
   bool closed() const;
@@ -170,8 +174,8 @@ class RequestQueue {
  private:
   struct Tenant {
     std::deque<std::shared_ptr<const GenerationRequest>> waiting;
-    size_t taken = 0;    // answers of the first request that have been taken
-    int64_t served = 0;  // weighted tokens
+    size_t taken = 0;   // answers of the first request that have been taken
+    double served = 0;  // weighted tokens
   };
   // The caller of the following must hold the lock.
   void drop_cancelled();
@@ -188,7 +192,7 @@ class RequestQueue {
   // finished_at_: when the last request finished, -1 if no other waited then. interval_: moving mean of the seconds
   // between two such finishes, -1 before the first.
   double finished_at_ = -1, interval_ = -1;
-  bool closed_ = false;
+  bool closed_ = false, happened_ = false;
 };
 
 }  // namespace specdec::deploy

@@ -65,6 +65,8 @@ struct Scheduler::Active {
   decode::AnswerCut cut;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
   bool ended = false;
+  // Its mask is not there yet, and the engine has waited for it once.
+  bool late = false, waited = false;
 
   bool holds() const { return phase != Phase::kPreempted; }
 };
@@ -102,6 +104,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts,
       tokenizer_(parts.tokenizer),
       metrics_(parts.metrics),
       clock_(parts.clock),
+      masks_(parts.masks),
       on_finished_(std::move(on_finished)) {}
 
 Scheduler::~Scheduler() = default;
@@ -110,7 +113,7 @@ void Scheduler::run() {
   try {
     while (!aborted_.load()) {
       if (turn()) continue;
-      if (queue_.closed() && queue_.size() == 0) return;
+      if (queue_.closed() && queue_.size() == 0 && active_.empty()) return;
       queue_.wait();
     }
   } catch (const DeviceLost& lost) {
@@ -132,11 +135,11 @@ bool Scheduler::turn() {
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
   reap();  // an answer that only echoes its prompt has ended already
-  step();
+  const bool stepped = step();
   reap();
   metrics_.caches(runner_.cache_use());
   running_.store(active_.size(), std::memory_order_relaxed);
-  return true;
+  return stepped;
 }
 
 // Ends the answers that were cancelled and frees those that have ended.
@@ -301,20 +304,46 @@ void Scheduler::make_room() {
   metrics_.preempted();
 }
 
-void Scheduler::step() {
-  while (!step_running()) make_room();
+// Steps every sequence that decodes. Returns false if there is nothing to do until a late mask is there.
+bool Scheduler::step() {
+  if (masks_) masks_->begin_step();
+  size_t late = 0;
+  for (;;) {
+    late = collect_batch();
+    // Most masks take less time than the engine may wait. A sequence for whose mask it has waited in vain sits out.
+    const auto new_late = [](const auto& a) { return a->late && !std::exchange(a->waited, true); };
+    if (masks_ && std::count_if(active_.begin(), active_.end(), new_late) > 0) {
+      masks_->settle();
+      late = collect_batch();
+    }
+    if (step_running()) break;
+    make_room();
+  }
+  const auto reads = [](const auto& a) { return a->phase == Phase::kPrefill && !a->ended; };
+  return !batch_.empty() || late == 0 || std::any_of(active_.begin(), active_.end(), reads);
 }
 
-// Steps every sequence that decodes. Returns false if the caches had no space for any of them; nothing has changed
-// then.
-bool Scheduler::step_running() {
+// Collects the sequences that decode and whose masks are not late. Returns how many are late.
+size_t Scheduler::collect_batch() {
   batch_.clear();
   keys_.clear();
+  size_t late = 0;
   for (const auto& active : active_) {
     if (active->phase != Phase::kDecode || active->ended) continue;
+    active->late = !runner_.ready(active->key);
+    if (active->late) {
+      ++late;
+      continue;
+    }
+    active->waited = false;
     batch_.push_back(active.get());
     keys_.push_back(active->key);
   }
+  return late;
+}
+
+// Steps the batch. Returns false if the caches had no space for any of it; nothing has changed then.
+bool Scheduler::step_running() {
   if (batch_.empty()) return true;
   results_.assign(batch_.size(), {});
   try {
@@ -328,6 +357,11 @@ bool Scheduler::step_running() {
   for (size_t i = 0; i < batch_.size(); ++i) {
     if (results_[i].cache_full) continue;
     ++stepped;
+    if (results_[i].mask_late) continue;
+    if (results_[i].masks_spent) {
+      end(*batch_[i], FinishReason::kMasksSpent);
+      continue;
+    }
     if (results_[i].no_token_left) {
       end(*batch_[i], FinishReason::kNoTokenLeft);
       continue;

@@ -108,7 +108,8 @@ struct Server::Impl {
         clock(c),
         queue(static_cast<size_t>(o.queue_limit)),
         budget(limits.held_bytes, limits.held_bytes),
-        api({keys, allowed_hosts(o), queue, budget}, limits, metrics, clock,
+        masks(limits.masks, budget, [this](const std::string& t, double seconds) { queue.masked(t, seconds); }),
+        api({keys, allowed_hosts(o), queue, budget, masks}, limits, metrics, clock,
             {[this] { return running_sequences(); }, [this] { return http.connections(); },
              [this] { return broken.load(); }, [this] { return serving_draft(); },
              [this](const std::string& serving) { return read_gate(serving); }}),
@@ -152,6 +153,7 @@ struct Server::Impl {
   LiveGate gate;
   RequestQueue queue;
   ByteBudget budget;
+  MaskWorkers masks;
   std::atomic<bool> drain_asked{false}, broken{false};
   std::atomic<Scheduler*> scheduler{nullptr};
   std::atomic<DraftControl*> drafts{nullptr};
@@ -217,8 +219,12 @@ void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks
   SchedulerOptions options;
   options.max_batch = static_cast<size_t>(s.options.max_batch);
   options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
-  const SchedulerParts parts{
-      .runner = runner, .queue = s.queue, .tokenizer = *model.tokenizer, .metrics = s.metrics, .clock = s.clock};
+  const SchedulerParts parts{.runner = runner,
+                             .queue = s.queue,
+                             .tokenizer = *model.tokenizer,
+                             .metrics = s.metrics,
+                             .clock = s.clock,
+                             .masks = &s.masks};
   Scheduler scheduler(options, parts, [&recorder, &s](const FinishedAnswer& answer) {
     s.gate.observe(answer);
     recorder.record(answer);

@@ -41,13 +41,15 @@ struct PrefillResult {
   std::vector<decode::PositionLogprobs> logprobs;
 };
 
-// The result of one step for one answer: at least one token unless it failed or the caches were full.
+// The result of one step for one answer: at least one token unless it failed, its mask was late or the caches were
+// full.
 struct StepResult : decode::StepOutcome {
   // The caches are full and this sequence is as before the step. It, or another one, may be preempted.
   bool cache_full = false;
   bool failed = false;  // this sequence cannot continue; the others are not affected
   // The sequence failed because its own request forbids every token; nothing is broken.
   bool no_token_left = false;
+  bool masks_spent = false;  // the sequence failed because its grammar costs too much
   // The sequence failed because of the device or the compute library; no request can cause that.
   bool device_failed = false;
   // `draft` proposed the tokens, and `shadow` only scored them. Both are fingerprints cut to kDraftLabel; "" = none.
@@ -95,6 +97,8 @@ class StepRunner {
   virtual PrefillResult prefill(SequenceKey key, int64_t most) = 0;
   // Frees the sequence's caches. After another prefill its text continues as if it had not been preempted.
   virtual void preempt(SequenceKey key) = 0;
+  // Returns false while a mask of the sequence's grammar is late, which its next step needs. It should sit steps out.
+  virtual bool ready(SequenceKey) { return true; }
   // Runs one draft-verify-commit step over distinct sequences whose prefill is complete; results[i] belongs to
   // batch[i]. A failure of one sequence is reported in its result; an exception concerns all of them.
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;

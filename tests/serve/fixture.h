@@ -31,8 +31,9 @@ using testing::space_stripping_tokenizer;
 
 // The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X (up to the
 // character 0x1F, if X has it) and EOS, one with "loop" endlessly with 'x'. "die:start" makes start() fail and
-// "die:step" makes step() fail; "die:device" and "die:pass" do the same with a failure of the device. Any other prompt
-// is answered with random letters drawn from the seed and the prompt (at temperature 0, from the prompt alone).
+// "die:step" makes step() fail; "die:device" and "die:pass" do the same with a failure of the device. The masks of a
+// prompt with "masked" are late while set_late() says so. Any other prompt is answered with random letters drawn from
+// the seed and the prompt (at temperature 0, from the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -49,6 +50,7 @@ class FakeRunner final : public StepRunner {
     r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
     r.scored = spec.request.options.logprobs >= 0;
     r.endless = prompt.find("loop") != std::string::npos;
+    r.masked = prompt.find("masked") != std::string::npos;
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
       for (const char c : prompt.substr(at + 4, prompt.find('\x1f', at) - (at + 4)))
         r.answer.push_back(c == kMarker ? kVocab : static_cast<unsigned char>(c));
@@ -69,6 +71,11 @@ class FakeRunner final : public StepRunner {
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
+  }
+
+  bool ready(SequenceKey key) override {
+    const std::lock_guard lock(mutex_);
+    return !late_ || !running_.at(key).masked;
   }
 
   PrefillResult prefill(SequenceKey key, int64_t most) override {
@@ -122,6 +129,10 @@ class FakeRunner final : public StepRunner {
   void close_gate() { set_gate(false); }
   void open_gate() { set_gate(true); }
   bool at_gate() const { return locked(at_gate_); }
+  void set_late(bool late) {
+    const std::lock_guard lock(mutex_);
+    late_ = late;
+  }
   void lose_device() {
     const std::lock_guard lock(mutex_);
     lose_device_ = true;
@@ -164,7 +175,8 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, pass_dies = false, endless = false, preempted = false, again = false, scored = false;
+    bool dies = false, pass_dies = false, endless = false, masked = false, preempted = false, again = false;
+    bool scored = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -219,7 +231,7 @@ class FakeRunner final : public StepRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable opened_;
-  bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false, lose_device_ = false;
+  bool gate_open_ = true, at_gate_ = false, late_ = false, throw_in_step_ = false, lose_device_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
   size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, preempted_ = 0, started_ = 0, overtaken_ = 0;

@@ -69,6 +69,19 @@ TEST(RequestQueue, AnswersDrawAloneWithoutASeedAndAlikeForEqualPromptsWithOne) {
   EXPECT_NE(request.answer(0).seed, request.answer(1).seed);
 }
 
+TEST(RequestQueue, MasksAreChargedToTheirTenant) {
+  RequestQueue queue(64);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(queue.push(waiting("alice")), RequestQueue::Push::kAccepted);
+    EXPECT_EQ(queue.push(waiting("bob")), RequestQueue::Push::kAccepted);
+  }
+  EXPECT_EQ(next(queue), "alice");
+  EXPECT_EQ(next(queue), "bob");
+  queue.masked("alice", 0.0015);  // as much as 1.5 tokens, which count 3
+  EXPECT_EQ(next(queue) + next(queue) + next(queue), "bobbobbob");
+  EXPECT_EQ(next(queue), "alice");
+}
+
 TEST(RequestQueue, OneTenantLeavesRoomForTheOthers) {
   RequestQueue queue(6, 3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(queue.push(waiting("greedy")), RequestQueue::Push::kAccepted);

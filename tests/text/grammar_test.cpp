@@ -125,6 +125,20 @@ TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"const":9007199254740992})", "9007199254740992"));
 }
 
+// The report's expression: a mask exceeds its bound on work, and from then on there is none.
+TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
+  const auto matcher = bytes().compile(GrammarKind::kRegex, "(([^q]*[aeiou][^z]{1,14}){1,40})")->matcher();
+  const size_t before = matcher->bytes();
+  Bits bits((kVocab + 31) / 32);
+  int steps = 0;
+  for (; steps < 2000 && matcher->allowed(bits); ++steps) matcher->push("aebicodu "[steps % 9]);
+  EXPECT_GT(matcher->bytes(), before) << "the tables grow with the text";
+  if (steps < 2000) {
+    EXPECT_FALSE(matcher->allowed(bits));
+    EXPECT_EQ(bits, Bits((kVocab + 31) / 32)) << "nothing is allowed";
+  }
+}
+
 // After the end only end-of-text is allowed, however many steps follow, and also after pops.
 TEST(Grammar, StaysAtItsEnd) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();

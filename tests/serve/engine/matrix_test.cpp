@@ -305,6 +305,19 @@ TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
 }
 
+TEST(Matrix, AnAnswerWhoseMasksCostTooMuchEndsWithAnErrorOfItsOwn) {
+  ToyOptions options;
+  options.masks.seconds = options.masks.seconds_per_mask = 0;
+  ToyServer server(options);
+  const Json body = {{"prompt", "a"}, {"max_tokens", 5}, {"guided_regex", "[abcd]+"}};
+  for (int i = 0; i < 40; ++i) {  // more than the failures in a row after which a device counts as broken
+    const Response r = server.ask(body);
+    EXPECT_EQ(r.status, 400);
+    EXPECT_EQ(Json::parse(r.body)["error"]["code"], "grammar_too_costly");
+  }
+  EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
+}
+
 TEST(Matrix, GrammarsThatCannotBeUsedAreRefusedOnTheWayIn) {
   ToyServer server({2, VerifyRule::kToken});
   const auto refused = [&](const Json& fields, const std::string& param) {

@@ -44,6 +44,7 @@ struct ToyOptions {
   std::vector<int> tree = {};
   bool suffix = false;
   const text::Tokenizer* tokenizer = nullptr;  // of kToyVocab tokens; null: toy_tokenizer()
+  MaskLimits masks = {};
   std::string record_dir = {};  // folder for request records, rejected requests included; "" = nothing is recorded
 };
 
@@ -61,6 +62,7 @@ class ToyServer {
     serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
     limits.n = static_cast<int64_t>(limits.choices);  // allows as many answers per request as possible
+    limits.masks = options.masks;
     server_.emplace(serve, limits, clock_);
     ServedModel model;
     model.card.names = {"toy"};
