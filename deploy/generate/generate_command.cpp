@@ -124,6 +124,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   wanted.tokens_per_sequence = tokens_bound(options);
   wanted.may_give_up = true;
   wanted.on_plan = [&](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
+  wanted.progress = hooks.progress;
   GenerateOutput output;
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) {
@@ -160,7 +161,9 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
     output.text += piece;
     if (hooks.on_text && !piece.empty()) hooks.on_text(piece);
   };
+  if (hooks.progress) hooks.progress({"reading the prompt", 0, 0, "", ""});
   output.result = decode::generate(stepper, request, decode::drafting(speculation), clock, [&](int32_t token) {
+    if (hooks.progress && output.text.empty()) hooks.progress({});
     emit(decoder.push(token));
     return !stop_requested();
   });

@@ -195,6 +195,7 @@ LoadedPair load(const PairOptions& options) {
     pair.plan = model::plan_memory(request);
   }
   if (options.on_plan) options.on_plan(pair.plan);
+  if (draft_config && !head) model::warn_of_large_draft(draft_config->config, config);
   model::check_memory(pair.plan);
 
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
@@ -202,10 +203,12 @@ LoadedPair load(const PairOptions& options) {
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
   pair.config = config;
   pair.end_note = add_tokenizers_end(*pair.tokenizer, pair.config);
+  if (options.progress) options.progress({"loading the models", 0, 0, "", options.target});
   load_target(options, target.hold, pair);
   if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
+  if (options.progress) options.progress({});
   return pair;
 }
 

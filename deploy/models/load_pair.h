@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/model_directory.h"
+#include "base/progress.h"
 #include "base/run_options.h"
 #include "base/schema/binding.h"
 #include "deploy/models/tensor_ranks.h"
@@ -46,6 +47,7 @@ struct PairOptions {
   std::function<void(const Error&)> on_rank_lost = {};
   // Called before the memory check and before any model is loaded. May be empty.
   std::function<void(const model::MemoryPlan&)> on_plan;
+  ProgressFn progress = {};  // of the loading
 };
 
 // Holds a loaded target and its draft. The models lock the packages that they come from, so that `package gc` keeps

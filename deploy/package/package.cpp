@@ -295,6 +295,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     outcome.warnings.push_back(finding.file + ": " + finding.text);
   }
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
+  plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
   plan.eagle3 = is_eagle3(read_json(options.draft / "config.json", ErrorKind::kModel));
   plan.variants = options.quantise;
   const auto launch = launch_files(plan, options.engines.empty() ? known_engines() : options.engines);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,8 @@ struct KBasis {
   double draft_seconds = 0;            // one pass of the draft
   std::vector<double> verify_seconds;  // [K] one pass of the target that verifies K tokens; [0]: plain decoding
   std::vector<double> overlaps;        // expected, by position, mean over its sequences
+  // The drafted tokens whose overlap was measured so far, where they are so few that `overlaps` are mostly assumed.
+  std::optional<int64_t> assumed_after = {};
 
   // Expected for the whole batch at this K; 0: plain decoding.
   double tokens_per_second(int at_k) const {

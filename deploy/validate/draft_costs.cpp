@@ -43,6 +43,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   wanted.draft = options.draft;
   wanted.device = options.device;
   wanted.chat = false;
+  wanted.progress = progress;
   wanted.sequences = kRolloutSequences;
   wanted.tokens_per_sequence = static_cast<int64_t>(longest) + options.tokens;
   const LoadedPair pair = load_pair(wanted);

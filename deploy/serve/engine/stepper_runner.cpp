@@ -211,6 +211,8 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
     basis.verify_seconds.clear();
     for (int k = 0; k <= any.max_k(); ++k)
       basis.verify_seconds.push_back(held->costs.verify_seconds(basis.batch, tree_nodes(any.tree(), k)));
+    const int64_t seen = held->overlap.observed() + held->coupled_overlap.observed();
+    basis.assumed_after = seen < decode::OverlapMean::kAssumed ? std::optional(seen) : std::nullopt;
     basis.overlaps.assign(static_cast<size_t>(any.max_k()), 0);
     std::vector<int> chosen;
     for (const decode::Sequence* const s : sequences) {
