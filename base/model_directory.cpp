@@ -1,5 +1,7 @@
 #include "base/model_directory.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +15,35 @@ namespace {
 HubResolver& hub_resolver() {
   static HubResolver resolver;
   return resolver;
+}
+
+// Returns why this file or directory, which exists, is no model directory, and what to give instead.
+std::string why_no_model(const fs::path& local) {
+  std::error_code ec;
+  const std::string original =
+      "give the directory of the original checkpoint (config.json, *.safetensors, tokenizer.json)";
+  const auto is_gguf = [](const fs::path& file) { return file.extension() == ".gguf"; };
+  if (!fs::is_directory(local, ec)) {
+    if (is_gguf(local)) return "GGUF is llama.cpp's format, which specdec does not read: " + original;
+    const fs::path folder = local.has_parent_path() ? local.parent_path() : fs::path(".");
+    return "expected a model directory, found a file" +
+           (fs::exists(folder / "config.json", ec) ? " (did you mean its folder, " + folder.string() + "?)" : "");
+  }
+  const std::string start = "no config.json: not a Hugging Face model directory, nor a package ";
+  if (fs::exists(local / "draft" / "config.json", ec))
+    return start + "(did you mean " + (local / "draft").string() + "?)";
+  if (fs::exists(local / "adapter_config.json", ec))
+    return start + "but a LoRA adapter: merge it into its base model first (PEFT's merge_and_unload), and give that";
+  for (const auto& entry : fs::directory_iterator(local, ec))
+    if (is_gguf(entry.path())) return start + "but GGUF, which specdec does not read: " + original;
+  return start + "(no manifest.json)";
+}
+
+// True for a name that begins with a folder's usual name: "models/target" is a path, whether or not it is there.
+bool begins_like_a_path(const std::string& organisation) {
+  static const std::set<std::string> kFolders = {"model", "models", "checkpoint", "checkpoints", "weights", "run",
+                                                 "runs",  "out",    "output",     "drafts",      "store"};
+  return kFolders.contains(organisation);
 }
 
 }  // namespace
@@ -54,19 +85,16 @@ ResolvedModel resolve_model(const std::string& argument) {
   std::error_code ec;
   const fs::path local(argument);
   if (fs::exists(local, ec)) {
-    if (!fs::is_directory(local, ec))
-      throw Error(ErrorKind::kModel, argument + ": expected a model directory, found a file");
-    if (!fs::exists(local / "config.json", ec))
-      throw Error(ErrorKind::kModel, argument + ": no config.json: not a Hugging Face model directory, nor a package " +
-                                         (fs::exists(local / "draft" / "config.json", ec)
-                                              ? "(did you mean " + (local / "draft").string() + "?)"
-                                              : "(no manifest.json)"));
+    if (!fs::is_directory(local, ec) || !fs::exists(local / "config.json", ec))
+      throw Error(ErrorKind::kModel, argument + ": " + why_no_model(local));
     return {local, {}, "", "", ""};
   }
   if (const auto hub = parse_hub_name(argument)) {
-    if (!argument.starts_with("hf://") && fs::is_directory(hub->organisation, ec) && !find_snapshot(*hub))
+    const bool is_here = fs::is_directory(hub->organisation, ec);
+    if (!argument.starts_with("hf://") && (is_here || begins_like_a_path(hub->organisation)) && !find_snapshot(*hub))
       throw Error(ErrorKind::kModel, argument + ": no such directory. " + hub->organisation +
-                                         " is a directory here, so this is taken for a path: write hf://" + argument +
+                                         (is_here ? " is a directory here" : " is a usual name of a directory") +
+                                         ", so this is taken for a path: write hf://" + argument +
                                          " for a model of the hub");
     const HubSnapshot snapshot = hub_resolver() ? hub_resolver()(*hub) : cached_snapshot(*hub);
     return {snapshot.directory, {}, "", "", snapshot.commit};

@@ -13,6 +13,7 @@ namespace specdec {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
+constexpr size_t kPieceBytes = 4 << 20;
 constexpr size_t kMaxTensors = 1'000'000, kMaxNameBytes = 1024, kMaxRank = 8;
 
 std::string shown(const std::string& name) {
@@ -285,6 +286,20 @@ const SafetensorsFile& SafetensorsDirectory::shard_of(const std::string& name) c
 
 const TensorEntry& SafetensorsDirectory::entry(const std::string& name) const {
   return shard_of(name).tensors().at(name);
+}
+
+bool SafetensorsDirectory::equal(const std::string& a, const std::string& b) const {
+  const TensorEntry &first = entry(a), &second = entry(b);
+  if (first.dtype != second.dtype || first.shape != second.shape) return false;
+  const InputFile &of_first = shard_of(a).file(), &of_second = shard_of(b).file();
+  std::vector<std::byte> one(std::min<uint64_t>(first.bytes, kPieceBytes)), other(one.size());
+  for (uint64_t at = 0; at < first.bytes; at += one.size()) {
+    const size_t size = std::min<uint64_t>(one.size(), first.bytes - at);
+    of_first.read(first.offset + at, std::span(one).first(size));
+    of_second.read(second.offset + at, std::span(other).first(size));
+    if (!std::equal(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(size), other.begin())) return false;
+  }
+  return true;
 }
 
 void SafetensorsDirectory::read(const std::string& name, std::span<std::byte> out) const {

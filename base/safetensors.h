@@ -53,6 +53,8 @@ class SafetensorsDirectory {
   bool contains(const std::string& name) const { return where_.count(name) != 0; }
   const TensorEntry& entry(const std::string& name) const;
   void read(const std::string& name, std::span<std::byte> out) const;
+  // Returns whether two tensors have the same dtype, shape and bytes.
+  bool equal(const std::string& a, const std::string& b) const;
   const SafetensorsFile& shard_of(const std::string& name) const;
 
  private:

@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "base/clock.h"
@@ -37,35 +39,97 @@ Child start_server(const std::string& program, const std::vector<std::string>& a
   return child;
 }
 
+// A pipe from a child; a closed end is -1.
+struct Pipe {
+  int read_end = -1, write_end = -1;
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    close_write_end();
+    if (read_end >= 0) ::close(read_end);
+  }
+  void open() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
+    read_end = ends[0], write_end = ends[1];
+  }
+  bool is_open() const { return read_end >= 0; }
+  void close_write_end() {
+    if (write_end >= 0) ::close(write_end);
+    write_end = -1;
+  }
+  // Takes what is there; at the end of the pipe closes it.
+  void read(const std::function<void(std::string_view)>& take) {
+    char buffer[65536];
+    const ssize_t n = ::read(read_end, buffer, sizeof buffer);
+    if (n > 0) return take({buffer, static_cast<size_t>(n)});
+    if (n < 0 && errno == EINTR) return;
+    ::close(read_end);
+    read_end = -1;
+  }
+};
+
+// Appends text to a file and hands it on line by line.
+class LineCutter {
+ public:
+  LineCutter(int file, const std::function<void(const std::string&)>& on_line) : file_(file), on_line_(on_line) {}
+  void add(std::string_view text) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t n = ::write(file_, rest.data(), rest.size());
+      if (n < 0 && errno != EINTR) break;  // a full disk does not end the work of the child
+      rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    }
+    line_ += text;
+    for (size_t at; (at = line_.find('\n')) != std::string::npos; line_.erase(0, at + 1)) on_line_(line_.substr(0, at));
+    if (line_.size() > kMostBytes) line_.clear();
+  }
+  void end() {
+    if (!line_.empty()) on_line_(line_);
+  }
+
+ private:
+  static constexpr size_t kMostBytes = 1 << 20;  // of a line
+  int file_;
+  const std::function<void(const std::string&)>& on_line_;
+  std::string line_;
+};
+
 }  // namespace
 
-ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      const std::filesystem::path& stderr_file, const std::filesystem::path& directory,
-                      double most_seconds) {
-  int pipe_fds[2];
-  if (::pipe2(pipe_fds, O_CLOEXEC) != 0)
-    throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
-  const int err = stderr_file.empty() ? -1 : open_log(stderr_file);
-  Child child(
-      ChildStart{.argv = argv_of(program, arguments), .out = pipe_fds[1], .err = err, .directory = directory.string()});
-  ::close(pipe_fds[1]);
-  if (err >= 0) ::close(err);
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments, const ChildErrors& errors,
+                      const std::filesystem::path& directory, double most_seconds) {
+  Pipe out, err;
+  const int log = errors.file.empty() ? -1 : open_log(errors.file);
+  const bool reads_lines = log >= 0 && errors.on_line;
+  out.open();
+  if (reads_lines) err.open();
+  Child child(ChildStart{.argv = argv_of(program, arguments),
+                         .out = out.write_end,
+                         .err = reads_lines ? err.write_end : log,
+                         .directory = directory.string()});
+  out.close_write_end(), err.close_write_end();
   ChildResult result;
-  char buffer[65536];
+  LineCutter lines(log, errors.on_line);
   const SystemClock clock;
   const double end = clock.seconds() + most_seconds;
-  while (!result.late) {
-    pollfd waiting{pipe_fds[0], POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, 200);
+  // Stdout is read to its end, whoever holds it; stderr only as long as the program runs, and what it has left there.
+  while (!result.late && (out.is_open() || (err.is_open() && !child.code()))) {
+    pollfd waiting[] = {{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}};
+    const int ready = ::poll(waiting, 2, 200);
     child.hand_on_stop();
     result.late = clock.seconds() >= end;
     if (ready <= 0) continue;
-    const ssize_t n = ::read(pipe_fds[0], buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    if (result.output.size() < (64u << 20)) result.output.append(buffer, static_cast<size_t>(n));
+    if (waiting[0].revents != 0)
+      out.read([&](std::string_view text) {
+        if (result.output.size() < (64u << 20)) result.output += text;
+      });
+    if (waiting[1].revents != 0) err.read([&](std::string_view text) { lines.add(text); });
   }
-  ::close(pipe_fds[0]);
+  for (pollfd rest{err.read_end, POLLIN, 0}; err.is_open() && ::poll(&rest, 1, 0) > 0;)
+    err.read([&](std::string_view text) { lines.add(text); });
+  lines.end();
+  if (log >= 0) ::close(log);
   while (!result.late && !child.code()) {
     child.hand_on_stop();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -17,13 +18,20 @@ struct ChildResult {
   bool late = false;   // it was killed because it had not ended in time
 };
 
-// Runs the program until it ends. Captures stdout; appends stderr to `stderr_file` ("" = the child inherits stderr).
+// Where the stderr of a child goes.
+struct ChildErrors {
+  std::filesystem::path file = {};  // stderr is appended to it; "" = the child inherits stderr
+  // Takes each line as it is written to `file`, without its end. May be empty.
+  std::function<void(const std::string& line)> on_line = {};
+};
+
+// Runs the program until it ends. Captures stdout.
 // `directory` is the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as
 // SIGTERM. A program that cannot be executed gives exit code 127. A program that has not ended after `most_seconds` is
 // killed, and its end is not waited for: a driver that hangs may keep it from ending. Throws Error(kInternal) if no
 // process can be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {},
+                      const ChildErrors& errors = {}, const std::filesystem::path& directory = {},
                       double most_seconds = std::numeric_limits<double>::infinity());
 
 // A server in the background. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).

@@ -94,7 +94,7 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
          [&o](const std::string& text) {
            o.time_limit_seconds = parse_duration(text, "--time-limit", ErrorKind::kUsage);
          },
-         "Training time, such as 90s, 15m, 1h30m; evaluations and checkpoints count")
+         "Time of the whole run, such as 90s, 15m, 1h30m: preparing, training, measuring and judging")
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
   flag("--evaluate-rows", o.evaluate_rows,

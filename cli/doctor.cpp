@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/cpu_features.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
@@ -26,6 +27,12 @@ namespace specdec::cli {
 namespace {
 
 std::string gibibytes(uint64_t bytes) { return format("%.1f GiB", static_cast<double>(bytes) / (1ull << 30)); }
+
+Finding check_cpu() {
+  const CpuFeatures cpu = cpu_features();
+  return {"cpu", true,
+          cpu.text() + ": distill computes bf16 checkpoints in " + (cpu.multiplies_bf16() ? "bf16" : "fp32") + " here"};
+}
 
 Finding check_memory() {
   std::ifstream in("/proc/meminfo");
@@ -47,7 +54,7 @@ std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   } catch (const Error& e) {
     return {{"engine", false, e.what()}};
   }
-  const ChildResult child = run_child(engine.string(), {"--json", "doctor"}, "/dev/null", {}, kMostSeconds);
+  const ChildResult child = run_child(engine.string(), {"--json", "doctor"}, {"/dev/null"}, {}, kMostSeconds);
   if (child.late) return {late_finding(engine.string(), kMostSeconds)};
   return engine_findings(engine.string(), child.exit_code, child.output, gpus);
 }
@@ -71,6 +78,7 @@ int run_doctor(const Global& global) {
   std::vector<Finding> findings;
   findings.push_back(
       {"cores", std::thread::hardware_concurrency() >= 2, std::to_string(std::thread::hardware_concurrency())});
+  findings.push_back(check_cpu());
   findings.push_back(check_memory());
   const uint64_t disk = free_disk_bytes(fs::current_path());
   findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});

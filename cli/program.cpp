@@ -109,12 +109,15 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
-// True for commands that resume the work of a stopped process when they are run again (some only with --resume).
-bool goes_on(const std::string& command) {
-  static const std::set<std::string> kThese = {"distill",      "data regenerate", "data label",
-                                               "package push", "package pull",    "fetch",
-                                               "loop run",     "monitor check",   "monitor watch"};
-  return kThese.contains(command);
+// Returns what resumes the work of a stopped process of this command: "the same command", for some with --resume. ""
+// if nothing does.
+std::string what_goes_on(const std::string& command) {
+  static const std::set<std::string> kSame = {"package push", "package pull",  "fetch",
+                                              "loop run",     "monitor check", "monitor watch"},
+                                     kWithFlag = {"distill", "data regenerate", "data label"};
+  return kSame.contains(command)       ? "the same command"
+         : kWithFlag.contains(command) ? "the same command with --resume"
+                                       : "";
 }
 
 // Parses the command line and runs its command. Sets `command` to the name of the command as soon as it is known.
@@ -127,7 +130,7 @@ int run_command(Cli& cli, int argc, char** argv, std::string& command) {
   cli.app.parse(argc, argv);
   refuse_empty_names(cli.app);
   command = chosen_command(cli.app);
-  if (goes_on(command)) set_stop_resumes();
+  if (const std::string goes_on = what_goes_on(command); !goes_on.empty()) set_stop_resumes(goes_on);
   take_hangups(command == "serve");
   install_log(global);
   prepare_stop_report(global, command);

@@ -28,12 +28,18 @@ std::string readable_duration(double seconds) {
 }
 
 void ProgressLine::show(const Progress& progress, double now) {
+  if (progress.stage.empty()) {
+    end();
+    any_ = false;
+    return;
+  }
   if (!any_ || progress.stage != last_.stage) {
     end();
-    started_ = now;
+    started_ = changed_ = now;
     done_before_ = progress.done;
     if (terminal_) shown_ = now - 1;  // a new stage is drawn at once
   }
+  if (any_ && progress.done != last_.done) changed_ = now;
   any_ = true;
   last_ = progress;
   // A stage that repeats work may end again; it is then shown at the usual interval.
@@ -49,6 +55,12 @@ void ProgressLine::tick(double now) {
   if (now - shown_ >= gap) put(now);
 }
 
+double ProgressLine::remaining(double now) const {
+  const double left = last_.total - last_.done, done = last_.done - done_before_;
+  const double since = now - changed_, expected = (changed_ - started_) * left / done;
+  return since < expected ? expected - since : (now - started_) * left / done;
+}
+
 void ProgressLine::put(double now) {
   shown_ = now;
   const double elapsed = now - started_;
@@ -60,7 +72,7 @@ void ProgressLine::put(double now) {
   if (finished())
     line += "  in " + readable_duration(elapsed);
   else if (p.total > 0 && p.done > done_before_)
-    line += "  ETA " + readable_duration(elapsed * (p.total - p.done) / (p.done - done_before_));
+    line += "  ETA " + readable_duration(remaining(now));
   else
     line += "  for " + readable_duration(elapsed);
   if (!p.detail.empty()) line += "  " + p.detail;

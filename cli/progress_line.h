@@ -27,13 +27,16 @@ class ProgressLine {
 
  private:
   void put(double now);
+  // Returns the seconds that are left, as the work that is done tells. Between two reports it falls as the time passes,
+  // unless that is longer than everything was expected to take.
+  double remaining(double now) const;
   bool finished() const { return last_.total > 0 && last_.done >= last_.total; }
 
   bool terminal_, open_ = false, any_ = false, ended_ = false;
   Write write_;
   Progress last_;
-  double started_ = 0, shown_;
-  double done_before_ = 0;  // what was done when the stage began, for example by an earlier run
+  double started_ = 0, shown_, changed_ = 0;  // changed_: when more was done the last time
+  double done_before_ = 0;                    // what was done when the stage began, for example by an earlier run
 };
 
 // Returns the time in the form "42s", "5m07s" or "2h09m".

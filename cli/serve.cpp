@@ -15,6 +15,7 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->capture_default_str()
       ->group("Network");
   app.add_option("--port", options.port, "Port to bind; 0 chooses a free one and prints it")
+      ->check(within(0, 65535))
       ->capture_default_str()
       ->group("Network");
   app.add_option(

@@ -103,7 +103,8 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     const char* found = std::getenv(own.c_str());
     if (found == nullptr) found = std::getenv(env_name(name).c_str());
     std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
-    if (!value) value = value_in(&root, name, file);
+    // A table at the top is a command's, and a flag may have the name of a command: monitor check --serve, [serve].
+    if (!value && !root[name].is_table()) value = value_in(&root, name, file);
     if (!value) continue;
     // A list is passed in the environment as one string, because the engine process reads it again. Its items are
     // separated by the option's delimiter, or by newlines if the option has none.

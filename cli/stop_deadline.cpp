@@ -16,13 +16,14 @@ namespace {
 std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
+std::string resuming_command;  // set before a signal can use it
 
 // The reports after SIGINT and after any other signal. They are made before a signal can use them.
 StopReport of_interrupt, of_others;
 
 std::string message() {
   return std::string("stopped by a signal, in the middle of its work") +
-         (resumes ? ": the same command goes on from what was saved" : "");
+         (resumes ? ": " + resuming_command + " goes on from what was saved" : "");
 }
 
 void put(int file, const std::string& text) {
@@ -50,7 +51,10 @@ void set_stop_seconds(unsigned seconds) {
   if (stop_requested()) ::alarm(seconds);
 }
 
-void set_stop_resumes() { resumes = true; }
+void set_stop_resumes(const std::string& command) {
+  resuming_command = command;
+  resumes = true;
+}
 
 void set_stop_report(const std::function<StopReport(int exit_code, const std::string& message)>& make) {
   of_interrupt = make(resumes ? 75 : 128 + SIGINT, message());

@@ -21,8 +21,9 @@ void stop_by_signal(int number);
 // already requested, the time starts now.
 void set_stop_seconds(unsigned seconds);
 
-// stop_exit_code() is 128 + the signal, or 75 if set_stop_resumes() declared that the same command resumes the work.
-void set_stop_resumes();
+// stop_exit_code() is 128 + the signal, or 75 if set_stop_resumes() declared what resumes the work: "the same command",
+// or "the same command with --resume".
+void set_stop_resumes(const std::string& command);
 int stop_exit_code();
 
 // What the process prints when it is ended.

@@ -68,6 +68,7 @@ constexpr ValueName kNames[] = {
     {"--horizon", "DURATION"},
     {"--host", "ADDRESS"},
     {"--html", "FILE"},
+    {"--cuda-image", "IMAGE"},
     {"--image", "IMAGE"},
     {"--job", "FILE"},
     {"--job-image", "IMAGE"},

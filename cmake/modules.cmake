@@ -9,7 +9,7 @@ function(specdec_precompile kind)
     return()
   endif()
   cmake_parse_arguments(P "" "" "HEADERS;OPTIONS;DEPS" ${ARGN})
-  file(WRITE ${CMAKE_BINARY_DIR}/${kind}_pch.cpp "")
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${kind}_pch.cpp CONTENT "")  # a configuration leaves it as it is
   add_library(specdec_${kind}_pch OBJECT ${CMAKE_BINARY_DIR}/${kind}_pch.cpp)
   target_link_libraries(specdec_${kind}_pch PUBLIC specdec_flags ${P_DEPS})
   target_compile_options(specdec_${kind}_pch PRIVATE ${P_OPTIONS})

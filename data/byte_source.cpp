@@ -114,6 +114,7 @@ class GzipBytes final : public UnpackedBytes {
         stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(block.data()));
         stream_.avail_in = static_cast<uInt>(block.size());
       }
+      if (between_members_ && skip_padding()) continue;
       between_members_ = false;
       const int status = inflate(&stream_, Z_NO_FLUSH);
       if (status == Z_STREAM_END) {
@@ -127,6 +128,13 @@ class GzipBytes final : public UnpackedBytes {
   }
 
  private:
+  // Skips the zero bytes that tapes and disk images leave after a member, and returns whether the block ended with
+  // them.
+  bool skip_padding() {
+    for (; stream_.avail_in > 0 && *stream_.next_in == 0; --stream_.avail_in) ++stream_.next_in;
+    return stream_.avail_in == 0;
+  }
+
   z_stream stream_{};
   bool between_members_ = false;
 };
@@ -162,6 +170,12 @@ class ZstdBytes final : public UnpackedBytes {
   bool pending_ = false;
 };
 
+// Returns whether a file begins with a frame of zstd, or with one that decoders skip, as pzstd writes it.
+bool is_zstd(std::string_view head) {
+  if (head.starts_with("\x28\xB5\x2F\xFD")) return true;
+  return head.size() == 4 && (head[0] & 0xF0) == 0x50 && head.substr(1) == "\x2A\x4D\x18";
+}
+
 }  // namespace
 
 std::string traffic_extension(const std::string& source) {
@@ -183,7 +197,7 @@ std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
   std::unique_ptr<ByteSource> text;
   if (stored->head().starts_with("\x1F\x8B"))
     text = std::make_unique<GzipBytes>(name, std::move(stored));
-  else if (stored->head().starts_with("\x28\xB5\x2F\xFD"))
+  else if (is_zstd(stored->head()))
     text = std::make_unique<ZstdBytes>(name, std::move(stored));
   else
     text = std::move(stored);

@@ -73,6 +73,7 @@ void collapse_content(const TrafficRecord& record, std::string& out) {
     if (!m.reasoning_content.empty()) append_part('n', "", m.reasoning_content, out);
   }
   if (!record.tools.empty()) append_part('o', "", record.tools, out);
+  if (!record.template_kwargs.empty()) append_part('k', "", record.template_kwargs, out);
   if (!record.prompt.empty() || !record.response.empty()) {
     append_part('p', "", record.prompt, out);
     append_part('r', "", record.response, out);

@@ -160,6 +160,8 @@ void parse_sglang(const Json& row, const RowOptions& options, std::vector<Parsed
   record.time = read_time(find_any(row, {"request_received_ts", "received_ts", "timestamp"}));
   record.writer = id_text(find_any(row, {"model", "served_model_name"}));
   if (const Json* sampling = find_object(request, "sampling_params")) record.sampling = read_sampling(*sampling);
+  const Json* meta = wrapped ? find_object(*wrapped, "meta_info") : nullptr;
+  record.finish_reason = read_finish_reason(meta ? *meta : row);
   if (find(request, "messages")) {
     read_exchange(request, *answer, record);
   } else {
@@ -167,7 +169,7 @@ void parse_sglang(const Json& row, const RowOptions& options, std::vector<Parsed
     if (!prompt || !prompt->is_string())
       refuse("unsupported_content", "request_parameters.text: no single prompt as text");
     record.prompt = prompt->get<std::string>();
-    record.response = read_text_answer(*answer, "text");
+    record.response = read_text_answer(*answer, "text", record);
     finish_exchange(record);
   }
   parsed.tenant = id_text(find(request, "user"));

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/json.h"
 
@@ -72,7 +73,19 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
           std::pair("role", &messages[i].role), std::pair("tool_call_id", &messages[i].tool_call_id),
           std::pair("tool_calls", &messages[i].tool_calls)})
       if (!text->empty()) append_field(key, *text, out);
+    if (messages[i].unlearnt) out += ",\"weight\":0";
     out += '}';
+  }
+  out += ']';
+}
+
+void append_ids_field(std::string_view name, const std::vector<int32_t>& ids, std::string& out) {
+  if (ids.empty()) return;
+  out.append(",\"").append(name).append("\":");
+  char separator = '[';
+  for (const int32_t id : ids) {
+    out += std::exchange(separator, ',');
+    out += std::to_string(id);
   }
   out += ']';
 }
@@ -84,9 +97,11 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   out = "{";
   append_field("conversation", record.conversation, out);
   append_field("domain", record.domain, out);
+  if (!record.finish_reason.empty()) append_field("finish_reason", record.finish_reason, out);
   append_field("id", record.id, out);
   if (chat) append_messages_field(record.messages, out);
   if (pair) append_field("prompt", record.prompt, out);
+  if (pair) append_ids_field("prompt_token_ids", record.prompt_token_ids, out);
   if (origin.redactions && !origin.redactions->empty())
     out.append(",\"redactions\":").append(Json(*origin.redactions).dump());
   if (pair) append_field("response", record.response, out);
@@ -108,9 +123,11 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   out += ",\"format\":";
   append_string(origin.format, out);
   out.append(",\"line\":").append(std::to_string(origin.line)).push_back('}');
+  if (chat && !record.template_kwargs.empty()) append_field("template_kwargs", record.template_kwargs, out);
   if (!origin.tenant.empty()) append_field("tenant", origin.tenant, out);
   if (text) append_field("text", record.text, out);
   out.append(",\"time\":").append(std::to_string(record.time));
+  if (pair) append_ids_field("token_ids", record.token_ids, out);
   if (chat && !record.tools.empty()) append_field("tools", record.tools, out);
   append_field("writer", record.writer, out);
   out += '}';

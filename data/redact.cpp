@@ -230,8 +230,18 @@ void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& cou
     redact_json(m.tool_calls, "tool_calls", key, counts);
   }
   redact_json(record.tools, "tools", key, counts);
-  for (std::string* field : {&record.prompt, &record.response, &record.text})
-    if (!field->empty()) *field = redact(*field, counts);
+  if (!record.template_kwargs.empty()) {
+    auto kwargs = parse_ordered_json(record.template_kwargs, "template_kwargs");
+    redact_values(kwargs, false, counts);
+    record.template_kwargs = kwargs.dump();
+  }
+  for (std::string* field : {&record.prompt, &record.response, &record.text}) {
+    if (field->empty()) continue;
+    std::string redacted = redact(*field, counts);
+    // The ids spell what was found.
+    if (redacted != *field) record.prompt_token_ids = record.token_ids = {};
+    *field = std::move(redacted);
+  }
   redact_name(record.id, key);
   redact_name(record.conversation, key);
 }

@@ -26,7 +26,7 @@ std::string redact(std::string_view text, RedactionCounts& counts);
 // Redacts the content and name of every message, and the prompt, response and text of the record. In tool calls and
 // tools it redacts all strings and numbers, and the keys inside "arguments". If the id of a conversation, record or
 // call contains a find, the id is replaced by its digest under `key`, so that related rows stay related; an id that
-// only looks random stays.
+// only looks random stays. Token ids are dropped if the prompt or the response contains a find.
 // Throws Error(kData), without content, if tools or tool calls cannot be read or become longer than kMaxOrderedBytes.
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts);
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/sampling_ranges.h"
@@ -13,10 +11,6 @@
 namespace specdec::data {
 
 namespace {
-
-// The least timestamps that are taken as milliseconds, microseconds and nanoseconds. As seconds, 1e11 would already be
-// in the year 5138.
-constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
 
 std::string read_output_items(const Json& items, const std::string& where) {
   std::string text;
@@ -30,12 +24,12 @@ std::string read_output_items(const Json& items, const std::string& where) {
   return text;
 }
 
-constexpr const char* kToolCalls = "unsupported_tool_calls";
+constexpr const char *kToolCalls = "unsupported_tool_calls", *kTemplateKwargs = "chat_template_kwargs";
 
 // Parses a list of tools or tool calls, which is JSON text in rows up to 1 MiB (data/row_json.h). Returns null if
 // `value` is neither text nor an array.
 nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
-  if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
+  if (value.is_array()) refuse(kToolCalls, where + ": expected JSON text, or a row of at most 1 MiB");
   if (!value.is_string()) return nullptr;
   try {
     return parse_ordered_json(value.get_ref<const std::string&>(), where);
@@ -70,6 +64,47 @@ bool has_items(const Json* value) {
   return value && !value->empty() &&
          !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]"));
 }
+
+// Returns what the assistant thought before it answered. Servers have three names for it.
+std::string read_thought(const Json& message, const std::string& where) {
+  for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
+    const Json* thought = find(message, key);
+    if (!thought || thought->is_boolean() || thought->empty()) continue;
+    if (!thought->is_string()) refuse("unsupported_content", where + "." + key + ": a thought that is not text");
+    if (std::string text = thought->get<std::string>(); !is_blank(text)) return text;
+  }
+  return {};
+}
+
+// Returns whether the log says that a draft must not learn this message: OpenAI's weight: 0, or trainable: false.
+bool is_unlearnt(const Json& message) {
+  const Json *weight = find(message, "weight"), *trainable = find(message, "trainable");
+  return (weight && weight->is_number() && *weight == 0) || (trainable && *trainable == false);
+}
+
+constexpr std::pair<const char*, const char*> kFinishReasons[] = {
+    {"stop", "stop"},
+    {"end_turn", "stop"},
+    {"eos", "stop"},
+    {"eos_token", "stop"},
+    {"completed", "stop"},
+    {"complete", "stop"},
+    {"tool_call", "stop"},
+    {"tool_calls", "stop"},
+    {"tool_use", "stop"},
+    {"function_call", "stop"},
+    {"length", "length"},
+    {"max_length", "length"},
+    {"max_tokens", "length"},
+    {"max_output_tokens", "length"},
+    {"model_length", "length"},
+    {"model_context_window_exceeded", "length"},
+    {"stop_string", "stop_string"},
+    {"stop_sequence", "stop_string"},
+    {"content_filter", "content_filter"},
+    {"safety", "content_filter"},
+    {"refusal", "content_filter"},
+};
 
 }  // namespace
 
@@ -156,6 +191,12 @@ std::string read_content(const Json* content, const std::string& where) {
   return text;
 }
 
+std::string read_content_of(const std::string& role, const Json* content, const std::string& where) {
+  if (role != "assistant" && (!content || (content->is_array() && content->empty())))
+    refuse("bad_field", where + ".content: missing");
+  return read_content(content, where);
+}
+
 std::string canonical_role(const std::string& role, const std::string& where) {
   for (const char* known : {"system", "developer", "user", "assistant", "tool"})
     if (role == known) return role;
@@ -172,14 +213,18 @@ ChatMessage read_message(const Json& message, const std::string& where) {
   const Json* role = find(message, sharegpt ? "from" : "role");
   if (!role || !role->is_string()) refuse("bad_field", where + ": role is missing");
   if (has_items(find(message, "function_call"))) refuse(kToolCalls, where + ".function_call: expected tool_calls");
-  ChatMessage read{canonical_role(role->get<std::string>(), where),
-                   read_content(find(message, sharegpt ? "value" : "content"), where)};
+  ChatMessage read{.role = canonical_role(role->get<std::string>(), where), .content = {}};
+  read.content = read_content_of(read.role, find(message, sharegpt ? "value" : "content"), where);
   if (const Json* calls = find(message, "tool_calls"); has_items(calls)) {
     const std::string at = where + ".tool_calls";
     read.tool_calls = bounded(tool_list(read_list(*calls, at), at), at);
   }
   if (!read.tool_calls.empty() && read.role != "assistant")
     refuse(kToolCalls, where + ": tool_calls in a message that is not the assistant's");
+  if (read.role == "assistant") {
+    read.reasoning_content = read_thought(message, where);
+    read.unlearnt = is_unlearnt(message);
+  }
   if (read.role == "tool")
     read.tool_call_id = id_text(find(message, "tool_call_id")), read.name = id_text(find(message, "name"));
   return read;
@@ -191,19 +236,55 @@ void append_messages(const Json& list, const std::string& where, std::vector<Cha
 }
 
 std::string read_tools(const Json& request) {
+  if (has_items(find(request, "functions"))) refuse(kToolCalls, "functions: expected tools");
   const Json* tools = find(request, "tools");
   if (!has_items(tools)) return "";
-  auto list = read_list(*tools, "tools");
-  std::string text;
-  try {
-    text = tool_list(std::move(list), "tools");
-  } catch (const Refusal&) {  // not in OpenAI's shape: no tools
-  }
-  return bounded(std::move(text), "tools");
+  return bounded(tool_list(read_list(*tools, "tools"), "tools"), "tools");
 }
 
-ChatMessage read_answer(const Json& answer, const std::string& where) {
+std::string read_template_kwargs(const Json& request) {
+  const Json* extra = find_object(request, "extra_body");
+  const Json* kwargs = find(request, kTemplateKwargs);
+  if (!kwargs && extra) kwargs = find(*extra, kTemplateKwargs);
+  if (!kwargs) return "";
+  const Json read = unpacked(*kwargs);
+  if (!read.is_object()) refuse("bad_field", std::string(kTemplateKwargs) + ": expected an object");
+  std::string text = read.empty() ? "" : read.dump();
+  if (text.size() > kMaxOrderedBytes) refuse("bad_field", std::string(kTemplateKwargs) + ": of more than 1 MiB");
+  return text;
+}
+
+std::string canonical_finish_reason(std::string word) {
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [theirs, ours] : kFinishReasons)
+    if (word == theirs) return ours;
+  return word.empty() ? "" : "other";
+}
+
+std::string read_finish_reason(const Json& object) {
+  const Json* choices = find(object, "choices");
+  const Json& choice = choices && choices->is_array() && !choices->empty() ? (*choices)[0] : object;
+  const Json* reason = find_any(choice, {"finish_reason", "finishReason", "done_reason"});
+  const Json* stop = find_any(choice, {"stop_reason", "matched_stop"});
+  if (reason && reason->is_object()) {  // SGLang's {"type": "stop", "matched": …}
+    stop = find(*reason, "matched");
+    reason = find(*reason, "type");
+  }
+  // Engines say "stop" for a stop string, too, and name it beside: a token's id is the model's own end.
+  if (reason && *reason == "stop" && stop && stop->is_string()) return "stop_string";
+  if (!reason) reason = stop;  // Anthropic's
+  const Json* output = find(object, "output");
+  const Json* status = output && output->is_array() ? find(object, "status") : nullptr;
+  if (!reason && status) {  // the Responses API
+    const Json* details = find(object, "incomplete_details");
+    reason = details && find(*details, "reason") ? find(*details, "reason") : status;
+  }
+  return reason && reason->is_string() ? canonical_finish_reason(reason->get<std::string>()) : "";
+}
+
+ChatMessage read_answer(const Json& answer, const std::string& where, TrafficRecord& record) {
   if (answer.is_string()) return {"assistant", answer.get<std::string>()};
+  if (std::string reason = read_finish_reason(answer); !reason.empty()) record.finish_reason = std::move(reason);
   const Json* message = nullptr;
   if (answer.is_array()) {
     message = answer.empty() ? nullptr : &answer.back();
@@ -217,14 +298,17 @@ ChatMessage read_answer(const Json& answer, const std::string& where) {
     message = &answer;
   }
   if (!message) refuse("bad_field", where + ": expected a string, a message or choices[0].message");
+  if (record.finish_reason.empty()) record.finish_reason = read_finish_reason(*message);
   ChatMessage read = read_message(*message, where);
   if (read.role != "assistant") refuse("no_answer", where + ": a message that is not the assistant's");
   return read;
 }
 
-std::string read_text_answer(const Json& answer, const std::string& where) {
-  ChatMessage read = read_answer(answer, where);
+std::string read_text_answer(const Json& answer, const std::string& where, TrafficRecord& record) {
+  ChatMessage read = read_answer(answer, where, record);
   if (!read.tool_calls.empty()) refuse(kToolCalls, where + ": beside a prompt without roles");
+  if (!read.reasoning_content.empty())
+    refuse("unsupported_content", where + ": a thought beside a prompt without roles");
   return std::move(read.content);
 }
 
@@ -243,22 +327,25 @@ void read_request(const Json& request, TrafficRecord& record) {
   } else {
     append_messages(*list, "messages", record.messages);
   }
-  if (!record.messages.empty()) record.tools = read_tools(request);
+  if (record.messages.empty()) return;
+  record.tools = read_tools(request);
+  record.template_kwargs = read_template_kwargs(request);
 }
 
 void read_parameters(const Json* packed, Json& request, TrafficRecord& record) {
   const Json parameters = packed ? unpacked(*packed) : Json();
   if (!parameters.is_object()) return;
   record.sampling = read_sampling(parameters);
-  if (const Json* tools = find(parameters, "tools"); tools && !find(request, "tools")) request["tools"] = *tools;
+  for (const char* key : {"tools", "functions", kTemplateKwargs, "extra_body"})
+    if (const Json* value = find(parameters, key); value && !find(request, key)) request[key] = *value;
 }
 
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record) {
   read_request(request, record);
   if (!record.messages.empty())
-    record.messages.push_back(read_answer(answer, "response"));
+    record.messages.push_back(read_answer(answer, "response", record));
   else
-    record.response = read_text_answer(answer, "response");
+    record.response = read_text_answer(answer, "response", record);
   if (record.writer.empty()) record.writer = id_text(find(answer, "model"));
   if (record.writer.empty()) record.writer = id_text(find(request, "model"));
   if (record.time == 0) record.time = read_time(find_any(answer, {"created", "created_at"}));
@@ -277,25 +364,6 @@ void finish_chat(TrafficRecord& record) {
 void finish_exchange(TrafficRecord& record) {
   if (!record.messages.empty()) return finish_chat(record);
   if (is_blank(record.response)) refuse("no_answer", "the completion is empty");
-}
-
-int64_t read_time(const Json* value) {
-  if (!value) return 0;
-  double number = 0;
-  if (value->is_number()) {
-    number = value->get<double>();
-  } else if (value->is_string()) {
-    const std::string& text = value->get_ref<const std::string&>();
-    if (text.empty() || text.size() > 20 || text.find_first_not_of("0123456789") != std::string::npos)
-      return std::max<int64_t>(0, parse_time(text));
-    number = std::strtod(text.c_str(), nullptr);
-  }
-  const double unit = number >= kNanosecondsFrom    ? 1e9
-                      : number >= kMicrosecondsFrom ? 1e6
-                      : number >= kMillisecondsFrom ? 1e3
-                                                    : 1;
-  number /= unit;
-  return number > 0 && number < kMillisecondsFrom ? static_cast<int64_t>(number) : 0;
 }
 
 std::optional<SamplingOptions> read_sampling(const Json& object, const std::string& prefix) {
@@ -321,32 +389,6 @@ std::optional<SamplingOptions> read_sampling(const Json& object, const std::stri
   if (const auto x = number("top_p", {.low = 1e-6, .high = 1})) s.top_p = *x;
   if (const auto x = number("min_p", {.low = 0, .high = 0.999999})) s.min_p = *x;
   return any ? std::optional(s) : std::nullopt;
-}
-
-int64_t parse_time(std::string_view text) {
-  int year, month, day, hour, minute, second, used = 0;
-  const std::string s(text.substr(0, 64));
-  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) !=
-          6 ||
-      used == 0)
-    return -1;
-  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
-                                         std::chrono::day(static_cast<unsigned>(day))};
-  if (!date.ok() || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60) return -1;
-  size_t i = static_cast<size_t>(used);
-  if (i < s.size() && s[i] == '.')
-    while (++i < s.size() && s[i] >= '0' && s[i] <= '9') {
-    }
-  int64_t offset = 0;
-  if (i < s.size() && (s[i] == '+' || s[i] == '-')) {
-    int oh = 0, om = 0;
-    if (std::sscanf(s.c_str() + i + 1, "%2d:%2d", &oh, &om) < 1) return -1;
-    offset = (s[i] == '+' ? 1 : -1) * (oh * 3600 + om * 60);
-  } else if (i < s.size() && s[i] != 'Z') {
-    return -1;
-  }
-  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
-  return int64_t{days} * 86400 + hour * 3600 + minute * 60 + second - offset;
 }
 
 }  // namespace specdec::data

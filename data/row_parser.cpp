@@ -12,6 +12,24 @@ namespace {
 
 constexpr size_t kMaxTagBytes = 128;
 
+// What LiteLLM logs in place of content: where logging of messages is turned off, and for a request without any.
+constexpr std::string_view kPlaceholders[] = {"redacted-by-litellm", "default-message-value"};
+
+// Refuses a record in which a gateway has replaced a text. Gateways pass their records on to the logs of others, so all
+// formats are searched.
+void refuse_placeholders(const TrafficRecord& record) {
+  const auto check = [](std::string_view text, const char* where) {
+    for (const std::string_view placeholder : kPlaceholders)
+      if (text == placeholder) refuse("replaced_content", std::string(where) + ": " + std::string(placeholder));
+  };
+  for (const ChatMessage& m : record.messages) {
+    check(m.content, "messages");
+    check(m.reasoning_content, "messages");
+  }
+  check(record.prompt, "prompt");
+  check(record.response, "response");
+}
+
 bool is_traffic(const Json& row) {
   const Json* schema = find(row, "schema");
   return schema && schema->is_string() && schema->get_ref<const std::string&>().starts_with("specdec.");
@@ -32,6 +50,7 @@ ParsedRecord with_metadata(const Json& row) {
   parsed.record.time = read_time(find_any(row, {"time", "timestamp", "created", "created_at"}));
   parsed.record.writer = id_text(find(row, "model"));
   parsed.record.sampling = read_sampling(row);
+  parsed.record.finish_reason = read_finish_reason(row);
   parsed.tenant = id_text(find_any(row, {"tenant", "tenant_id", "team_id", "organization", "user_id", "user"}));
   return parsed;
 }
@@ -56,10 +75,27 @@ void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRo
   append_messages(list->is_string() ? unpacked(*list) : *list, sharegpt ? "conversations" : "messages", messages);
   const Json* answer = find_any(row, {"response", "completion"});
   if (answer && (messages.empty() || messages.back().role != "assistant"))
-    messages.push_back(read_answer(*answer, "response"));
+    messages.push_back(read_answer(*answer, "response", parsed.record));
   parsed.record.tools = read_tools(row);
+  parsed.record.template_kwargs = read_template_kwargs(row);
   finish_chat(parsed.record);
   append_record(std::move(parsed), row, nullptr, options, out);
+}
+
+// Reads the earlier turns of an instruction, [[question, answer], …], as LLaMA-Factory's files have them.
+std::vector<ChatMessage> read_history(const Json& row) {
+  const Json* packed = find(row, "history");
+  const Json history = packed ? unpacked(*packed) : Json();
+  std::vector<ChatMessage> turns;
+  if (history.is_null() || history == "") return turns;
+  if (!history.is_array()) refuse("bad_field", "history: expected an array of [question, answer]");
+  for (const Json& pair : history) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+      refuse("bad_field", "history: expected [question, answer] in each");
+    turns.push_back({"user", pair[0].get<std::string>()});
+    turns.push_back({"assistant", pair[1].get<std::string>()});
+  }
+  return turns;
 }
 
 void parse_alpaca(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
@@ -70,10 +106,17 @@ void parse_alpaca(const Json& row, const RowOptions& options, std::vector<Parsed
                                          : row.contains("response") ? "response"
                                                                     : "completion");
   if (!input.empty()) prompt += (options.instructions_as_chat ? "\n\n" : "\n") + input;
+  const std::string system = string_field(row, "system");
+  std::vector<ChatMessage> turns = read_history(row);
   ParsedRecord parsed = with_metadata(row);
   if (options.instructions_as_chat) {
-    parsed.record.messages = {{"user", std::move(prompt)}, {"assistant", std::move(answer)}};
+    if (!system.empty()) parsed.record.messages.push_back({"system", system});
+    for (ChatMessage& turn : turns) parsed.record.messages.push_back(std::move(turn));
+    parsed.record.messages.push_back({"user", std::move(prompt)});
+    parsed.record.messages.push_back({"assistant", std::move(answer)});
   } else {
+    if (!system.empty() || !turns.empty())
+      refuse("unsupported_content", "system or history: the target has no chat template that renders them");
     parsed.record.prompt = std::move(prompt) + "\n";
     parsed.record.response = std::move(answer);
   }
@@ -93,8 +136,9 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
     if (answer->is_array())
       append_messages(*answer, "completion", parsed.record.messages);
     else
-      parsed.record.messages.push_back(read_answer(*answer, "completion"));
+      parsed.record.messages.push_back(read_answer(*answer, "completion", parsed.record));
     parsed.record.tools = read_tools(row);
+    parsed.record.template_kwargs = read_template_kwargs(row);
   } else {
     parsed.record.prompt = string_field(row, "prompt");
     parsed.record.response = string_field(row, find(row, "completion") ? "completion" : "response");
@@ -164,6 +208,7 @@ void parse_mapped(const Json& row, const RowOptions& options, std::vector<Parsed
   } else {
     read_mapped_messages(row, map.messages, record.messages);
     record.tools = read_tools(metadata);
+    record.template_kwargs = read_template_kwargs(metadata);
   }
   finish_exchange(record);
   append_record(std::move(parsed), metadata, nullptr, options, out);
@@ -250,6 +295,7 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
     refuse("bad_field", "domain: longer than " + std::to_string(kMaxTagBytes) + " bytes");
   if (parsed.tenant.size() > kMaxTagBytes)
     refuse("bad_field", "tenant: longer than " + std::to_string(kMaxTagBytes) + " bytes");
+  refuse_placeholders(parsed.record);
   out.push_back(std::move(parsed));
 }
 

@@ -60,8 +60,8 @@ struct ParsedLine {
 // Parses one JSON object. The format is recognised for each row, so a file may mix formats. In every format, a row with
 // opt_out: true is refused. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons
 // for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format (with describe_unknown_row as its detail),
-// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, opted_out, failed_request (the log says
-// so), other_event (the row is not a model's answer).
+// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, replaced_content (a gateway logged a
+// placeholder), opted_out, failed_request (the log says so), other_event (the row is not a model's answer).
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
 // Parses the request row and the response row of one custom_id, after parse_line has returned a BatchHalf for each.

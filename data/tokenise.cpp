@@ -26,18 +26,41 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
 
 constexpr std::string_view kAnswerBlank = " \t\r\n";
 
+// The reason for turns that are shown and not learnt, which rejects no row.
+constexpr const char kNotToLearn[] = "not_to_learn";
+
+// Returns false for a turn that the log says not to learn, and for one without anything in it, which no model wrote.
+bool may_be_learnt(const ChatMessage& m) {
+  return !m.unlearnt && !(is_blank(m.content) && m.tool_calls.empty() && m.reasoning_content.empty());
+}
+
+// Stands for an answer where only the text after it counts.
+constexpr std::string_view kSomeAnswer = "An answer";
+
 size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
 }
 
-// Returns where the answer ends in `rendered`. Searches from `begin`, ignoring white space around the answer because
-// templates trim it. Returns the end of `rendered` if the template changed the answer.
-size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
-  const size_t first = content.find_first_not_of(kAnswerBlank);
-  if (first == std::string_view::npos) return begin;
-  const std::string_view trimmed = content.substr(first, content.find_last_not_of(kAnswerBlank) - first + 1);
-  const size_t at = rendered.find(trimmed, begin);
-  return at == std::string_view::npos ? rendered.size() : at + trimmed.size();
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kAnswerBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kAnswerBlank) - first + 1);
+}
+
+// Returns where `text` ends in `rendered`, or nothing if it is not there. Searches from `begin`, ignoring white space
+// around the text because templates trim it. A blank text ends where it begins.
+std::optional<size_t> end_of_text(std::string_view rendered, size_t begin, std::string_view text) {
+  const std::string_view part = trimmed(text);
+  if (part.empty()) return begin;
+  const size_t at = rendered.find(part, begin);
+  return at == std::string_view::npos ? std::nullopt : std::optional(at + part.size());
+}
+
+// Returns the length of the longest text with which `whole` ends and `after` begins.
+size_t overlap(std::string_view whole, std::string_view after) {
+  size_t length = std::min(whole.size(), after.size());
+  while (length > 0 && !whole.ends_with(after.substr(0, length))) --length;
+  return length;
 }
 
 }  // namespace
@@ -66,6 +89,20 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
+// Returns whether the record has token ids that spell its prompt and its response. They do not if another tokenizer
+// made them, or if a stop string that ended the answer was left out of the response.
+bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
+  if (record.token_ids.empty()) return false;
+  const auto& ids = record.prompt_token_ids;
+  if (tokenizer_.decode(ids, true) != record.prompt && tokenizer_.decode(ids, false) != record.prompt &&
+      tokenizer_.encode(record.prompt, true) != ids)
+    return false;
+  text::IncrementalDecoder decoder(tokenizer_, ids);
+  std::string text;
+  for (const int32_t id : record.token_ids) text += decoder.push(id);
+  return text + decoder.finish() == record.response;
+}
+
 // Returns the index after the turn's last token in `tokens`, which is where `tokens` first differs from the tokens of
 // turn.other, a conversation that continues. Templates may close a conversation with EOS, but the model ended its turn
 // before that EOS. White space that the template added after the turn is not the model's either.
@@ -78,49 +115,40 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools,
-                                                    TokenisedRow& out) const {
+std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record, TokenisedRow& out) const {
   if (!template_)
     throw Error(ErrorKind::kData,
                 "the target has no chat template, so chat rows cannot be tokenised: give prompt + completion or text "
                 "rows, or add a "
                 "chat_template to the target's tokenizer_config.json");
+  const Chat chat{record.tools, record.template_kwargs.empty()
+                                    ? Json::object()
+                                    : parse_json(record.template_kwargs, "template_kwargs", ErrorKind::kData)};
+  const std::vector<ChatMessage>& messages = record.messages;
   TokenRow& row = out.row;
-  const auto render = [&](const std::vector<ChatMessage>& some, bool prompt) {
-    return template_->render(some, prompt, Json::object(), tools);
-  };
-  const std::string full = render(messages, false);
+  const std::string full = render(chat, messages, false);
   row.tokens = tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
   std::vector<ChatMessage> prefix;
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].role != "assistant") {
-      prefix.push_back(messages[i]);
-      continue;
-    }
-    const bool last = i + 1 == messages.size();
-    const std::string before = render(prefix, true);
     prefix.push_back(messages[i]);
-    const Turn turn{before, messages[i].content, last ? render_longer(prefix, tools) : render(prefix, false)};
-    const std::string& shown = last ? full : turn.other;
-    const std::optional<size_t> end_of_calls = calls_end(prefix, shown, tools);
-    if (!end_of_calls && last)
-      return Rejected{"unsupported_tool_calls",
-                      "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
-    // True if `full` and turn.other agree up to the end of the answer. If not, the template renders a last turn in a
-    // special way: the answer of the last turn is then the whole rest of `full`, and an earlier turn is not rendered as
-    // it was served.
-    const bool parts_after_answer =
-        common_prefix(turn.other, full) >=
-        std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
-    const bool as_served = end_of_calls && full.starts_with(before) && (last || parts_after_answer);
-    if (!as_served && last) return Rejected{"template_not_prefix_stable", "messages[" + std::to_string(i) + "]"};
-    if (!as_served) {
+    if (messages[i].role != "assistant") continue;
+    const bool last = i + 1 == messages.size();
+    Turn turn;
+    const char* why = may_be_learnt(messages[i]) ? place_turn(chat, prefix, last ? full : "", turn) : kNotToLearn;
+    if (!why && !(full.starts_with(turn.before) && common_prefix(turn.shown, full) >= turn.end))
+      why = "template_not_prefix_stable";
+    if (why && last && why != kNotToLearn)
+      return Rejected{why,
+                      "messages[" + std::to_string(i) + "]: the target's chat template does not render it as given"};
+    if (why) {
       ++out.unlearnt_turns;
       continue;
     }
-    const size_t from = common_prefix(tokenizer_.encode(before, false), row.tokens);
-    const size_t to = parts_after_answer ? end_of_turn(turn, row.tokens, from) : row.tokens.size();
+    const size_t from = common_prefix(tokenizer_.encode(turn.before, false), row.tokens);
+    const size_t to = last && record.answer_was_cut()
+                          ? common_prefix(tokenizer_.encode(full.substr(0, turn.end), false), row.tokens)
+                          : end_of_turn(turn, row.tokens, from);
     if (from < to)
       std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from),
                 row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
@@ -132,28 +160,72 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
   return {};
 }
 
+// Finds the assistant turn messages.back() in its rendering. `full` is the row's text if the turn is its last one, else
+// "". Returns the reason why the turn must not be learnt, null if there is none.
+const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages,
+                                     const std::string& full, Turn& turn) const {
+  const ChatMessage& answer = messages.back();
+  const bool last = !full.empty();
+  turn.before = render(chat, {messages.begin(), messages.end() - 1}, true);
+  turn.content = answer.content;
+  turn.other = last ? render_longer(chat, messages) : render(chat, messages, false);
+  turn.shown = last ? full : turn.other;
+  const std::optional<size_t> calls = calls_end(chat, messages, turn.shown, false),
+                              thought = end_of_text(turn.shown, turn.before.size(), answer.reasoning_content);
+  if (!calls) return "unsupported_tool_calls";
+  if (!thought) return "thought_not_rendered";
+  const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
+  turn.end = std::max(content.value_or(turn.shown.size()), *calls);
+  const bool is_continued = common_prefix(turn.other, turn.shown) >= turn.end;
+  if (!last || (is_continued && content)) return nullptr;
+  // The template renders a last turn in a special way, or changes the answer. What follows an answer is the same for
+  // all answers.
+  const std::string after = text_after(chat, messages, turn.before);
+  if (turn.end == full.size()) turn.end -= overlap(full, after);
+  turn.other = full.substr(0, turn.end) + after;
+  return nullptr;
+}
+
+// Returns the text that follows messages.back(), an assistant turn, in a conversation that goes on; "" if the template
+// does not show where the turn ends. `before` is the rendering before the turn.
+std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages,
+                                     const std::string& before) const {
+  if (!messages.back().tool_calls.empty()) {
+    const std::string other = render_longer(chat, messages);
+    return other.substr(calls_end(chat, messages, other, true).value_or(other.size()));
+  }
+  messages.back().content = kSomeAnswer;
+  messages.back().reasoning_content.clear();
+  const std::string other = render_longer(chat, messages);
+  return other.substr(end_of_text(other, common_prefix(before, other), kSomeAnswer).value_or(other.size()));
+}
+
+std::string RowTokeniser::render(const Chat& chat, const std::vector<ChatMessage>& messages, bool prompt) const {
+  return template_->render(messages, prompt, chat.kwargs, chat.tools);
+}
+
 // Renders the messages with one more user message after them, or without it if the template refuses it.
-std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const {
+std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
   try {
-    return template_->render(longer, false, Json::object(), tools);
+    return render(chat, longer, false);
   } catch (const Error&) {
-    return template_->render(messages, false, Json::object(), tools);
+    return render(chat, messages, false);
   }
 }
 
-// Returns where the tool calls of messages.back() end in `shown`, the rendering of `messages`; 0 if it has no calls.
-// Returns nothing if the template ignores the calls, or all but the first one, because the text is then not what the
-// model wrote.
-std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown,
-                                              const std::string& tools) const {
+// Returns where the tool calls of messages.back() end in `shown`, the rendering of `messages`, or of a conversation
+// that goes on after them (`longer`); 0 if it has no calls. Returns nothing if the template ignores the calls, or all
+// but the first one, because the text is then not what the model wrote.
+std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<ChatMessage> messages,
+                                              const std::string& shown, bool longer) const {
   if (messages.back().tool_calls.empty()) return 0;
   auto calls = parse_ordered_json(messages.back().tool_calls, "tool_calls");
   const auto parts_from_shown = [&](const std::string& fewer) -> std::optional<size_t> {
     messages.back().tool_calls = fewer;
     try {
-      const std::string without = template_->render(messages, false, Json::object(), tools);
+      const std::string without = longer ? render_longer(chat, messages) : render(chat, messages, false);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
     } catch (const Error&) {  // The template refuses the turn without its calls, so it does read them.
       return shown.size();
@@ -175,7 +247,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   if (!record.messages.empty()) {
     std::optional<Rejected> why;
     try {
-      why = tokenise_chat(record.messages, record.tools, out);
+      why = tokenise_chat(record, out);
     } catch (const Error& e) {
       // If the template calls raise_exception or exceeds a limit, only this row is rejected, without the message, which
       // may quote the row. A missing template affects all rows, so that error is thrown.
@@ -188,6 +260,12 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
     row.loss_mask.assign(row.tokens.size(), 1);
     if (!row.loss_mask.empty()) row.loss_mask[0] = 0;
     row.prompt_tokens = std::min<int64_t>(1 + kTextPromptTokens, static_cast<int64_t>(row.tokens.size()));
+  } else if (are_spelled(record)) {
+    row.tokens = record.prompt_token_ids;
+    row.tokens.insert(row.tokens.end(), record.token_ids.begin(), record.token_ids.end());
+    row.prompt_tokens = static_cast<int64_t>(record.prompt_token_ids.size());
+    row.loss_mask.assign(row.tokens.size(), 1);
+    std::fill_n(row.loss_mask.begin(), row.prompt_tokens, 0);
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }

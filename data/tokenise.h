@@ -34,32 +34,45 @@ class RowTokeniser {
   // Returns the row, or why it is rejected. A token is learnt if its loss mask is 1.
   // text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
   // prompt + response: BOS + the tokens of both together; learnt from the first token that holds a character of the
-  // response.
+  // response. If the record has token ids that spell both in this tokenizer, these are the tokens, and all of token_ids
+  // is learnt, with the token that ended the answer.
   // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt with its
   // end-of-turn marker, but without white space or EOS that the template adds after the marker. prompt_tokens is the
   // number of tokens before the last answer.
   // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
   // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
-  // is rejected. The same holds for a turn with tool calls that the template does not render.
-  // Reasons for a rejection: template_error, template_not_prefix_stable, unsupported_tool_calls, and
-  // token_past_vocabulary for an id that the model does not have. Throws Error(kData) for messages if the target has no
-  // chat template.
+  // is rejected. The same holds for a turn with tool calls or a thought that the template does not render. Turns
+  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either. Of an
+  // answer that was cut (TrafficRecord::answer_was_cut) what the template writes after it is not learnt.
+  // Reasons for a rejection: template_error, template_not_prefix_stable, unsupported_tool_calls,
+  // thought_not_rendered, and token_past_vocabulary for an id that the model does not have. Throws Error(kData) for
+  // messages if the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
   // Tokenises a raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as described above.
   void tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const;
 
  private:
-  // An assistant turn: the rendering before it, its content, and `other`, a rendering that contains the turn and
-  // differs from the row's text after it.
-  struct Turn {
-    std::string before, content, other;
+  // What the request gave the template besides the messages.
+  struct Chat {
+    const std::string& tools;
+    Json kwargs;
   };
-  std::optional<Rejected> tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools,
-                                        TokenisedRow& out) const;
-  std::string render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const;
-  std::optional<size_t> calls_end(std::vector<ChatMessage> messages, const std::string& shown,
-                                  const std::string& tools) const;
+  // An assistant turn: the rendering before it; its content; a rendering that shows it, and where the turn's own text
+  // ends in it; and `other`, a text that contains the turn and differs from the row's text after it.
+  struct Turn {
+    std::string before, content, shown, other;
+    size_t end = 0;
+  };
+  std::optional<Rejected> tokenise_chat(const TrafficRecord& record, TokenisedRow& out) const;
+  const char* place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, const std::string& full,
+                         Turn& turn) const;
+  std::string text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before) const;
+  std::string render(const Chat& chat, const std::vector<ChatMessage>& messages, bool prompt) const;
+  std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
+  std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
+                                  bool longer) const;
+  bool are_spelled(const TrafficRecord& record) const;
   size_t end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const;
   std::vector<int32_t> with_bos(const std::string& text) const;
 

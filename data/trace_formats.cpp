@@ -1,5 +1,6 @@
 #include "data/trace_formats.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <tuple>
 
@@ -45,15 +46,43 @@ Json attributes_of(const Json& object) {
   return plain_value(Json::object({{"kvlistValue", Json::object({{"values", *attributes}})}}));
 }
 
+constexpr const char* kPartTypes[] = {"text",  "input_text",  "output_text", "image_url",
+                                      "image", "input_image", "input_audio", "audio",
+                                      "file",  "tool_result", "tool_use"};
+
+// Returns the content of a message in an attribute. Attributes hold text, so exporters write an array of parts as JSON
+// text. Any other JSON is what somebody wrote.
+Json attribute_content(const Json* value) {
+  if (!value) return nullptr;
+  Json content = unpacked(*value);
+  const auto is_part = [](const Json& item) {
+    const std::string type = id_text(find(item, "type"));
+    return std::find(std::begin(kPartTypes), std::end(kPartTypes), type) != std::end(kPartTypes);
+  };
+  const bool parts = content.is_array() && std::all_of(content.begin(), content.end(), is_part);
+  return parts ? content : *value;
+}
+
+std::string read_attribute(const std::string& role, const Json* value, const std::string& where) {
+  const Json content = attribute_content(value);
+  return read_content_of(role, content.is_null() ? nullptr : &content, where);
+}
+
 // Reads {role, parts: [{type: "text", content}]} of OpenTelemetry's GenAI conventions, or a message in the usual shape.
 ChatMessage read_part_message(const Json& message, const std::string& where) {
   const Json* parts = find(message, "parts");
   if (!parts) return read_message(message, where);
   if (!parts->is_array()) refuse("bad_field", where + ".parts: expected an array");
   ChatMessage read{canonical_role(id_text(find(message, "role")), where), ""};
+  if (parts->empty() && read.role != "assistant") refuse("bad_field", where + ".parts: empty");
   for (const Json& part : *parts) {
     const std::string type = id_text(find(part, "type"));
     if (type == "tool_call") refuse("unsupported_tool_calls", where);
+    if (const Json* thought = find(part, "content");
+        type == "reasoning" && read.role == "assistant" && thought && thought->is_string()) {
+      read.reasoning_content += thought->get_ref<const std::string&>();
+      continue;
+    }
     const Json* content =
         find_any(part, {"content", type == "tool_call_response" ? std::string_view("result") : "text", "response"});
     if ((type != "text" && type != "tool_call_response") || !content || !content->is_string())
@@ -78,7 +107,12 @@ std::string system_text(const Json& packed) {
   if (parts.is_string()) return parts.get<std::string>();
   std::string text;
   if (parts.is_array())
-    for (const Json& part : parts) text += id_text(find_any(part, {"content", "text"}));
+    for (const Json& part : parts) {
+      const Json* content = find_any(part, {"content", "text"});
+      if (!content || !content->is_string())
+        refuse("unsupported_content", "system_instructions: a part that is not text");
+      text += content->get_ref<const std::string&>();
+    }
   return text;
 }
 
@@ -90,7 +124,11 @@ void append_indexed(const Json& attributes, const std::string& prefix, const cha
     const Json *role = find(attributes, at + ".role"), *content = find(attributes, at + ".content");
     if (find(attributes, at + ".tool_calls.0.name")) refuse("unsupported_tool_calls", at);
     if (!role && !content) return;
-    out.push_back({role ? canonical_role(id_text(role), at) : default_role, read_content(content, at)});
+    ChatMessage read{role ? canonical_role(id_text(role), at) : default_role, ""};
+    read.content = read_attribute(read.role, content, at);
+    if (const Json* thought = find_any(attributes, {at + ".reasoning", at + ".reasoning_content"}))
+      read.reasoning_content = id_text(thought);
+    out.push_back(std::move(read));
   }
 }
 
@@ -112,13 +150,35 @@ void append_events(const Json& span, std::vector<ChatMessage>& out) {
       append_part_messages(*output, "gen_ai.output.messages", out);
     for (const char* role : {"system", "user", "assistant", "tool"})
       if (name == "gen_ai." + std::string(role) + ".message")
-        out.push_back({role, read_content(find(*body, "content"), name)});
+        out.push_back({role, read_attribute(role, find(*body, "content"), name)});
     if (name == "gen_ai.choice") {
       const Json message = find(*body, "message") ? unpacked(*find(*body, "message")) : *body;
-      out.push_back({"assistant",
-                     message.is_string() ? message.get<std::string>() : read_content(find(message, "content"), name)});
+      out.push_back({"assistant", message.is_string() ? message.get<std::string>()
+                                                      : read_attribute("assistant", find(message, "content"), name)});
     }
   }
+}
+
+// Returns why the answer of a span ended, from the places where the conventions and OpenLLMetry have had it; "" if they
+// do not say it.
+std::string span_finish_reason(const Json& attributes, const Json& span) {
+  if (const Json* packed = find(attributes, "gen_ai.output.messages"))
+    if (const Json list = unpacked(*packed); list.is_array() && !list.empty())
+      if (std::string reason = read_finish_reason(list.back()); !reason.empty()) return reason;
+  if (const Json* packed = find(attributes, "gen_ai.response.finish_reasons")) {
+    const Json list = unpacked(*packed);
+    return canonical_finish_reason(id_text(list.is_array() && !list.empty() ? &list.back() : &list));
+  }
+  if (const Json* reason = find_any(attributes, {"gen_ai.completion.0.finish_reason", "gen_ai.response.finish_reason"}))
+    return canonical_finish_reason(id_text(reason));
+  const Json* events = find(span, "events");
+  if (!events || !events->is_array()) return "";
+  for (const Json& event : *events) {
+    const Json event_attributes = attributes_of(event);
+    for (const Json* from : {find(event, "body"), &event_attributes})
+      if (std::string reason = from ? read_finish_reason(*from) : ""; !reason.empty()) return reason;
+  }
+  return "";
 }
 
 void read_content_attributes(const Json& attributes, const Json& span, TrafficRecord& record) {
@@ -164,9 +224,14 @@ void parse_span(const Json& span, const Json& resource, const RowOptions& option
   parsed.tenant = id_text(find_any(attributes, {"tenant.id", "user.id", "enduser.id"}));
   if (parsed.tenant.empty()) parsed.tenant = id_text(find(resource, "tenant.id"));
   read_content_attributes(attributes, span, record);
+  if (const Json* tools = find(attributes, "gen_ai.tool.definitions")) record.tools = read_tools({{"tools", *tools}});
+  if (find(attributes, "llm.request.functions.0.name")) refuse("unsupported_tool_calls", "llm.request.functions");
+  record.finish_reason = span_finish_reason(attributes, span);
   if (operation == "text_completion" && record.messages.size() == 2 && record.messages[0].role == "user") {
     record.prompt = std::move(record.messages[0].content);
     record.response = std::move(record.messages[1].content);
+    if (!record.tools.empty())
+      refuse("unsupported_tool_calls", "gen_ai.tool.definitions: beside a prompt without roles");
     record.messages.clear();
   }
   finish_exchange(record);

@@ -14,6 +14,7 @@
 #include "base/shell.h"
 #include "distill/evaluate.h"
 #include "distill/output.h"
+#include "distill/repeat_flags.h"
 
 namespace specdec::distill {
 
@@ -166,11 +167,10 @@ Json comparison_json(const DistillOptions& o, const std::vector<ComparedDraft>& 
               {"drafts", rows},
               {"level", 0.95}};
   if (verdict == Verdict::kFaster) {
-    std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
-                                      o.data,    "--draft", first.kind, "--out",  o.out + "-run"};
-    if (o.time_limit_seconds > 0) words.insert(words.end(), {"--time-limit", format("%.6gs", o.time_limit_seconds)});
-    if (o.max_steps > 0) words.insert(words.end(), {"--max-steps", std::to_string(o.max_steps)});
-    out["next"] = shell_words(words);
+    DistillOptions best = o;
+    best.draft = first.kind;
+    best.out += "-run";
+    out["next"] = shell_words(repeated_command(best));
     out["next_reason"] = "the fastest kind, trained for as long as all of them together";
   } else {
     out["next_reason"] = "no kind is certainly faster than the target alone: longer runs, more data or cheaper drafts";

@@ -44,23 +44,46 @@ int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<To
   return static_cast<int64_t>(conversations.size());
 }
 
+// A row of one of the halves.
+struct Place {
+  bool selects = false;
+  size_t row = 0;
+};
+
+// Returns the rows of both halves in turn, each half in its order, so that both have answers when the time is over. The
+// verdict, which needs more, has three rows to one.
+std::vector<Place> in_turn(const HeldOut& held_out) {
+  std::vector<Place> order;
+  size_t selects = 0, judges = 0;
+  while (selects < held_out.selection.size() || judges < held_out.verdict.size()) {
+    for (int i = 0; i < 3 && judges < held_out.verdict.size(); ++i) order.push_back({false, judges++});
+    if (selects < held_out.selection.size()) order.push_back({true, selects++});
+  }
+  return order;
+}
+
 }  // namespace
 
 HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
                                const ProgressFn& progress) {
   decode::RolloutOptions wanted;
   wanted.k = 0;
-  wanted.request.max_tokens = kAnswerTokens;
+  wanted.request.max_tokens = options.limits.tokens;
   wanted.request.eos_ids = options.eos_ids;
   wanted.request.sampling.temperature = options.temperature;
   wanted.seed = options.seed;
-  wanted.batch = kSequences;
-  std::vector<TokenRow> all = held_out.selection;
-  all.insert(all.end(), held_out.verdict.begin(), held_out.verdict.end());
+  wanted.is_late = options.limits.is_late;
+  // Where time may end, more rows answer together, so that it ends for many short answers and not for a few long ones.
+  wanted.batch = options.limits.is_late ? 4 * kSequences : kSequences;
+  const std::vector<Place> order = in_turn(held_out);
+  std::vector<TokenRow> all;
+  for (const auto& [selects, row] : order) all.push_back((selects ? held_out.selection : held_out.verdict)[row]);
   std::vector<decode::Rollout> answers = decode::roll_out(target, nullptr, all, wanted, progress);
   HeldOutAnswers out;
+  out.selection.resize(held_out.selection.size());
+  out.verdict.resize(held_out.verdict.size());
   for (size_t i = 0; i < answers.size(); ++i)
-    (i < held_out.selection.size() ? out.selection : out.verdict).push_back(std::move(answers[i].tokens));
+    (order[i].selects ? out.selection : out.verdict)[order[i].row] = std::move(answers[i].tokens);
   return out;
 }
 

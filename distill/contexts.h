@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,23 @@
 
 namespace specdec::distill {
 
+// Most tokens of an answer, as in the gate's own measurement, and the fewest where time is short.
+inline constexpr int64_t kAnswerTokens = 64, kLeastAnswerTokens = 16;
+// What answering may take where there is a time limit.
+struct AnswerLimits {
+  int64_t tokens = kAnswerTokens;  // of an answer
+  // Returns whether the time is over: answers that are not finished then stay short, and later rows have none.
+  std::function<bool()> is_late = {};
+};
 struct ContextOptions {
   double temperature = 1;
   uint64_t seed = 0;
   std::vector<int32_t> eos_ids = {};  // of the target: they end an answer
+  AnswerLimits limits = {};
 };
-// Most tokens of an answer, as in the gate's own measurement.
-inline constexpr int64_t kAnswerTokens = 64;
 
 // The target's answers to the prompts of both halves, in the order of their rows. An answer is empty if the prompt
-// leaves no room for it.
+// leaves no room for it, or if there was no time.
 struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };

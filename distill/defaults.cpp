@@ -58,8 +58,8 @@ int64_t evaluations_for(double run_flop, double evaluation_flop) {
   return share >= kMostEvaluations ? kMostEvaluations : std::max<int64_t>(2, static_cast<int64_t>(share));
 }
 
-int64_t rows_for(double flop, double row_flop, int64_t least) {
-  const double rows = std::max(flop, kFreeFlop) / std::max(1.0, row_flop);
+int64_t rows_for(double flop, double row_flop, int64_t least, double free) {
+  const double rows = std::max(flop, free) / std::max(1.0, row_flop);
   return std::max(least, rows >= 1e15 ? int64_t{1} << 50 : static_cast<int64_t>(rows));
 }
 

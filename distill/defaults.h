@@ -13,6 +13,9 @@ namespace specdec::distill {
 // draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
+// A verdict needs at least this many held-out conversations in the half that judges, and as many in the other.
+inline constexpr int64_t kMinVerdictConversations = 8;
+
 // Model of a training step's time: fixed + per_token · tokens of the batch. Where the target's logits are cached,
 // first_answer is the extra time per token for computing them once; otherwise that time is part of per_token.
 struct StepCost {
@@ -25,6 +28,7 @@ struct RunLimits {
   int64_t steps = 0;           // 0 = no limit
   int64_t step_tokens = 0;     // as given by the options; 0 = not chosen yet
   double training_tokens = 0;  // tokens of the training set
+  double tuning_seconds = 0;   // that measuring a step may take; 0 = kTuningShare of `seconds`
 };
 
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
@@ -34,6 +38,8 @@ double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batc
 // still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
 // however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the number of steps is
 // limited, returns kStepTokensOfGivenSteps.
+// Fewer than kTeachingSteps teach so little that a gain which is not found says nothing of the draft.
+inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
 int64_t default_step_tokens(const RunLimits& limits, const StepCost& cost);
@@ -64,8 +70,8 @@ double flop_of_run(const RunLimits& limits, double flop_per_second, double targe
 inline constexpr int64_t kMostEvaluations = 10;
 int64_t evaluations_for(double run_flop, double evaluation_flop);
 
-// Returns how many rows can be computed with `flop` operations (or kFreeFlop if that is more) at `row_flop` operations
-// per row, but at least `least`.
-int64_t rows_for(double flop, double row_flop, int64_t least);
+// Returns how many rows can be computed with `flop` operations (or `free` if that is more) at `row_flop` operations per
+// row, but at least `least`.
+int64_t rows_for(double flop, double row_flop, int64_t least, double free = kFreeFlop);
 
 }  // namespace specdec::distill

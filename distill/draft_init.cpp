@@ -149,28 +149,30 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
     throw Error(ErrorKind::kUsage,
                 "--draft prune:" + std::to_string(keep) + ": the target has " + std::to_string(total) + " layers");
   Json record = {{"trials", Json::array()}};
-  const SearchPlan plan = plan_search(keep, total, probe.size(), limits.passes);
+  const SearchPlan plan = plan_search(
+      keep, total, static_cast<size_t>(std::min(static_cast<int64_t>(probe.size()), limits.rows)), limits.passes);
   probe.resize(plan.rows);
   ModelTeacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
   double reached = 1;
   size_t trials = 0;
-  // Measures each of `candidates` and returns the best; ties go to the last.
+  const int64_t batch_tokens = std::clamp<int64_t>(limits.batch_tokens, 1, kProbeBatchTokens);
+  const auto is_late = [&] { return limits.is_late && trials > 0 && limits.is_late(); };
+  // Measures each of `candidates` and returns the best; ties go to the last, and so does a round without time.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
-    size_t best = 0;
-    reached = -1;
-    for (size_t i = 0; i < candidates.size(); ++i) {
+    size_t best = candidates.size() - 1;
+    double most = -1;
+    for (size_t i = 0; i < candidates.size() && !is_late(); ++i) {
       const auto step = [&](double share) {
         if (limits.step)
           limits.step((static_cast<double>(trials) + share) / static_cast<double>(std::max<size_t>(1, plan.passes)));
       };
       const double acceptance =
-          evaluate(pick_layers(*target, candidates[i]), answers, probe, {temperature, kProbeBatchTokens, step})
-              .acceptance;
+          evaluate(pick_layers(*target, candidates[i]), answers, probe, {temperature, batch_tokens, step}).acceptance;
       record["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
       ++trials;
-      if (acceptance >= reached) {
+      if (acceptance >= most) {
         best = i;
-        reached = acceptance;
+        most = reached = acceptance;
       }
     }
     return candidates[best];

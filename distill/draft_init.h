@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
 struct LayerSearch {
   int64_t passes = INT64_MAX;
   EvaluationStep step = {};  // called repeatedly with the share of the work that is done
+  // Where the time is limited: the most rows of the probe, the padded tokens of a pass, and whether the time is over.
+  // Then a round ends with the best candidate so far, and those after it take the layer that ties would take.
+  int64_t rows = INT64_MAX, batch_tokens = INT64_MAX;
+  std::function<bool()> is_late = {};
 };
 
 struct ChosenLayers {

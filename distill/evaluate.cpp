@@ -148,8 +148,8 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
                  Evaluation& out) {
   Teacher* target = models.target;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  std::vector<size_t> order(rows.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  std::vector<size_t> order(out.rows.size());
+  std::iota(order.begin(), order.end(), options.begin);
   const auto groups = group_rows(rows, order, options.batch_tokens);
   const auto first = static_cast<size_t>(options.ranks->rank()), stride = static_cast<size_t>(options.ranks->count());
   double total = 0, rows_done = 0;
@@ -176,7 +176,7 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
     for (const size_t r : group) stretches.push_back(stretches_of(rows[r]));
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
       const auto in_group = static_cast<size_t>(position[i] / width);
-      RowScore& row = out.rows[group[in_group]];
+      RowScore& row = out.rows[group[in_group] - options.begin];
       const size_t stretch = stretches[in_group][static_cast<size_t>(position[i] % width) + 1];
       ++row.stretch_tokens[stretch];
       row.stretch_acceptance[stretch] += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
@@ -214,7 +214,7 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
                          const EvaluationOptions& options) {
   at::NoGradGuard guard;
   Evaluation out;
-  out.rows.resize(rows.size());
+  out.rows.resize(std::min(options.end, rows.size()) - options.begin);
   std::exception_ptr abandoned;
   try {
     score_share(models, rows, options, out);
@@ -230,23 +230,13 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
   }
   exchange_scores(*options.ranks, out);
   for (RowScore& row : out.rows) {
-    out.acceptance_tokens += row.acceptance;
-    out.greedy_agreement += row.agreement;
-    out.cross_entropy += row.cross_entropy;
-    out.tokens += row.tokens;
     const double n = static_cast<double>(std::max<int64_t>(1, row.tokens));
     row.acceptance /= n;
     row.agreement /= n;
     row.cross_entropy /= n;
     row.rest /= n;
-    out.rest += row.rest / static_cast<double>(out.rows.size());
-    out.acceptance += row.acceptance / static_cast<double>(out.rows.size());
   }
-  const double n = static_cast<double>(std::max<int64_t>(1, out.tokens));
-  out.acceptance_tokens /= n;
-  out.greedy_agreement /= n;
-  out.cross_entropy /= n;
-  return out;
+  return evaluation_of(std::move(out.rows), out.is_bound);
 }
 
 }  // namespace
@@ -273,6 +263,26 @@ Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vect
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options) {
   return evaluate_with(compared(draft, &teacher), rows, options);
+}
+
+Evaluation evaluation_of(std::vector<RowScore> rows, bool is_bound) {
+  Evaluation out;
+  out.is_bound = is_bound;
+  for (const RowScore& row : rows) {
+    const auto tokens = static_cast<double>(row.tokens);
+    out.acceptance_tokens += row.acceptance * tokens;
+    out.greedy_agreement += row.agreement * tokens;
+    out.cross_entropy += row.cross_entropy * tokens;
+    out.tokens += row.tokens;
+    out.rest += row.rest / static_cast<double>(rows.size());
+    out.acceptance += row.acceptance / static_cast<double>(rows.size());
+  }
+  const double n = static_cast<double>(std::max<int64_t>(1, out.tokens));
+  out.acceptance_tokens /= n;
+  out.greedy_agreement /= n;
+  out.cross_entropy /= n;
+  out.rows = std::move(rows);
+  return out;
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

@@ -14,6 +14,7 @@
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
 #include "base/verdict.h"
+#include "distill/defaults.h"
 #include "distill/teacher.h"
 #include "distill/trained_draft.h"
 #include "engine/parallel/ranks.h"
@@ -59,6 +60,7 @@ struct EvaluationOptions {
   // on all of them.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
   DividedTarget* divided = nullptr;  // which teacher or draft ask, if the ranks hold the target together
+  size_t begin = 0, end = SIZE_MAX;  // the rows that are scored; the result has these alone
 };
 
 // Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large
@@ -73,6 +75,9 @@ Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vect
                     const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
+
+// Returns the evaluation with these scores, whose figures are the means within each row.
+Evaluation evaluation_of(std::vector<RowScore> rows, bool is_bound);
 
 // Held-out rows in two halves that share no conversation: `selection` chooses the checkpoint, `verdict` judges the
 // chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves have equally many
@@ -116,8 +121,6 @@ struct Judgement {
   // `difference` unless the evaluations are bounds.
   Estimate certain;
 };
-inline constexpr int64_t kMinVerdictConversations = 8;
-
 // Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
 // verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
 // difference's interval is above zero, else kNoSignificantGain. If the evaluations are bounds, a difference above zero

@@ -15,6 +15,8 @@
 #include "distill/evaluate.h"
 #include "distill/learning_curve.h"
 #include "distill/output.h"
+#include "distill/repeat_flags.h"
+#include "distill/time_plan.h"
 
 namespace specdec::distill {
 
@@ -126,7 +128,7 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
                   static_cast<double>(o.max_steps);
   else if (o.epochs > 0)
     size.tokens = o.epochs * data.at("train_tokens").get<double>() / share;
-  if (o.time_limit_seconds > 0) size.tokens = std::min(size.tokens, o.time_limit_seconds * rate);
+  if (o.time_limit_seconds > 0) size.tokens = std::min(size.tokens, kUsualTrainingShare * o.time_limit_seconds * rate);
   size.seconds = rate > 0 ? size.tokens / rate : 0;
   return size;
 }
@@ -194,22 +196,10 @@ ForecastVerdict judge_forecast(const CurveForecast& curve, const std::optional<R
   return {Verdict::kImproved, gains + faster};
 }
 
-// Returns the command of the run that was forecast.
-std::string command_of_run(const DistillOptions& o) {
-  std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
-                                    o.data,    "--draft", o.draft,    "--out",  o.out};
-  if (o.teacher != "target") words.insert(words.end(), {"--teacher", o.teacher});
-  if (o.draft_vocab > 0) words.insert(words.end(), {"--draft-vocab", std::to_string(o.draft_vocab)});
-  if (o.time_limit_seconds > 0) words.insert(words.end(), {"--time-limit", format("%.6gs", o.time_limit_seconds)});
-  if (o.epochs > 0 && o.max_steps == 0) words.insert(words.end(), {"--epochs", format("%.6g", o.epochs)});
-  if (o.max_steps > 0) words.insert(words.end(), {"--max-steps", std::to_string(o.max_steps)});
-  return shell_words(words);
-}
-
 void put_next(const ForecastPlan& plan, Verdict verdict, const CurveForecast& curve, Json& out) {
   switch (verdict) {
     case Verdict::kImproved:
-      out["next"] = command_of_run(plan.options);
+      out["next"] = shell_words(repeated_command(plan.options));
       out["next_reason"] = "the run that was forecast";
       return;
     case Verdict::kNotWorthIt:

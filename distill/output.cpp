@@ -5,9 +5,13 @@
 #include <limits>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/schema/binding.h"
 #include "base/shell.h"
 #include "base/version.h"
+#include "distill/preparation.h"
+#include "distill/repeat_flags.h"
+#include "distill/time_plan.h"
 
 namespace specdec::distill {
 
@@ -40,62 +44,85 @@ void collect(const Json& a, const Json& b, const std::string& path, std::string&
   }
 }
 
+// Returns whether a longer time limit would let enough conversations judge.
+bool lacks_time(const Outcome& o) {
+  return o.asked.time_limit_seconds > 0 && o.verdict_conversations < kMinVerdictConversations &&
+         o.held_out_conversations >= kMinVerdictConversations;
+}
+
+// Returns the run as long as a verdict needs, as a multiple of this one; 0 if a longer run would not help.
+double longer_for_a_verdict(const Outcome& o) {
+  double factor = 0;
+  if (o.held_out_conversations < kMinVerdictConversations) return 0;  // more data comes first
+  if (o.taught_little && o.asked.time_limit_seconds > 0 && o.chosen.contains("step_seconds"))
+    factor = seconds_for_steps(o.chosen.at("step_seconds"), kWantedSteps) / o.asked.time_limit_seconds;
+  else if (o.taught_little)
+    factor = static_cast<double>(kWantedSteps) / static_cast<double>(std::max<int64_t>(1, o.training.steps));
+  if (lacks_time(o)) {
+    const double judged = static_cast<double>(std::max<int64_t>(1, o.verdict_conversations)),
+                 seconds = 1.5 * o.asked.time_limit_seconds * static_cast<double>(kMinVerdictConversations) / judged;
+    factor = std::max(factor, usual_duration(seconds) / o.asked.time_limit_seconds);
+  }
+  return factor;
+}
+
+std::string gain(const Outcome& o) {
+  return format("%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
+                o.by_acceptance ? "acceptance" : "cross entropy", o.judgement.before.value, o.judgement.after.value,
+                o.judgement.difference.value, o.judgement.difference.ci.low, o.judgement.difference.ci.high);
+}
+
+std::string few_conversations(const Outcome& o) {
+  const auto judged = static_cast<long long>(o.verdict_conversations),
+             least = static_cast<long long>(kMinVerdictConversations);
+  if (lacks_time(o))
+    return format(
+        "the time limit of %s let %lld of %lld held-out conversations judge the draft, at least %lld are needed",
+        duration_text(o.asked.time_limit_seconds).c_str(), judged, static_cast<long long>(o.held_out_conversations),
+        least);
+  return format("%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)", judged, least,
+                2 * least);
+}
+
 std::string reason(const Outcome& o) {
-  const char* what = o.by_acceptance ? "acceptance" : "cross entropy";
-  char text[320];
-  const bool few = o.verdict_conversations < kMinVerdictConversations;
-  if (o.judgement.verdict == Verdict::kInconclusive && few)
-    std::snprintf(text, sizeof text,
-                  "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
-                  static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
-                  static_cast<long long>(2 * kMinVerdictConversations));
-  else if (o.judgement.verdict == Verdict::kInconclusive)
-    std::snprintf(
-        text, sizeof text,
-        "acceptance at most %.4f -> %.4f on held-out rows, but %.4f of the target's probability is known only as "
-        "a sum, and the gain could be due to it: at least %+.4f, 95 %% interval [%+.4f, %+.4f]",
-        o.judgement.before.value, o.judgement.after.value, o.after.rest, o.judgement.certain.value,
-        o.judgement.certain.ci.low, o.judgement.certain.ci.high);
-  else
-    std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
-                  what, o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
-                  o.judgement.difference.ci.low, o.judgement.difference.ci.high);
-  return text;
+  if (o.judgement.verdict != Verdict::kInconclusive) return gain(o);
+  const double longer = longer_for_a_verdict(o);
+  const std::string limit =
+      longer > 0 && o.asked.time_limit_seconds > 0
+          ? ": --time-limit " + duration_text(longer_run(o.asked, longer).time_limit_seconds) + " gives a verdict"
+          : "";
+  if (o.verdict_conversations < kMinVerdictConversations) return few_conversations(o) + limit;
+  if (o.taught_little)
+    return format("%lld steps teach nothing (%s)", static_cast<long long>(o.training.steps), gain(o).c_str()) + limit;
+  return format(
+      "acceptance at most %.4f -> %.4f on held-out rows, but %.4f of the target's probability is known only as a sum, "
+      "and the gain could be due to it: at least %+.4f, 95 %% interval [%+.4f, %+.4f]",
+      o.judgement.before.value, o.judgement.after.value, o.after.rest, o.judgement.certain.value,
+      o.judgement.certain.ci.low, o.judgement.certain.ci.high);
 }
 
-std::string compact(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", x);
-  return text;
-}
-
-// Returns the command of the same training, four times as long.
-std::string longer(const DistillOptions& o) {
-  std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
-                                    o.data,    "--draft", o.draft,    "--out",  o.out + "-longer"};
-  if (o.teacher != "target") words.insert(words.end(), {"--teacher", o.teacher});
-  if (o.time_limit_seconds > 0)
-    words.insert(words.end(), {"--time-limit", compact(4 * o.time_limit_seconds) + "s"});
-  else if (o.epochs > 0)
-    words.insert(words.end(), {"--epochs", compact(4 * o.epochs)});
-  else
-    words.insert(words.end(), {"--max-steps", std::to_string(4 * o.max_steps)});
-  return shell_words(words);
+std::string command_of(DistillOptions o, double factor) {
+  o.out += "-longer";
+  return shell_words(repeated_command(longer_run(o, factor)));
 }
 
 }  // namespace
 
-NextStep next_step(Verdict verdict, const DistillOptions& o, bool rising, bool partial) {
-  if (verdict == Verdict::kImproved)
-    return {"the gate measures the draft against its floor and its speed",
-            shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data,
-                         "--out", o.out + "/gate"})};
+NextStep next_step(Verdict verdict, const DistillOptions& o, const RunEnd& end) {
+  if (verdict == Verdict::kImproved) {
+    std::vector<std::string> words = {"specdec",        "validate", "--target", o.target, "--draft",
+                                      o.out + "/draft", "--data",   o.data,     "--out",  o.out + "/gate"};
+    const std::vector<std::string> flags = flags_of_gate(o);
+    words.insert(words.end(), flags.begin(), flags.end());
+    return {"the gate measures the draft against its floor and its speed", shell_words(words)};
+  }
   if (verdict == Verdict::kNoSignificantGain)
-    return {rising ? "the draft was still getting better when the run ended: train it longer"
-                   : "the draft stopped getting better before the run ended: more data or more layers help more than "
-                     "this longer run",
-            longer(o)};
-  if (partial)
+    return {end.rising ? "the draft was still getting better when the run ended: train it longer"
+                       : "the draft stopped getting better before the run ended: more data or more layers help more "
+                         "than this longer run",
+            command_of(o, 4)};
+  if (end.longer > 0) return {"a run of this length gives a verdict", command_of(o, end.longer)};
+  if (end.partial)
     return {"the target's answers must be known more closely for a verdict: as hidden states, or with more tokens",
             shell_words(
                 {"specdec", "data", "label", o.data, "--target", o.target, "--out", o.data + "-labels", "--hidden"})};
@@ -226,6 +253,8 @@ Json cost_json(const Outcome& o) {
           {"tokens_per_second", o.training.tokens_per_second},
           {"device", o.device},
           {"processes", o.processes},
+          {"dtype", o.compute.flag},
+          {"dtype_reason", o.compute.reason},
           {"teacher_share", o.teacher_share ? number(*o.teacher_share) : Json()}};
 }
 
@@ -288,8 +317,10 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"measured", measured}}}};
   if (!o.training.deeper.empty()) out["training"]["deeper_acceptance"] = o.training.deeper;
   const auto& curve = o.training.measured;
-  const NextStep next = next_step(o.judgement.verdict, options, !curve.empty() && o.kept_step == curve.back().step,
-                                  o.verdict_conversations >= kMinVerdictConversations);
+  const NextStep next = next_step(o.judgement.verdict, o.asked,
+                                  {.rising = !curve.empty() && o.kept_step == curve.back().step,
+                                   .partial = o.verdict_conversations >= kMinVerdictConversations,
+                                   .longer = longer_for_a_verdict(o)});
   out["next"] = next.command;
   out["next_reason"] = next.reason;
   if (!o.chosen.is_null()) out["training"]["chosen"] = o.chosen;
@@ -299,10 +330,10 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
   return out;
 }
 
-void publish_draft(const TrainedDraft& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
-                   const Json& result) {
+void publish_draft(const TrainedDraft& draft, at::ScalarType dtype, const DistillOptions& options,
+                   const std::optional<Fingerprint>& target, const Json& result) {
   replace_directory(fs::path(options.out) / "draft", [&](const fs::path& tmp) {
-    draft.write(tmp);
+    draft.write_as(dtype, tmp);
     for (const char* name : kTokenizerFiles) {
       const fs::path from = fs::path(options.target) / name;
       if (fs::exists(from)) write_file_atomic(tmp / name, read_file(from, size_t{256} << 20, ErrorKind::kModel));

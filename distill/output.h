@@ -8,6 +8,7 @@
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/verdict.h"
+#include "distill/compute_dtype.h"
 #include "distill/draft_init.h"
 #include "distill/evaluate.h"
 #include "distill/options.h"
@@ -32,7 +33,11 @@ struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  int64_t verdict_conversations = 0, selection_conversations = 0, selection_requests = 0;
+  // Of the verdict half, those that were judged, and those that there are: a time limit may be too short for all.
+  int64_t verdict_conversations = 0, held_out_conversations = 0;
+  int64_t selection_conversations = 0, selection_requests = 0;
+  bool taught_little = false;  // fewer than kTeachingSteps, and no gain was found
+  DistillOptions asked;        // as they were given, for the next command
   int64_t kept_step = 0;
   TrainingSummary training;
   Json search;      // record of the layer choice for prune:, or null
@@ -42,6 +47,7 @@ struct Outcome {
   Json parts;          // of describe_parts(); null without a target
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
+  ComputeDtype compute = {"auto", ""};
   std::optional<double> teacher_share;  // of the training time; empty if it is not known
   std::string started;
   double seconds = 0;
@@ -51,20 +57,25 @@ struct Outcome {
 // is null if it was not measured; "by_domain" is empty if no row has a domain.
 Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
-// A suggestion of what to do after a verdict. `rising` means that the last measured checkpoint is the best one,
-// `partial` that an inconclusive verdict is due to a teacher that knows only a part of each distribution.
+// How a run ended, as far as the suggestion of what to do next depends on it.
+struct RunEnd {
+  bool rising = false;   // the last measured checkpoint is the best one
+  bool partial = false;  // an inconclusive verdict is due to a teacher that knows only a part of each distribution
+  // The limit that gives a verdict, as a multiple of this run's; 0 = a longer run would not help.
+  double longer = 0;
+};
 struct NextStep {
   std::string reason, command;
 };
-NextStep next_step(Verdict verdict, const DistillOptions& options, bool rising, bool partial = false);
+NextStep next_step(Verdict verdict, const DistillOptions& asked, const RunEnd& end);
 
 // Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
 // inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
-// Publishes the weights in OUT/draft with byte-for-byte copies of the target's tokenizer files, and specdec.json unless
-// `target` is empty.
-void publish_draft(const TrainedDraft& draft, const DistillOptions& options, const std::optional<Fingerprint>& target,
-                   const Json& result);
+// Publishes the weights in `dtype` in OUT/draft with byte-for-byte copies of the target's tokenizer files, and
+// specdec.json unless `target` is empty.
+void publish_draft(const TrainedDraft& draft, at::ScalarType dtype, const DistillOptions& options,
+                   const std::optional<Fingerprint>& target, const Json& result);
 
 }  // namespace specdec::distill

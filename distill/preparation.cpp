@@ -6,10 +6,12 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "distill/contexts.h"
 #include "distill/draft_vocab.h"
 #include "distill/head_loss.h"
+#include "distill/timed_evaluation.h"
 #include "engine/model/device_errors.h"
 #include "engine/model/memory_plan.h"
 
@@ -17,7 +19,15 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kSampleTokens = 512;
+// Tokens that measure the machine. Few come first: on a slow machine many would take longer than all of the
+// preparation may.
+constexpr int64_t kSampleTokens[] = {64, 64, 512};
+constexpr double kMostPassSeconds = 1;  // of a pass, between two looks at the clock
+constexpr int64_t kLeastProbedRows = 2;
+// Measuring the selection half takes this part of the time that measuring the verdict half may take.
+constexpr double kMostSelectionShare = 3;
+// Rows of both halves that are answered even where that leaves short answers.
+constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);
 
 // Returns the floating-point operations of a forward pass per token. All experts of a mixture count as active.
 double flop_per_token(const model::DecoderConfig& config) {
@@ -32,15 +42,22 @@ double mean_tokens(const std::vector<TokenRow>& rows) {
   return rows.empty() ? 1 : std::max(1.0, all / static_cast<double>(rows.size()));
 }
 
-// Returns rows from the middle of the training set, cut to kSampleTokens in total.
-std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train) {
+double mean_prompt(const std::vector<TokenRow>& rows) {
+  double tokens = 1;
+  for (const TokenRow& row : rows) tokens += static_cast<double>(row.prompt_tokens) / static_cast<double>(rows.size());
+  return tokens;
+}
+
+// Returns rows from the middle of the training set, cut to `tokens` in total.
+std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train, int64_t tokens) {
   std::vector<TokenRow> out;
-  int64_t left = kSampleTokens;
+  int64_t left = tokens;
   for (size_t i = train.size() / 2; i < train.size() && left > 2; ++i) {
     out.push_back(train[i]);
     TokenRow& row = out.back();
     row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
     row.loss_mask.resize(row.tokens.size());
+    row.loss_mask.back() = 1;  // so that a row that is cut within its prompt is read, too
     left -= static_cast<int64_t>(row.tokens.size());
   }
   return prepare_rows(std::move(out), 0).rows;
@@ -79,20 +96,19 @@ void read_by_target(const PreparationInput& in, const std::vector<TokenRow>& row
 
 // Measures how many floating-point operations per second this machine does in the target's forward pass. Returns
 // infinity if there is no time limit, no target or no training row.
-double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
-  const std::vector<TokenRow> sample = sample_rows(in.train.rows);
-  if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty())
-    return std::numeric_limits<double>::infinity();
+double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const TimePlan& time) {
+  if (!time.is_limited() || !in.target || in.train.rows.empty()) return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 2; ++i) {  // the first pass also warms up
-    const double begin = clock.seconds();
+  double speed = 0;
+  for (const int64_t tokens : kSampleTokens) {  // the first pass also warms up
+    const std::vector<TokenRow> sample = sample_rows(in.train.rows, tokens);
+    const double flop = work.target * mean_tokens(sample) * static_cast<double>(sample.size());
+    if (sample.empty() || (speed > 0 && flop / speed > kTuningShare * time.limit())) break;
+    const double begin = time.clock().seconds();
     read_by_target(in, sample, stages.step());
-    least = std::min(least, clock.seconds() - begin);
-    if (least > kTuningShare * in.options.time_limit_seconds) break;
+    speed = std::max(speed, flop / std::max(time.clock().seconds() - begin, 1e-9));
   }
-  const double tokens = mean_tokens(sample) * static_cast<double>(sample.size());
-  return work.target * tokens / std::max(least, 1e-9);
+  return speed > 0 ? speed : std::numeric_limits<double>::infinity();
 }
 
 void keep_first(std::vector<TokenRow>& rows, int64_t& conversations, int64_t most, int64_t least_conversations) {
@@ -135,62 +151,134 @@ RunLimits run_limits(const DistillOptions& o, int64_t train_tokens) {
           o.batch_tokens * std::max<int64_t>(1, o.accumulate), tokens};
 }
 
-void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows) {
-  keep_first(held_out.selection, held_out.selection_conversations, selection_rows, kMinVerdictConversations);
-  keep_first(held_out.verdict, held_out.verdict_conversations, verdict_rows, 2 * kMinVerdictConversations);
+void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly) {
+  const int64_t least = exactly ? 1 : kMinVerdictConversations;
+  keep_first(held_out.selection, held_out.selection_conversations, selection_rows, least);
+  keep_first(held_out.verdict, held_out.verdict_conversations, verdict_rows, exactly ? 1 : 2 * least);
 }
 
 namespace {
 
+// What a run can afford before its first step.
+struct Budget {
+  const PreparationInput& in;
+  const TimePlan& time;
+  Work work;
+  double speed = 0;  // floating-point operations per second; infinite where no time limit needs them
+  double flop = 0;   // that the limits in steps and epochs mean; infinite without such a limit
+
+  // Returns the operations that a stage may take: `share` of the run's, and no more than its time allows.
+  double of_stage(double share, TimePlan::Stage stage) const {
+    return std::min(share * flop, speed * time.seconds_for(stage));
+  }
+  // Returns the rows that these operations pay for. Where time is limited nothing is free.
+  int64_t rows(double operations, double row_operations) const {
+    return rows_for(operations, row_operations, 1, time.is_limited() ? 0 : kFreeFlop);
+  }
+  std::function<bool()> is_late_after(TimePlan::Stage stage) const {
+    if (!time.is_limited()) return {};
+    return [&clock = time.clock(), end = time.clock().seconds() + time.seconds_for(stage)] {
+      return clock.seconds() >= end;
+    };
+  }
+};
+
+DraftInit make_draft(const Budget& budget, Stages& stages) {
+  const PreparationInput& in = budget.in;
+  const bool prunes = in.spec.kind == "prune";
+  stages.begin(prunes ? "choosing layers" : "making the draft");
+  LayerSearch search{.passes = INT64_MAX, .step = stages.step()};
+  if (prunes) {
+    const double row = mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)),
+                 flop = budget.of_stage(kLayerChoiceShare, TimePlan::Stage::kLayers);
+    search.is_late = budget.is_late_after(TimePlan::Stage::kLayers);
+    double left = flop;
+    if (budget.time.is_limited() && std::isfinite(budget.speed)) {
+      // The target reads the probe once. A quarter of the time goes to that.
+      search.rows = std::max(kLeastProbedRows, budget.rows(flop / 4, budget.work.target * row));
+      search.batch_tokens = static_cast<int64_t>(kMostPassSeconds * budget.speed / budget.work.target);
+      left *= 0.75;
+    }
+    search.passes = budget.rows(left, budget.work.draft * row);
+  }
+  return init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature,
+                     search, in.options.draft_vocab, in.options.ttt_steps, in.options.ttt_decay},
+                    in.target, in.train.rows);
+}
+
+// Returns the tokens of a row that is measured. Where the target answers anew and time is short, its answer is.
+double measured_tokens(const Budget& budget, const std::vector<TokenRow>& rows) {
+  const bool is_short = budget.in.answer && budget.time.is_limited();
+  return is_short ? mean_prompt(rows) + kLeastAnswerTokens : mean_tokens(rows);
+}
+
+// Lets the target answer as many held-out prompts as the run can afford, in shorter answers where a verdict would
+// otherwise have too few.
+void answer_within(const Budget& budget, HeldOut& held_out, Preparation& out) {
+  const PreparationInput& in = budget.in;
+  const double flop = budget.of_stage(kContextsShare, TimePlan::Stage::kAnswers) / in.options.sample;
+  AnswerLimits limits{.is_late = budget.is_late_after(TimePlan::Stage::kAnswers)};
+  const double prompt = budget.time.is_limited() ? mean_prompt(held_out.verdict) : 0;  // tokens to read
+  if (budget.time.is_limited()) {
+    const double tokens = (flop / kWantedRows / budget.work.target - prompt) / kDecodeOverPrefill;
+    limits.tokens = static_cast<int64_t>(
+        std::clamp(tokens, static_cast<double>(kLeastAnswerTokens), static_cast<double>(kAnswerTokens)));
+  }
+  const double tokens = prompt + kDecodeOverPrefill * static_cast<double>(limits.tokens);
+  int64_t affordable = budget.rows(flop, tokens * budget.work.target);
+  // The clock ends the answers, so as many as a verdict needs are begun if they can be read at all.
+  if (budget.time.is_limited() && flop >= kWantedRows * (prompt + kLeastAnswerTokens) * budget.work.target)
+    affordable = std::max(affordable, static_cast<int64_t>(kWantedRows));
+  if (in.options.evaluate_rows == 0)
+    out.selection_rows = std::min(out.selection_rows, std::max<int64_t>(1, affordable / 4));
+  out.verdict_rows = std::min(out.verdict_rows, std::max<int64_t>(1, affordable - affordable / 4));
+  shorten(held_out, out.selection_rows, out.verdict_rows, out.exactly);
+  const HeldOutAnswers answers = in.answer(held_out, limits);
+  put_answers(answers, in.limits, "the target's answers", held_out);
+  out.answers = to_json(answers);
+}
+
 // Makes the initial draft and decides how much the run can afford to measure.
-Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
-  const Work work = work_of(in);
+Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& stages, const TimePlan& time) {
+  Budget budget{in, time, work_of(in)};
   if (in.divided) in.divided->take_time_of_all(true);
-  const double speed = flop_per_second(in, work, stages, clock);
+  budget.speed = flop_per_second(in, budget.work, stages, time);
   if (in.divided) in.divided->take_time_of_all(false);
-  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), speed, work.target, work.draft);
+  RunLimits limits = run_limits(in.options, in.train.tokens);
+  const double of_limit = flop_of_run(limits, budget.speed, budget.work.target, budget.work.draft);
+  limits.seconds = 0;
+  budget.flop = flop_of_run(limits, budget.speed, budget.work.target, budget.work.draft);
   Preparation out;
-  stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
-  const double probe_row = in.spec.kind == "prune" ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
-  const LayerSearch search{rows_for(kLayerChoiceShare * flop, work.draft * probe_row, 1), stages.step()};
-  out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature,
-                         search, in.options.draft_vocab, in.options.ttt_steps, in.options.ttt_decay},
-                        in.target, in.train.rows);
-  const double whole_flop = flop / in.options.sample;
-  out.verdict_rows = rows_for(kFirstEvaluationShare * whole_flop, work.both() * mean_tokens(held_out.verdict), 1);
+  out.init = make_draft(budget, stages);
+  out.exactly = time.is_limited();
+  const double both = budget.work.both();
+  out.verdict_rows = budget.rows(budget.of_stage(kFirstEvaluationShare, TimePlan::Stage::kStart) / in.options.sample,
+                                 both * measured_tokens(budget, held_out.verdict));
+  // The selection half is measured at least twice.
+  const double selection = std::min(kSelectionShare * budget.flop,
+                                    budget.speed * time.seconds_for(TimePlan::Stage::kStart) / kMostSelectionShare);
   out.selection_rows = in.options.evaluate_rows > 0
                            ? in.options.evaluate_rows
-                           : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
-  if (in.answer) {
-    const double answer = kAnswerTokens * kDecodeOverPrefill * work.target;
-    const int64_t affordable = rows_for(kContextsShare * whole_flop, answer, 1);
-    if (in.options.evaluate_rows == 0)
-      out.selection_rows = std::min(out.selection_rows, std::max<int64_t>(1, affordable / 4));
-    out.verdict_rows = std::min(out.verdict_rows, std::max<int64_t>(1, affordable - affordable / 4));
-  }
-  shorten(held_out, out.selection_rows, out.verdict_rows);
-  if (in.answer) {
-    const HeldOutAnswers answers = in.answer(held_out);
-    put_answers(answers, in.limits, "the target's answers", held_out);
-    out.answers = to_json(answers);
-  }
-  const double measured =
-      static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
-  out.evaluations = evaluations_for(flop, measured);
+                           : budget.rows(selection, both * measured_tokens(budget, held_out.selection));
+  if (in.answer)
+    answer_within(budget, held_out, out);
+  else
+    shorten(held_out, out.selection_rows, out.verdict_rows, out.exactly);
+  const double measured = static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * both;
+  out.evaluations = evaluations_for(of_limit, measured);
   return out;
 }
 
 // Gives every rank the preparation of rank 0.
 void share_start(const PreparationInput& in, Preparation& start) {
-  const Json own = {{"search", start.init.search},
-                    {"selection_rows", start.selection_rows},
-                    {"verdict_rows", start.verdict_rows},
-                    {"evaluations", start.evaluations},
-                    {"answers", start.answers}};
+  const Json own = {{"search", start.init.search},        {"selection_rows", start.selection_rows},
+                    {"verdict_rows", start.verdict_rows}, {"exactly", start.exactly},
+                    {"evaluations", start.evaluations},   {"answers", start.answers}};
   const Json first = Json::parse(in.ranks->broadcast(own.dump()));
   start.init.search = first.at("search");
   start.selection_rows = first.at("selection_rows").get<int64_t>();
   start.verdict_rows = first.at("verdict_rows").get<int64_t>();
+  start.exactly = first.at("exactly").get<bool>();
   start.evaluations = first.at("evaluations").get<int64_t>();
   start.answers = first.at("answers");
   share_draft(start.init, in.target, *in.ranks, in.device);
@@ -198,14 +286,14 @@ void share_start(const PreparationInput& in, Preparation& start) {
 
 }  // namespace
 
-Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
+Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const TimePlan& time) {
   Preparation out;
-  if (in.ranks->is_first()) out = make_start(in, held_out, stages, clock);
+  if (in.ranks->is_first()) out = make_start(in, held_out, stages, time);
   if (in.divided) in.divided->finish();
   share_start(in, out);
   if (out.init.eagle) out.init.eagle->divided = in.divided;
   if (!in.ranks->is_first()) {
-    shorten(held_out, out.selection_rows, out.verdict_rows);
+    shorten(held_out, out.selection_rows, out.verdict_rows, out.exactly);
     if (!out.answers.is_null())
       put_answers(answers_from_json(out.answers, in.draft.vocab_size, "rank 0's answers"), in.limits,
                   "rank 0's answers", held_out);
@@ -214,8 +302,12 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   const EvaluationOptions options{
       .temperature = in.options.temperature, .step = stages.step(), .ranks = in.ranks, .divided = in.divided.get()};
   const TrainedDraft draft = out.init.draft();
-  out.before = in.teacher ? evaluate(draft, *in.teacher->teach(held_out.verdict, 0), held_out.verdict, options)
-                          : evaluate(draft, nullptr, held_out.verdict, options);
+  const double begin = time.clock().seconds();
+  const std::unique_ptr<Teacher> teacher = in.teacher ? in.teacher->teach(held_out.verdict, 0) : nullptr;
+  out.before = evaluate_within(time.seconds_for(TimePlan::Stage::kStart) / in.options.sample, time.clock(), draft,
+                               teacher.get(), held_out.verdict, options);
+  out.start_seconds = time.clock().seconds() - begin;
+  held_out.verdict_conversations = count_conversations(held_out.verdict);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
   // the reduction loses. A head has its ids from the start.
   if (in.options.draft_vocab > 0 && !in.eagle) {
@@ -225,6 +317,22 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   return out;
 }
 
+double seconds_for_steps(double step_seconds, int64_t steps) {
+  return usual_duration(static_cast<double>(steps) * step_seconds / kUsualTrainingShare);
+}
+
+namespace {
+
+void warn_of_few_steps(const Json& chosen) {
+  const double steps = chosen.at("expected_steps"), step_seconds = chosen.at("step_seconds");
+  if (steps >= static_cast<double>(kTeachingSteps)) return;
+  const std::string limit = duration_text(seconds_for_steps(step_seconds, kWantedSteps));
+  log(LogLevel::kWarn, format("%.0f steps teach nothing: %lld steps need about %s here: --time-limit %s", steps,
+                              static_cast<long long>(kWantedSteps), limit.c_str(), limit.c_str()));
+}
+
+}  // namespace
+
 Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput& input, Stages& stages,
                      const Clock& clock) {
   const GradientSource& source = input.source;
@@ -233,7 +341,8 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput
   const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
   if (measures) {
     stages.begin("measuring a step");
-    cost = measure_step(input, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
+    const double seconds = limits.tuning_seconds > 0 ? limits.tuning_seconds : kTuningShare * limits.seconds;
+    cost = measure_step(input, seconds, clock, [&] { stages.step()(0); });
     if (const model::Decoder* target = source.teacher ? source.teacher->first_answers() : nullptr)
       cost.first_answer = cost.per_token * flop_per_token(target->config) / (3 * flop_per_token(config));
   }
@@ -249,7 +358,7 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput
   const int64_t step = o.batch_tokens * o.accumulate;
   Json chosen = {{"batch_tokens", o.batch_tokens}, {"accumulate", o.accumulate}, {"learning_rate", o.learning_rate}};
   char text[200];
-  std::snprintf(text, sizeof text, "%lld tokens a step%s, learning rate %.2g", static_cast<long long>(step),
+  std::snprintf(text, sizeof text, "%lld tokens a step%s, peak learning rate %.2g", static_cast<long long>(step),
                 o.accumulate > 1 ? (" in " + std::to_string(o.accumulate) + " batches").c_str() : "", o.learning_rate);
   std::string line = text;
   if (measures) {
@@ -262,6 +371,7 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput
     line += text;
   }
   log(LogLevel::kInfo, line);
+  if (measures) warn_of_few_steps(chosen);
   return chosen;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/output_directory.h"
 #include "base/verdict.h"
@@ -17,6 +18,7 @@
 #include "distill/preparation.h"
 #include "distill/run_directory.h"
 #include "distill/setup.h"
+#include "distill/timed_evaluation.h"
 #include "distill/timed_teacher.h"
 #include "distill/trainer.h"
 #include "engine/decode/model_runner.h"
@@ -49,7 +51,7 @@ TrainerOptions trainer_options(const Setup& s) {
   t.on_policy = {o.on_policy, o.anchors, o.device.seed};
   t.terms = {o.served_temperatures, o.rejects.empty() ? nullptr : &s.rejects, o.reject_weight};
   t.adamw = {o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip};
-  t.schedule = {o.learning_rate, o.min_lr_ratio, o.warmup_ratio, o.max_steps, o.time_limit_seconds};
+  t.schedule = {o.learning_rate, o.min_lr_ratio, o.warmup_ratio, o.max_steps, s.training_seconds, s.expected_steps};
   t.batch_tokens = o.batch_tokens;
   t.accumulate = o.accumulate;
   t.evaluate_every = o.evaluate_every;
@@ -90,8 +92,8 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"inputs", s.inputs},
                {"options", describe(s.options)},
                {"data", s.data_counts},
-               {"next", next_step(Verdict::kInconclusive, s.options, false).command},
-               {"next_reason", next_step(Verdict::kInconclusive, s.options, false).reason}};
+               {"next", next_step(Verdict::kInconclusive, s.asked, {}).command},
+               {"next_reason", next_step(Verdict::kInconclusive, s.asked, {}).reason}};
   if (s.ranks->is_first()) write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
   return {json, exit_code(Verdict::kInconclusive)};
 }
@@ -101,27 +103,30 @@ struct Start {
   DraftInit init;
   std::optional<Checkpoint> checkpoint;
   // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
-  // "verdict_rows", "evaluations"}
+  // "verdict_rows", "exactly", "evaluations"}
   Json kept;
+  double start_seconds = 0;  // that measuring the start took; 0 in a resumed run
 };
 
 // Lets the target answer the held-out prompts, and keeps the answers in RUN.
-HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, Stages& stages) {
+HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, const AnswerLimits& limits, Stages& stages) {
   stages.begin("answering held-out prompts");
   const EvaluationStep step = stages.step();
   HeldOutAnswers answers;
   const auto answer = [&](decode::CausalModel& target) {
-    answers = answer_held_out(
-        target, held_out,
-        {.temperature = s.options.temperature, .seed = s.options.device.seed, .eos_ids = s.target->config.eos_ids},
-        [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
+    answers = answer_held_out(target, held_out,
+                              {.temperature = s.options.temperature,
+                               .seed = s.options.device.seed,
+                               .eos_ids = s.target->config.eos_ids,
+                               .limits = limits},
+                              [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
   };
   s.divided ? s.divided->decode(answer) : answer(*decode::make_model_runner(s.target));
   write_file_atomic(fs::path(s.options.out) / kContextsFile, to_json(answers).dump() + "\n");
   return answers;
 }
 
-Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
+Start start_anew(Setup& s, Stages& stages) {
   const model::DecoderConfig draft = draft_config(s);
   const model::EagleConfig eagle = s.eagle ? eagle_config(s) : model::EagleConfig();
   PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train};
@@ -129,14 +134,18 @@ Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
   input.eagle = s.eagle ? &eagle : nullptr;
   input.ranks = s.ranks;
   input.divided = s.divided;
-  if (s.answers_anew) input.answer = [&](const HeldOut& held_out) { return answer_prompts(s, held_out, stages); };
-  Preparation prepared = prepare(input, s.held_out, stages, clock);
+  if (s.answers_anew)
+    input.answer = [&](const HeldOut& held_out, const AnswerLimits& limits) {
+      return answer_prompts(s, held_out, limits, stages);
+    };
+  Preparation prepared = prepare(input, s.held_out, stages, *s.time);
   Json kept = {{"before", to_json(prepared.before)},
                {"search", prepared.init.search},
                {"selection_rows", prepared.selection_rows},
                {"verdict_rows", prepared.verdict_rows},
+               {"exactly", prepared.exactly},
                {"evaluations", prepared.evaluations}};
-  return {std::move(prepared.init), std::nullopt, std::move(kept)};
+  return {std::move(prepared.init), std::nullopt, std::move(kept), prepared.start_seconds};
 }
 
 // Reads the draft of a checkpoint.
@@ -163,18 +172,49 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
       throw Error(ErrorKind::kData, where + ": extra." + key +
                                         " is missing: an earlier version wrote it; start again with another --out");
   shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
-          json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData));
+          json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData),
+          kept.value("exactly", false));  // earlier versions have no such key
   if (s.answers_anew) {
     const std::string file = (fs::path(s.options.out) / kContextsFile).string();
     const std::string text = s.ranks->broadcast(s.ranks->is_first() ? read_json(file).dump() : "");
     put_answers(answers_from_json(parse_json(text, file), s.target->config.vocab_size, file), s.limits, file,
                 s.held_out);
   }
+  // The time may have allowed to measure only the first rows.
+  s.held_out.verdict.resize(std::min(s.held_out.verdict.size(), evaluation_from_json(kept.at("before")).rows.size()));
+  s.held_out.verdict_conversations = count_conversations(s.held_out.verdict);
   DraftInit init;
   if (s.ranks->is_first()) init = read_draft(s, checkpoint.directory);
   share_draft(init, s.target, *s.ranks, s.device);
   if (init.eagle) init.eagle->divided = s.divided;
-  return {std::move(init), checkpoint, kept};
+  return {std::move(init), checkpoint, kept, 0};
+}
+
+// Returns an estimate of the seconds from the end of training to the end of the run: the selection half is measured
+// once more, and the verdict half as at the start.
+double judging_seconds(const Setup& s, const Start& start, const Json& chosen) {
+  constexpr double kSafety = 1.5, kPublishShare = 0.02;
+  const auto rows = static_cast<double>(std::max<size_t>(1, s.held_out.verdict.size())),
+             more = static_cast<double>(s.held_out.selection.size());
+  return kSafety * start.start_seconds * (rows + more) / rows + chosen.value("step_seconds", 0.0) +
+         kPublishShare * s.time->limit();
+}
+
+// Chooses the settings that were left open, and what the time limit leaves for training.
+Json choose_in_time(Setup& s, const Start& start, const StepInput& input, Stages& stages, const Clock& clock) {
+  RunLimits limits = run_limits(s.options, s.train.tokens);
+  if (!s.time->is_limited()) return choose_settings(s.options, limits, input, stages, clock);
+  limits.tuning_seconds = s.time->seconds_for(TimePlan::Stage::kStep);
+  limits.seconds =
+      std::max(1e-3, s.time->training_seconds(judging_seconds(s, start, Json::object())) - limits.tuning_seconds);
+  Json chosen = choose_settings(s.options, limits, input, stages, clock);
+  const double judging = std::min(judging_seconds(s, start, chosen), s.time->judging_seconds()),
+               training = s.time->training_seconds(judging);
+  chosen["training_seconds"] = training;
+  log(LogLevel::kInfo,
+      format("of the time limit of %s preparing took %.0f s; training has %.0f s, and judging takes about %.0f s",
+             duration_text(s.time->limit()).c_str(), s.time->elapsed(), training, judging));
+  return chosen;
 }
 
 // Sets the options that were left open: those of the run that is resumed, or what rank 0 chooses.
@@ -188,16 +228,18 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
     input.source.recompute = options.recompute;
     input.source.rows = &s.train.rows;
     if (s.divided) s.divided->take_time_of_all(true);
-    const Json chosen = s.ranks->is_first()
-                            ? choose_settings(s.options, run_limits(s.options, s.train.tokens), input, stages, clock)
-                            : Json();
+    const Json chosen = s.ranks->is_first() ? choose_in_time(s, start, input, stages, clock) : Json();
     if (s.divided) {
       s.divided->finish();
       s.divided->take_time_of_all(false);
     }
     start.kept["chosen"] = Json::parse(s.ranks->broadcast(chosen.dump()));
   }
-  apply_settings(start.kept.at("chosen"), s.options);
+  const Json& chosen = start.kept.at("chosen");
+  apply_settings(chosen, s.options);
+  // Earlier versions gave training all of the limit.
+  s.training_seconds = chosen.value("training_seconds", s.options.time_limit_seconds);
+  s.expected_steps = static_cast<int64_t>(chosen.value("expected_steps", 0.0));
   count_steps(s);
 }
 
@@ -288,13 +330,20 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
   const fs::path out = s.options.out;
   outcome.by_acceptance = s.teacher != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
-  outcome.verdict_conversations = s.held_out.verdict_conversations;
+  const bool are_few = count_conversations(s.held_out.verdict) < kMinVerdictConversations;
+  outcome.taught_little =
+      outcome.training.steps < kTeachingSteps && (are_few || outcome.judgement.verdict == Verdict::kNoSignificantGain);
+  if (outcome.taught_little) outcome.judgement.verdict = Verdict::kInconclusive;
+  outcome.asked = s.asked;
+  outcome.verdict_conversations = count_conversations(s.held_out.verdict);
+  outcome.held_out_conversations = s.held_out_conversations;
   outcome.selection_conversations = s.held_out.selection_conversations;
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
   outcome.device = s.device.str();
   outcome.processes = s.ranks->count();
+  outcome.compute = s.compute;
   if (outcome.by_acceptance) outcome.parts = describe_parts(s.held_out.verdict, outcome.before, outcome.after);
   if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
     outcome.vocabulary = {{"tokens", ids.size()},
@@ -302,7 +351,7 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
                           {"holdout", vocab_coverage(s.held_out.verdict, ids)}};
   outcome.seconds = clock.seconds() - begin;
   write_file_atomic(out / "scores.json", scores_json(s.held_out.verdict, outcome.before, outcome.after).dump() + "\n");
-  publish_draft(draft, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
+  publish_draft(draft, s.published, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
   return {json, exit_code(outcome.judgement.verdict)};
@@ -316,7 +365,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   if (ranks.is_first()) store.emplace(fs::path(s.options.out) / "checkpoints");
   auto checkpoint = s.options.resume && store ? store->newest_good() : std::nullopt;
   const bool resumes = ranks.any(checkpoint.has_value());
-  Start start = resumes ? go_on(s, checkpoint.value_or(Checkpoint{}), stages) : start_anew(s, stages, clock);
+  Start start = resumes ? go_on(s, checkpoint.value_or(Checkpoint{}), stages) : start_anew(s, stages);
   Outcome outcome;
   outcome.before = evaluation_from_json(start.kept.at("before"));
   outcome.search = start.kept.at("search");
@@ -327,11 +376,13 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
   share_weights(draft, ranks);
+  draft.round_to(s.published);  // what is judged are the weights that are written
   stages.begin("judging");
   const EvaluationOptions measured{
       .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks, .divided = s.divided.get()};
-  outcome.after = s.teacher ? evaluate(draft, *s.teacher->teach(s.held_out.verdict, 0), s.held_out.verdict, measured)
-                            : evaluate(draft, nullptr, s.held_out.verdict, measured);
+  const std::unique_ptr<Teacher> judge = s.teacher ? s.teacher->teach(s.held_out.verdict, 0) : nullptr;
+  outcome.after = evaluate_within(s.time->judging_seconds(), clock, draft, judge.get(), s.held_out.verdict, measured);
+  outcome.before = first_rows(outcome.before, s.held_out.verdict.size());
   DistillResult result;
   if (ranks.is_first()) result = finish(s, draft, outcome, begin, clock);
   if (mlflow) finish_mlflow(*mlflow, outcome, result.json, clock);
@@ -358,7 +409,7 @@ void check_output(const DistillOptions& options) {
                                        .results = {{"run.json", "distill_run"},
                                                    {kForecastRunFile, "distill_run"},
                                                    {kComparisonRunFile, "distill_run"}}});
-  if (fs::exists(fs::path(options.out) / own) && !options.resume)
+  if (RunDirectory::has_begun((fs::path(options.out) / own).parent_path()) && !options.resume)
     throw Error(ErrorKind::kUsage, "--out " + options.out + ": has an earlier " + name +
                                        " of specdec distill: --resume goes on with it; for a new one give a new or an "
                                        "empty directory");
@@ -391,16 +442,13 @@ DistillResult run_on_device(const DistillOptions& options, const ProgressFn& pro
   const std::string started = format_utc(clock.unix_seconds());
   Setup s = begin_setup(options);
   s.ranks = &ranks;
+  s.time.emplace(options.time_limit_seconds, options.sample, clock);
   if (s.from.kind == TeacherSpec::Kind::kEndpoint)
     throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
   if (ranks.is_first() && !options.mlflow.empty()) mlflow_options(options);  // fails early if it cannot be asked
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;
-  if (ranks.is_first() && RunDirectory::is_measured_on_data(out) && s.options.contexts != kContextsOfEarlierRuns) {
-    log(LogLevel::kWarn,
-        options.out + " was measured on the data's own answers so far and goes on with --contexts data");
-    s.options.contexts = kContextsOfEarlierRuns;
-  }
+  if (ranks.is_first()) take_over_options(s);
   s.options.contexts = ranks.broadcast(s.options.contexts);
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   const ProgressFn shown = ranks.is_first() ? progress : ProgressFn();
@@ -410,6 +458,7 @@ DistillResult run_on_device(const DistillOptions& options, const ProgressFn& pro
   const model::DecoderConfig draft = draft_config(s);
   stages.begin("reading the data", options.data);
   load_data(s, draft, stages);
+  s.time->set_loaded();
   if (s.options.max_steps == 0 && s.options.epochs == 0 && s.options.time_limit_seconds == 0) s.options.epochs = 3;
   s.given = describe(s.options);
   compare_with_first(s);

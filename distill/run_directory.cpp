@@ -22,12 +22,12 @@ bool is_own(const std::string& name) {
 RunDirectory::RunDirectory(std::filesystem::path run) : run_(std::move(run)), existed_(fs::exists(run_)) {
   make_private_directory(run_);
   lock_.emplace(run_ / ".lock");
-  is_new_ = !fs::exists(run_ / "run.json");
+  is_new_ = !has_begun(run_);
 }
 
 RunDirectory::~RunDirectory() {
   try {
-    if (!is_new_ || has_checkpoint()) return;
+    if (!is_new_ || has_begun(run_)) return;
     std::vector<fs::path> entries;
     for (const auto& entry : fs::directory_iterator(run_))
       if (is_own(entry.path().filename().string())) entries.push_back(entry.path());
@@ -43,7 +43,7 @@ RunDirectory::~RunDirectory() {
 void RunDirectory::enter(const Json& options, const Json& inputs) const {
   const Json now = {
       {"schema", "specdec.distill_run/1"}, {"options", options}, {"inputs", inputs}, {"tool_version", kToolVersion}};
-  if (fs::exists(run_ / "run.json")) {
+  if (!is_new_) {
     Json then = read_json(run_ / "run.json");
     then["tool_version"] = now["tool_version"];
     const std::string keys = differing_keys(then, now);
@@ -56,28 +56,28 @@ void RunDirectory::enter(const Json& options, const Json& inputs) const {
   write_file_atomic(run_ / "run.json", now.dump(2) + "\n");
 }
 
-bool RunDirectory::is_measured_on_data(const fs::path& run) {
+bool RunDirectory::has_begun(const std::filesystem::path& run) {
   if (!fs::exists(run / "run.json")) return false;
-  const Json then = read_json(run / "run.json");
-  try {
-    return then.at("options").value("contexts", kContextsOfEarlierRuns) == std::string(kContextsOfEarlierRuns);
-  } catch (const Json::exception& error) {
-    throw Error(ErrorKind::kData, (run / "run.json").string() + ": malformed: " + error.what());
-  }
-}
-
-bool RunDirectory::has_checkpoint() const {
-  const auto has_step = [](const fs::path& run) {
+  const auto has_step = [](const fs::path& directory) {
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
+    for (const auto& entry : fs::directory_iterator(directory / "checkpoints", none))
       if (entry.path().filename().string().starts_with("step-")) return true;
-    return false;
+    return fs::exists(directory / "result.json");
   };
-  if (has_step(run_)) return true;
+  if (has_step(run)) return true;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator(run_, none))
+  for (const auto& entry : fs::directory_iterator(run, none))
     if (has_step(entry.path())) return true;
   return false;
+}
+
+Json RunDirectory::options_of(const fs::path& run) {
+  if (!has_begun(run)) return nullptr;
+  const fs::path file = run / "run.json";
+  const Json then = read_json(file);
+  if (!then.is_object() || !then.contains("options") || !then["options"].is_object())
+    throw Error(ErrorKind::kData, file.string() + ": malformed: expected an object with the object \"options\"");
+  return then["options"];
 }
 
 }  // namespace specdec::distill

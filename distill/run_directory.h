@@ -25,18 +25,17 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  // Writes run.json into an empty RUN. If RUN has a run.json already, throws Error(kUsage) if its options or inputs
-  // differ.
+  // Writes run.json, unless RUN has begun a run: then throws Error(kUsage) if its options or inputs differ.
   void enter(const Json& options, const Json& inputs) const;
 
-  // Returns whether RUN has a run that was begun with --contexts data, as all runs of versions without the option were.
-  // Throws Error(kData) if run.json is malformed.
-  static bool is_measured_on_data(const std::filesystem::path& run);
+  // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that was ended before its
+  // first checkpoint has not begun: it is started anew, with any options.
+  static bool has_begun(const std::filesystem::path& run);
+  // Returns the options in run.json of a run that has begun, else null. Throws Error(kData) if run.json is malformed.
+  static Json options_of(const std::filesystem::path& run);
   void keep() { is_new_ = false; }
 
  private:
-  bool has_checkpoint() const;
-
   std::filesystem::path run_;
   bool existed_, is_new_ = false;
   std::optional<FileLock> lock_;

@@ -21,9 +21,10 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     if (o.total_steps == 0) {
       // At the first update no time has elapsed, so its rate would be 0. The warm-up factor is therefore at least a
       // tenth of one step's share of the warm-up.
-      const double first = 0.1 / static_cast<double>(kMinWarmupSteps);
-      warm = std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps),
-                                      warmup > 0 ? elapsed_seconds / warmup : 1.0));
+      const int64_t steps =
+          o.expected_steps > 0 ? std::clamp<int64_t>(o.expected_steps / 10, 1, kMinWarmupSteps) : kMinWarmupSteps;
+      const auto least = static_cast<double>(steps);
+      warm = std::max(0.1 / least, std::min((at + 1) / least, warmup > 0 ? elapsed_seconds / warmup : 1.0));
     }
   }
   progress = std::clamp(progress, 0.0, 1.0);

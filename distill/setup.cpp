@@ -11,6 +11,7 @@
 #include "data/shard_reader.h"
 #include "distill/head_loss.h"
 #include "distill/run.h"
+#include "distill/run_directory.h"
 #include "engine/model/memory_plan.h"
 #include "engine/parallel/shard_ranks.h"
 
@@ -104,7 +105,7 @@ std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint
 Setup begin_setup(const DistillOptions& options) {
   validate(options);
   Setup s;
-  s.options = options;
+  s.options = s.asked = options;
   s.spec = parse_draft_spec(options.draft);
   s.from = parse_teacher(options.teacher);
   s.eagle = is_eagle(s.spec);
@@ -130,6 +131,19 @@ Setup begin_setup(const DistillOptions& options) {
   return s;
 }
 
+void take_over_options(Setup& s) {
+  const Json then = RunDirectory::options_of(s.options.out);
+  if (then.is_null()) return;
+  const std::string where = (fs::path(s.options.out) / "run.json").string() + ": options";
+  s.begun_dtype = json_string(then, "dtype", where, ErrorKind::kData);
+  const std::string contexts =
+      then.contains("contexts") ? json_string(then, "contexts", where, ErrorKind::kData) : kContextsOfEarlierRuns;
+  if (contexts != kContextsOfEarlierRuns || s.options.contexts == kContextsOfEarlierRuns) return;
+  log(LogLevel::kWarn,
+      s.options.out + " was measured on the data's own answers so far and goes on with --contexts data");
+  s.options.contexts = kContextsOfEarlierRuns;
+}
+
 namespace {
 
 // All ranks call it.
@@ -147,6 +161,18 @@ void check_teams(const Setup& s) {
     throw Error(ErrorKind::kUsage, flag + "this run does not read the target's layers: leave it out");
 }
 
+// Returns the bytes of what this rank has loaded of the target.
+int64_t target_bytes(const Setup& s) {
+  if (!s.target) return 0;
+  const at::ScalarType dtype = s.target->weights.norm.scalar_type();
+  if (!s.divided) return model::weight_bytes(s.target->config, dtype);
+  const model::DecoderWeights& own = s.target->weights;
+  int64_t bytes = s.divided->share_bytes();
+  for (const at::Tensor& t : {own.norm, own.lm_head, own.embed.is_same(own.lm_head) ? at::Tensor() : own.embed})
+    if (t.defined()) bytes += static_cast<int64_t>(t.nbytes());
+  return bytes;
+}
+
 void load_divided(Setup& s, at::ScalarType dtype) {
   const fs::path directory = s.options.target;
   const parallel::Ranks& team = s.ranks->team(s.options.teacher_ranks);
@@ -154,16 +180,28 @@ void load_divided(Setup& s, at::ScalarType dtype) {
       model::load_shard_for_decoding(directory, s.device, dtype, parallel::make_shard_group(team)), team);
   model::Decoder around =
       s.eagle ? model::load_without_layers(directory, s.device, dtype) : model::load_head(directory, s.device, dtype);
-  const model::DecoderWeights& own = around.weights;
-  int64_t bytes = s.divided->share_bytes();
-  for (const at::Tensor& t : {own.norm, own.lm_head, own.embed.is_same(own.lm_head) ? at::Tensor() : own.embed})
-    if (t.defined()) bytes += static_cast<int64_t>(t.nbytes());
-  log(LogLevel::kInfo, "--teacher-parallel " + std::to_string(team.count()) + ": " + std::to_string(team.count()) +
-                           " of the " + std::to_string(s.ranks->count()) +
-                           " processes hold the target together; each has " + std::to_string(bytes >> 20) +
-                           " MiB, its share and the whole head");
   around.config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   s.target = std::make_shared<const model::Decoder>(std::move(around));
+  log(LogLevel::kInfo, "--teacher-parallel " + std::to_string(team.count()) + ": " + std::to_string(team.count()) +
+                           " of the " + std::to_string(s.ranks->count()) +
+                           " processes hold the target together; each has " + std::to_string(target_bytes(s) >> 20) +
+                           " MiB, its share and the whole head");
+}
+
+// Chooses the dtype of computing, which is that of rank 0 on all ranks, and that of the draft that will be written.
+void choose_dtype(Setup& s) {
+  const bool from_target = s.target_config && (s.spec.kind == "prune" || s.spec.kind == "eagle3");
+  const model::DecoderConfig draft = from_target ? *s.target_config : draft_config(s);
+  s.compute = s.begun_dtype && s.options.device.dtype == "auto"
+                  ? ComputeDtype{*s.begun_dtype, "the run began so"}
+                  : choose_compute_dtype(s.options.device.dtype, s.target_config ? &*s.target_config : nullptr, draft,
+                                         s.device, cpu_features());
+  s.options.device.dtype = s.ranks->broadcast(s.compute.flag);
+  s.compute.flag = s.options.device.dtype;
+  s.published = published_dtype(model::resolve_dtype(s.options.device.dtype, draft), draft.dtype);
+  if (s.ranks->is_first())
+    log(LogLevel::kInfo, "computing in " + (s.compute.flag == "auto" ? "each checkpoint's dtype" : s.compute.flag) +
+                             ": " + s.compute.reason + "; the draft is written in " + model::dtype_flag(s.published));
 }
 
 }  // namespace
@@ -173,6 +211,7 @@ void load_target(Setup& s) {
   check_teams(s);
   s.device = model::resolve_device(s.ranks->device(o.device.device));
   s.ranks->use_device(s.device);
+  choose_dtype(s);
   if (!s.target_config) return;
   const fs::path directory = o.target;
   const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
@@ -181,7 +220,7 @@ void load_target(Setup& s) {
     s.inputs["target"]["id"] = s.target_id->id;
   }
   if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
-  const at::ScalarType dtype = model::resolve_dtype(o.device.dtype, *s.target_config);
+  const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, *s.target_config);
   if (o.teacher_ranks > 1) return load_divided(s, dtype);
   const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, dtype));
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
@@ -278,6 +317,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   s.held_out =
       split_held_out(std::move(held_out.rows),
                      o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
+  s.held_out_conversations = s.held_out.verdict_conversations;
   s.data_counts = {{"train_rows", s.train.rows.size()},       {"train_tokens", s.train.tokens},
                    {"loss_tokens", s.train.loss_tokens},      {"cut_rows", s.train.cut_rows},
                    {"cut_tokens", s.train.cut_tokens},        {"empty_rows", s.train.empty_rows},
@@ -328,7 +368,9 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
                                                .tokens_per_sequence = 0,
                                                .device = s.device});
   const int64_t parameters = parameters_of(s, config), ranks = shares_optimizer ? s.ranks->count() : 1;
-  plan.target_bytes = 0;  // already loaded
+  // The target is loaded already, so what it takes was available before.
+  plan.target_bytes = target_bytes(s);
+  plan.available_bytes += plan.target_bytes;
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   plan.draft_bytes = parameters * (element + 4) + (parameters + ranks - 1) / ranks * (element < 4 ? 12 : 8);
   const int64_t batch =
@@ -342,20 +384,6 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
   return plan;
 }
 
-namespace {
-
-// LibTorch multiplies 16-bit numbers one by one on x86 CPUs without AVX-512: 8 to 100 times slower than fp32 ones.
-void warn_of_slow_products(const Setup& s, at::ScalarType dtype) {
-#if defined(__x86_64__)
-  if (!s.device.is_cpu() || dtype == at::kFloat || __builtin_cpu_supports("avx512bw") || !s.ranks->is_first()) return;
-  log(LogLevel::kWarn, model::dtype_flag(dtype) +
-                           " is slow on this CPU, which has no AVX-512: --dtype fp32 trains many "
-                           "times faster");
-#endif
-}
-
-}  // namespace
-
 void plan_memory(Setup& s, const model::DecoderConfig& config) {
   s.shares_optimizer = s.ranks->any(s.options.shard_optimizer) && s.ranks->count() > 1;
   model::MemoryPlan plan = memory_plan(s, config, s.shares_optimizer);
@@ -366,8 +394,9 @@ void plan_memory(Setup& s, const model::DecoderConfig& config) {
         "the optimizer's state does not fit on every rank, so each keeps a share (as with --shard-optimizer)");
   }
   log(LogLevel::kInfo, "memory: " + plan.text());
+  if (s.ranks->is_first() && s.target_config && !s.eagle)
+    model::warn_of_large_draft(draft_to_train(s, config), *s.target_config);
   model::check_memory(plan);
-  warn_of_slow_products(s, model::resolve_dtype(s.options.device.dtype, config));
   if (!s.ranks->is_first()) return;
   const uint64_t checkpoint = static_cast<uint64_t>(parameters_of(s, config)) * 12,
                  free = free_disk_bytes(s.options.out);

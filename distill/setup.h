@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "distill/batcher.h"
+#include "distill/compute_dtype.h"
 #include "distill/contexts.h"
 #include "distill/divided_target.h"
 #include "distill/draft_init.h"
@@ -13,6 +14,7 @@
 #include "distill/options.h"
 #include "distill/preparation.h"
 #include "distill/rejects.h"
+#include "distill/time_plan.h"
 #include "engine/model/eagle_head.h"
 #include "engine/model/memory_plan.h"
 #include "engine/parallel/ranks.h"
@@ -21,7 +23,8 @@ namespace specdec::distill {
 
 // The loaded target and data, and the options with some defaults filled in.
 struct Setup {
-  DistillOptions options;
+  DistillOptions options, asked;  // `asked` are those that were given
+  std::optional<TimePlan> time;   // of this process
   DraftSpec spec;
   TeacherSpec from;
   bool ce = false;
@@ -36,11 +39,17 @@ struct Setup {
   PreparedRows train;
   Rejects rejects;  // of the training rows; empty without --rejects
   HeldOut held_out;
-  int64_t holdout_rows = 0;
-  RowLimits limits;           // of held-out rows
-  bool answers_anew = false;  // the target answers the held-out prompts
-  Json given;                 // the options that --resume compares
+  int64_t holdout_rows = 0, held_out_conversations = 0;  // of the verdict half before the time limit shortens it
+  RowLimits limits;                                      // of held-out rows
+  bool answers_anew = false;                             // the target answers the held-out prompts
+  Json given;                                            // the options that --resume compares
+  std::optional<std::string> begun_dtype;                // of the run that --resume goes on with, as run.json has it
+  ComputeDtype compute;                                  // options.device.dtype is its flag once the target is loaded
+  at::ScalarType published = at::kFloat;                 // of the weights in RUN/draft
   Json inputs, data_counts;
+  // What the time limit leaves for training, and the steps that it is worth; 0 = no limit, or not known.
+  double training_seconds = 0;
+  int64_t expected_steps = 0;
   bool shares_optimizer = false;  // the ranks share the optimizer's state
   at::Device device = at::kCPU;
   const parallel::Ranks* ranks = nullptr;
@@ -52,6 +61,9 @@ std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint
 // Reads options, kind of draft, teacher and loss, and the target's configuration where the run needs one. Nothing is
 // loaded. Throws Error(kUsage) if they do not fit each other.
 Setup begin_setup(const DistillOptions& options);
+// Takes over from the run that goes on, if there is one, what it settled: its dtype, and the text that measures. All
+// runs of versions without --contexts were measured on the data's own answers.
+void take_over_options(Setup& setup);
 // Loads the target as far as the run needs it, and computes its fingerprint. With --teacher-parallel it divides the
 // target among teams of ranks. Throws Error(kUsage) if the ranks, or the target, cannot be divided so.
 void load_target(Setup& setup);

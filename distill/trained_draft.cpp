@@ -45,6 +45,23 @@ void TrainedDraft::write(const std::filesystem::path& directory) const {
   eagle_ ? model::save_eagle_head(eagle_->head, directory) : model::save_decoder(*decoder_, directory);
 }
 
+void TrainedDraft::write_as(at::ScalarType dtype, const std::filesystem::path& directory) const {
+  if (eagle_) {
+    model::EagleHead head = eagle_->head;
+    head.weights.visit(head.config, [&](const std::string&, at::Tensor& t) { t = t.detach().to(dtype); });
+    head.config.layer.dtype = dtype;
+    return model::save_eagle_head(head, directory);
+  }
+  model::Decoder decoder = *decoder_;
+  decoder.weights.visit(decoder.config, [&](const std::string&, at::Tensor& t) { t = t.detach().to(dtype); });
+  model::save_decoder(decoder, directory);
+}
+
+void TrainedDraft::round_to(at::ScalarType dtype) const {
+  at::NoGradGuard guard;
+  visit([&](const std::string&, at::Tensor& t) { t.detach().copy_(t.detach().to(dtype)); });
+}
+
 void TrainedDraft::read(const std::filesystem::path& directory) const {
   at::NoGradGuard guard;
   std::map<std::string, at::Tensor> tensors;

@@ -28,8 +28,11 @@ class TrainedDraft {
   // Returns the draft's logits at the learnt positions of a batch. The draft must outlive the result.
   RowLogits row_logits(const Batch& batch) const;
   // Writes config.json and model.safetensors into an existing directory, and reads the weights from there. read()
-  // throws Error(kData) if a tensor is missing or has another shape.
+  // throws Error(kData) if a tensor is missing or has another shape. write_as() converts the weights.
   void write(const std::filesystem::path& directory) const;
+  void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const;
+  // Rounds every weight to what it is once write_as(dtype) has written it.
+  void round_to(at::ScalarType dtype) const;
   void read(const std::filesystem::path& directory) const;
   void visit(const std::function<void(const std::string&, at::Tensor&)>& f) const;  // every parameter
 

@@ -132,10 +132,13 @@ class SourceReader {
       }
     });
     constexpr int64_t kSurelyOther = 10;
-    if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther)
+    if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther) {
+      const fs::path beside = file.parent_path() / "acceptance";  // where serve --record writes them
       throw Error(ErrorKind::kData,
                   file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
-                      " lines: expected what serve --acceptance-log writes, or the records of another engine");
+                      " lines: expected what serve --acceptance-log writes, or the records of another engine" +
+                      (fs::is_directory(beside) ? " (did you mean " + beside.string() + "?)" : ""));
+    }
     if (position != begin) observation_.positions[identity] = position;
     observation_.read.records += figures.records;
     observation_.read.broken_lines += figures.broken_lines;

@@ -88,13 +88,14 @@ int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint
 int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, size_t* bytes, sd_bytes* message);
 int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
 void sd_grammar_free(sd_grammar* grammar);
-/* These three functions change the handle, so only one thread may use it at a time. mask sets bit id % 32 of word
+/* These functions use the handle, so only one thread may call them at a time. mask sets bit id % 32 of word
  * id / 32 for each id that may follow. Once the grammar is complete, only the ids that end a text may follow. After a
- * step has exceeded its bound on work, mask sets no bit. push appends an id that the mask allows. pop takes back
- * the last `count` ids. */
+ * step has exceeded its bound on work, mask fails. push appends an id that the mask allows. pop takes back
+ * the last `count` ids. bytes writes about how many bytes the grammar occupies now. */
 int32_t sd_grammar_mask(sd_grammar* grammar, uint32_t* words, size_t count);
 int32_t sd_grammar_push(sd_grammar* grammar, uint32_t token);
 int32_t sd_grammar_pop(sd_grammar* grammar, size_t count);
+int32_t sd_grammar_bytes(const sd_grammar* grammar, size_t* bytes);
 
 /* --- chat templates --- */
 typedef struct sd_template sd_template;

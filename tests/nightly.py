@@ -11,6 +11,8 @@ Parts, in this order (all of them if none is named):
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
+  gpu-pack    the CUDA kernels for all supported GPUs, what they need of a GPU (tests/kernels/resources_test.py), and
+              the archive for a machine with a GPU (make gpu-pack)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
   aarch64     builds the half without LibTorch for 64-bit ARM and runs its quick GoogleTests under qemu
               (tests/aarch64.py); the cross compiler, qemu and Debian's libraries for arm64 are fetched once (351 MB)
@@ -238,12 +240,12 @@ def soak(log):
     )
 
 
-def sanitizer(name):
-    return lambda log: run(log, ["make", "--no-print-directory", name])
+def make(target):
+    return lambda log: run(log, ["make", "--no-print-directory", target])
 
 
 def aarch64(log):
-    if code := run(log, ["make", "--no-print-directory", "build", "PRESET=aarch64"]):
+    if code := run(log, ["make", "--no-print-directory", "everything", "PRESET=aarch64"]):
         return code
     return run(log, [sys.executable, "tests/aarch64.py", "build-aarch64"], JOBS=JOBS)
 
@@ -283,8 +285,9 @@ PARTS = {
     "checks": checks,
     "faults": faults,
     "soak": soak,
-    "asan": sanitizer("asan"),
-    "tsan": sanitizer("tsan"),
+    "gpu-pack": make("gpu-pack"),
+    "asan": make("asan"),
+    "tsan": make("tsan"),
     "aarch64": aarch64,
     "tidy": tidy,
     "image": image,

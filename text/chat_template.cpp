@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <ctime>
+#include <initializer_list>
+#include <mutex>
 
 #include "base/confined_service.h"
 #include "base/file.h"
@@ -93,12 +95,19 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
                                      " s): it grows without bound, or takes too long, and is not used");
 }
 
+// The form in which a template reads messages; see render().
+struct ChatTemplate::Form {
+  bool parts = false, developer_is_system = false, null_content = false, text_arguments = false;
+};
+
 struct ChatTemplate::Impl {
   sd_template* handle = nullptr;
   std::string source;
   std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template does
   SpecialTokens tokens;
   std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
+  std::once_flag learnt[2];                  // by whether the template for tools renders
+  Form forms[2];
   ~Impl() { sd_template_free(handle); }
 
   // `context` is a JSON object. Throws Error(kData).
@@ -190,23 +199,109 @@ bool ChatTemplate::sets(const std::string& variable) const {
 
 bool ChatTemplate::works() const { return !impl_->service || impl_->service->works(); }
 
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Returns JSON with spaces after commas and colons, as Python writes it and models learn to.
+std::string spaced(const OrderedJson& value) {
+  if (!value.is_structured() || value.empty()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    if (!text.empty()) text += ", ";
+    if (value.is_object()) text += OrderedJson(key).dump() + ": ";
+    text += spaced(item);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == std::string::npos; }
+
+constexpr char kProbe[] = "specdecprobe";
+constexpr char kProbeTools[] =
+    R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{}}}}])";
+
+// A user's question, a call whose arguments hold kProbe, and its result. The id has the length that Mistral asks for.
+std::vector<ChatMessage> probe_call() {
+  const std::string call = R"([{"id":"abcdefghi","type":"function","function":{"name":"f","arguments":{"a":")" +
+                           std::string(kProbe) + R"("}}}])";
+  ChatMessage result{"tool", "r"};
+  result.tool_call_id = "abcdefghi";
+  result.name = "f";
+  return {{"user", "q"}, {"assistant", "", call}, result};
+}
+
+}  // namespace
+
+// Finds the form by trying: what a probe shows in one form and not in another decides.
+ChatTemplate::Form ChatTemplate::learn_form(const std::string& tools) const {
+  const auto shows = [&](const Form& tried, const std::vector<ChatMessage>& messages) {
+    try {
+      return render_in(tried, messages, true, Json::object(), tools).find(kProbe) != std::string::npos;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  Form form;
+  const auto prefer = [&](const std::vector<ChatMessage>& messages, std::initializer_list<Form> others) {
+    if (shows(form, messages)) return;
+    for (const Form& other : others)
+      if (shows(other, messages)) {
+        form = other;
+        return;
+      }
+  };
+  const auto with = [&form](bool Form::* first, bool Form::* second = nullptr) {
+    Form other = form;
+    other.*first = true;
+    if (second) other.*second = true;
+    return other;
+  };
+  prefer({{"user", kProbe}}, {with(&Form::parts)});
+  prefer({{"developer", kProbe}, {"user", "q"}}, {with(&Form::developer_is_system)});
+  prefer(probe_call(),
+         {with(&Form::null_content), with(&Form::text_arguments), with(&Form::null_content, &Form::text_arguments)});
+  return form;
+}
+
+const ChatTemplate::Form& ChatTemplate::form(bool for_tools) const {
+  std::call_once(impl_->learnt[for_tools],
+                 [&] { impl_->forms[for_tools] = learn_form(for_tools || !impl_->for_tools ? kProbeTools : ""); });
+  return impl_->forms[for_tools];
+}
+
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                                  const Json& extra, const std::string& tools) const {
+  return render_in(form(impl_->for_tools && !tools.empty()), messages, add_generation_prompt, extra, tools);
+}
+
+std::string ChatTemplate::render_in(const Form& form, const std::vector<ChatMessage>& messages,
+                                    bool add_generation_prompt, const Json& extra, const std::string& tools) const {
   // Uses ordered_json, so that a template that prints a whole message writes role before content, as in transformers.
-  nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
+  OrderedJson context = OrderedJson::object(), list = OrderedJson::array();
   size_t bytes = 0;
   for (const ChatMessage& message : messages) {
-    list.push_back({{"role", message.role}, {"content", message.content}});
-    if (!message.tool_calls.empty()) list.back()["tool_calls"] = parse_ordered_json(message.tool_calls, "tool_calls");
-    if (!message.tool_call_id.empty()) list.back()["tool_call_id"] = message.tool_call_id;
-    if (!message.name.empty()) list.back()["name"] = message.name;
-    if (!message.reasoning_content.empty()) list.back()["reasoning_content"] = message.reasoning_content;
+    list.push_back({{"role", form.developer_is_system && message.role == "developer" ? "system" : message.role}});
+    OrderedJson& out = list.back();
+    out["content"] = message.content;
+    if (form.parts) out["content"] = OrderedJson::array({{{"type", "text"}, {"text", message.content}}});
+    if (!message.tool_calls.empty()) {
+      if (form.null_content && message.content.empty()) out["content"] = nullptr;
+      OrderedJson& calls = out["tool_calls"] = parse_ordered_json(message.tool_calls, "tool_calls");
+      if (form.text_arguments && calls.is_array())
+        for (OrderedJson& call : calls)
+          if (call.is_object() && call.contains("function") && call["function"].is_object())
+            if (OrderedJson& given = call["function"]["arguments"]; !given.is_string()) given = spaced(given);
+    }
+    if (!message.tool_call_id.empty()) out["tool_call_id"] = message.tool_call_id;
+    if (!message.name.empty()) out["name"] = message.name;
+    if (!message.reasoning_content.empty()) out["reasoning_content"] = message.reasoning_content;
     bytes += message.role.size() + message.content.size() + message.tool_calls.size() +
              message.reasoning_content.size() + message.tool_call_id.size() + message.name.size();
   }
   context["messages"] = std::move(list);
   context["add_generation_prompt"] = add_generation_prompt;
-  context["tools"] = tools.empty() ? nlohmann::ordered_json() : parse_ordered_json(tools, "tools");
+  context["tools"] = tools.empty() ? OrderedJson() : parse_ordered_json(tools, "tools");
   context["documents"] = nullptr;
   for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
   for (const auto& [key, value] : extra.items()) {
@@ -224,6 +319,72 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
   const bool for_tools = impl_->for_tools && !tools.empty();
   if (impl_->service) return impl_->render_confined(json, most, for_tools);
   return (for_tools ? *impl_->for_tools : *impl_).render_here(json, most);
+}
+
+namespace {
+
+// Puts marks in the place of what a conversation says, and keeps which member each mark stands for.
+class Marks {
+ public:
+  std::string put(std::string member, bool required = true) {
+    std::string mark = std::to_string(1'000'000 + marks_.size());
+    mark = "zq" + mark.substr(1) + "qz";
+    marks_.push_back({mark, std::move(member), required});
+    return mark;
+  }
+
+  void mark_calls(std::string& calls, const std::string& at) {
+    OrderedJson list = parse_ordered_json(calls, "tool_calls");
+    for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
+      if (!list[i].is_object() || !list[i].contains("function") || !list[i]["function"].is_object()) continue;
+      OrderedJson& function = list[i]["function"];
+      const std::string call = at + "[" + std::to_string(i) + "].function";
+      function["name"] = put(call + ".name");
+      const OrderedJson given = function.value("arguments", OrderedJson());
+      if (given.is_object() && !given.empty())
+        function["arguments"] = {{"a", put(call + ".arguments")}};
+      else if (given.is_string() && !is_blank(given.get<std::string>()))
+        function["arguments"] = put(call + ".arguments");
+    }
+    calls = list.dump();
+  }
+
+  std::optional<std::string> missing_in(const std::string& text) const {
+    for (const Mark& mark : marks_)
+      if (mark.required && text.find(mark.text) == std::string::npos) return mark.member;
+    return std::nullopt;
+  }
+
+ private:
+  struct Mark {
+    std::string text, member;
+    bool required;
+  };
+  std::vector<Mark> marks_;
+};
+
+}  // namespace
+
+std::optional<std::string> ChatTemplate::omitted(const std::vector<ChatMessage>& messages, const Json& extra,
+                                                 const std::string& tools) const {
+  std::vector<ChatMessage> marked = messages;
+  size_t turn = 0;  // the first message after the last one of the user
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].role == "user") turn = i + 1;
+  Marks marks;
+  for (size_t i = 0; i < marked.size(); ++i) {
+    ChatMessage& message = marked[i];
+    const std::string at = "messages[" + std::to_string(i) + "]";
+    if (!is_blank(message.content)) message.content = marks.put(at + ".content");
+    if (!is_blank(message.reasoning_content))
+      message.reasoning_content = marks.put(at + ".reasoning_content", i >= turn);
+    if (!message.tool_calls.empty()) marks.mark_calls(message.tool_calls, at + ".tool_calls");
+  }
+  try {
+    return marks.missing_in(render(marked, true, extra, tools));
+  } catch (const Error&) {  // what the template refuses, render() reports
+    return std::nullopt;
+  }
 }
 
 }  // namespace specdec::text

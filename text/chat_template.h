@@ -46,7 +46,11 @@ class ChatTemplate {
   // Returns the source of the template that renders conversations with tools.
   const std::string& tool_source() const;
 
-  // Renders the messages. The template's variables are messages (role, content; tool_calls, tool_call_id, name and
+  // Renders the messages in the form that the template reads. Probe conversations, rendered once, tell which: content
+  // as text, or as a list of parts; no content instead of an empty one beside calls; the arguments of a call as an
+  // object, or as text; developer as it is, or as system.
+  //
+  // The template's variables are messages (role, content; tool_calls, tool_call_id, name and
   // reasoning_content if a message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents
   // (none), every special token by name, and `extra`, which must not set any of these. Thread-safe. Throws Error(kData)
   // with raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100) or output (1
@@ -55,7 +59,18 @@ class ChatTemplate {
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 
+  // Returns what the template leaves out of this conversation, such as "messages[2].content", or nothing: the first of
+  // the contents, calls and results, and of the thoughts after the last message of the user. Renders the conversation
+  // with marks in their places.
+  std::optional<std::string> omitted(const std::vector<ChatMessage>& messages, const Json& extra = Json::object(),
+                                     const std::string& tools = "") const;
+
  private:
+  struct Form;
+  const Form& form(bool for_tools) const;
+  Form learn_form(const std::string& tools) const;
+  std::string render_in(const Form& form, const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                        const Json& extra, const std::string& tools) const;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

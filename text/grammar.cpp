@@ -20,13 +20,21 @@ const uint8_t* data_of(std::string_view text) { return reinterpret_cast<const ui
 
 GrammarMatcher::~GrammarMatcher() { sd_grammar_free(handle_); }
 
-void GrammarMatcher::allowed(std::span<uint32_t> bits) {
-  if (sd_grammar_mask(handle_, bits.data(), bits.size()) != SD_OK) std::fill(bits.begin(), bits.end(), 0u);
+bool GrammarMatcher::allowed(std::span<uint32_t> bits) {
+  if (sd_grammar_mask(handle_, bits.data(), bits.size()) == SD_OK) return true;
+  std::fill(bits.begin(), bits.end(), 0u);
+  return false;
 }
 
 void GrammarMatcher::push(int32_t token) { sd_grammar_push(handle_, static_cast<uint32_t>(token)); }
 
 void GrammarMatcher::pop(int64_t count) { sd_grammar_pop(handle_, static_cast<size_t>(count)); }
+
+size_t GrammarMatcher::bytes() const {
+  size_t bytes = 0;
+  sd_grammar_bytes(handle_, &bytes);
+  return bytes;
+}
 
 Grammar::~Grammar() { sd_grammar_free(handle_); }
 

@@ -22,8 +22,7 @@ namespace specdec::text {
 
 enum class GrammarKind { kJsonSchema, kRegex };
 
-// The state of a grammar after some tokens. Not thread-safe. No function throws: after an internal failure (a step
-// exceeds its bound on work) allowed() sets no bit any more.
+// The state of a grammar after some tokens. Not thread-safe. No function throws.
 class GrammarMatcher {
  public:
   explicit GrammarMatcher(sd_grammar* handle) : handle_(handle) {}  // takes ownership
@@ -32,10 +31,11 @@ class GrammarMatcher {
   GrammarMatcher& operator=(const GrammarMatcher&) = delete;
 
   // For every id that may follow, sets bit id % 32 of word id / 32; clears all other bits. After the end of the text,
-  // only end-of-text ids may follow.
-  void allowed(std::span<uint32_t> bits);
+  // only end-of-text ids may follow. Returns false if a step has exceeded its bound on work, now or before.
+  bool allowed(std::span<uint32_t> bits);
   void push(int32_t token);  // must be an allowed token
   void pop(int64_t count);
+  size_t bytes() const;  // about how many bytes the matcher occupies; grows with the text
 
  private:
   sd_grammar* handle_;

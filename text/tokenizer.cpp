@@ -75,6 +75,16 @@ bool is_byte_token(const std::string& token) {
          std::isxdigit(static_cast<unsigned char>(token[3])) && std::isxdigit(static_cast<unsigned char>(token[4]));
 }
 
+// Returns the bytes of the longest beginning that both texts have in common and that ends between two characters.
+size_t common_characters(std::string_view a, std::string_view b) {
+  auto common = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const auto is_inside = [&common](std::string_view text) {
+    return common < text.size() && (static_cast<unsigned char>(text[common]) & 0xC0) == 0x80;
+  };
+  while (common > 0 && (is_inside(a) || is_inside(b))) --common;
+  return common;
+}
+
 }  // namespace
 
 std::string SpecialTokens::name(const std::string& key) const {
@@ -180,6 +190,13 @@ TokenBytes Tokenizer::token_bytes(int64_t size) const {
   out.special.assign(special.data, special.data + special.size);
   sd_ids_free(ends);
   sd_ids_free(special);
+  for (size_t i = 0; i < out.tokens.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (out.tokens[i].size() < 2 || out.tokens[i][0] != ' ') continue;
+    if (std::binary_search(out.special.begin(), out.special.end(), id)) continue;
+    out.strips_first_space = !decode({id}, true).starts_with(' ');
+    break;
+  }
   return out;
 }
 
@@ -189,19 +206,55 @@ int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
 const std::string& Tokenizer::bos_token() const { return impl_->bos; }
 const std::string& Tokenizer::eos_token() const { return impl_->eos; }
 
-IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, const std::vector<int32_t>& context,
+                                       std::vector<int32_t> shown)
+    : tokenizer_(&tokenizer), shown_(std::move(shown)) {
+  read_context(context);
+}
 
-std::string IncrementalDecoder::push(int32_t id) {
-  const Tokenizer::Impl& t = *tokenizer_->impl_;
+// Returns the token if it may add to the text, and nothing for an unknown token or a special one that is not shown.
+// Tokens without text must not become context either: decode() drops them before its decoder sees them.
+std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const {
+  if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
   sd_bytes out{};
   int32_t special = 0;
-  if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
-  // decode() with skip_special drops unknown and special ids, so they must not become context either.
-  if (sd_tokenizer_id_to_token(t.handle, static_cast<uint32_t>(id), &special, &out) != SD_OK) return "";
-  const std::string token = take(out);
-  if (special) return "";
+  if (sd_tokenizer_id_to_token(tokenizer_->handle(), static_cast<uint32_t>(id), &special, &out) != SD_OK) return {};
+  std::string token = take(out);
+  if (special && std::find(shown_.begin(), shown_.end(), id) == shown_.end()) return {};
+  return token;
+}
+
+// The ids are tokens with text only, so none is to be skipped.
+std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
+  return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
+}
+
+// Makes the last tokens of the context the pending ones. Takes enough of them that the text after them does not depend
+// on those before: some visible text, from which UTF-8 resynchronises, and the whole of a run of byte tokens.
+void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
+  constexpr size_t kBytes = 16;
+  const int32_t streaming = tokenizer_->impl_->streaming;
+  size_t enough = 32;
+  std::vector<uint32_t> last;  // in reverse
+  for (auto id = context.rbegin(); id != context.rend(); ++id) {
+    const std::optional<std::string> token = token_with_text(*id);
+    if (!token) continue;
+    last.push_back(static_cast<uint32_t>(*id));
+    const bool in_run = streaming == SD_STREAM_BYTE_RUNS && is_byte_token(*token);
+    if (streaming == SD_STREAM_WHOLE || in_run || last.size() < enough) continue;
+    if (decoded(std::vector<uint32_t>(last.rbegin(), last.rend())).size() >= kBytes) break;
+    enough = 2 * last.size();
+  }
+  pending_.assign(last.rbegin(), last.rend());
+  if (!pending_.empty()) emitted_prefix_ = decoded(pending_);
+}
+
+std::string IncrementalDecoder::push(int32_t id) {
+  const std::optional<std::string> token = token_with_text(id);
+  if (!token) return "";
   pending_.push_back(static_cast<uint32_t>(id));
-  if (t.streaming == SD_STREAM_WHOLE || (t.streaming == SD_STREAM_BYTE_RUNS && is_byte_token(token))) return "";
+  const int32_t streaming = tokenizer_->impl_->streaming;
+  if (streaming == SD_STREAM_WHOLE || (streaming == SD_STREAM_BYTE_RUNS && is_byte_token(*token))) return "";
   return advance(false);
 }
 
@@ -213,13 +266,17 @@ std::string IncrementalDecoder::finish() {
 }
 
 std::string IncrementalDecoder::advance(bool last) {
-  const Tokenizer::Impl& t = *tokenizer_->impl_;
-  std::string text = t.decode(pending_.data(), pending_.size(), true);
+  std::string text = decoded(pending_);
   // A trailing U+FFFD may be the beginning of a character whose other bytes are still to come. It stands for at most
   // one character.
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
-  if (!text.starts_with(emitted_prefix_)) return "";
+  if (!text.starts_with(emitted_prefix_)) {
+    // Only the end of a context can change: a character that it begins, or a run of byte tokens.
+    const size_t common = common_characters(text, emitted_prefix_);
+    if (common == text.size() && !last) return "";  // the tokens to come decide
+    emitted_prefix_.resize(common);
+  }
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
@@ -228,7 +285,7 @@ std::string IncrementalDecoder::advance(bool last) {
   // resynchronises within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
-  std::string context = t.decode(pending_.data() + pending_.size() - keep, keep, true);
+  std::string context = decoded(std::span(pending_).last(keep));
   if (context.size() < (unsettled ? 16u : 1u)) return fresh;
   if (unsettled) context.resize(context.size() - 3);
   pending_.erase(pending_.begin(), pending_.end() - static_cast<ptrdiff_t>(keep));

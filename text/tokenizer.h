@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 struct TokenBytes {
   std::vector<std::string> tokens;  // by id; not always whole characters; "" if the id names no token
   std::vector<int32_t> special;     // ids, ascending
+  // decode() leaves out the space with which the first token of a text begins.
+  bool strips_first_space = false;
 };
 
 class Tokenizer {
@@ -68,23 +71,33 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of ids into text. push() returns only whole UTF-8 characters that no later token can change. The
-// results of all pushes and finish() together equal decode(all ids, skip_special_tokens = true). A run of byte tokens
-// (<0xNN>) is returned when it has ended, because one bad byte turns the whole run into replacement characters.
-// Decoders whose output is never final before the end (CTC, trailing strip) return everything in finish(). Use one
-// object per request; not thread-safe; the tokenizer must outlive it.
+// Turns a stream of ids into text, as the continuation of the tokens before it (the prompt of an answer). push()
+// returns only whole UTF-8 characters that no later token can change. The results of all pushes and finish() together
+// equal decode(context and stream) without decode(context), both with skip_special_tokens = true. A context may end
+// within a character or a run of byte tokens, and decode(context and stream) then does not begin with decode(context).
+// In this case the results are what follows the longest beginning, in whole characters, that both have in common. So a
+// character that the stream completes belongs to the stream. A run of byte tokens (<0xNN>) is returned when it has
+// ended, because one bad byte turns the whole run into replacement characters. Decoders whose output is never final
+// before the end (CTC, trailing strip) return everything in finish(). Use one object per request; not thread-safe; the
+// tokenizer must outlive it.
 class IncrementalDecoder {
  public:
-  explicit IncrementalDecoder(const Tokenizer& tokenizer);
+  // The text of the special tokens `shown` is returned like that of other tokens. Throws what Tokenizer::decode() does.
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, const std::vector<int32_t>& context = {},
+                              std::vector<int32_t> shown = {});
   std::string push(int32_t id);
   std::string finish();
 
  private:
+  std::optional<std::string> token_with_text(int32_t id) const;
+  std::string decoded(std::span<const uint32_t> ids) const;
+  void read_context(const std::vector<int32_t>& context);
   std::string advance(bool last);
 
   const Tokenizer* tokenizer_;
+  std::vector<int32_t> shown_;
   std::vector<uint32_t> pending_;  // tokens whose text is not final, preceded by final tokens as context
-  std::string emitted_prefix_;     // the part of decode(pending_) that was returned already
+  std::string emitted_prefix_;     // the part of decode(pending_) that was returned already, or is the context's
 };
 
 }  // namespace specdec::text

@@ -29,17 +29,24 @@ std::string validate_again(const GateCommand& c, const std::vector<std::string>&
   return shell_words(command);
 }
 
+constexpr int64_t kLeastPrompts = 4;  // fewer decide nothing about the speed-up (deploy/report/gate_checks.h)
+
 // Returns the command for an inconclusive verdict. It depends on what left the verdict open: a missing measurement, a
 // busy machine, acceptance, or the speed-up.
 std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
-  if (r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy))
-    return validate_again(c, {});
   const auto holds = [](const Estimate& e, double limit) { return e.ci.low <= limit && e.ci.high >= limit; };
   bool acceptance = holds(r.alpha, r.floor) ||
                     (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
   for (const SegmentFigure& s : r.segments) acceptance |= s.floor && holds(s.alpha, *s.floor);
+  // A run whose own limits left a check open would leave it open again.
+  std::vector<std::string> more;
+  if (r.alpha.n > 0 && acceptance && r.requests_available > r.alpha.n) more = {"--max-requests", "0"};
+  if (r.speedup.n > 0 && r.speedup.n < kLeastPrompts)
+    more.insert(more.end(), {"--speed-prompts", std::to_string(2 * kLeastPrompts)});
+  const bool again =
+      r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy);
+  if (again || !more.empty()) return validate_again(c, more);
   if (!acceptance) return validate_again(c, {"--speed-prompts", std::to_string(prompts_to_decide(r.speedup))});
-  if (r.requests_available > r.alpha.n) return validate_again(c, {"--max-requests", "0"});
   return "specdec data ingest LOG... " + shell_words({"--target", c.target, "--out", c.data + "-more"});
 }
 

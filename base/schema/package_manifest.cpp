@@ -299,12 +299,13 @@ void require_trusted(const ResolvedPackage& package) {
 
 void require_channel_name(const std::string& channel) {
   const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  if (channel.empty() || channel.size() > 64 || channel[0] == '.' ||
+  if (channel.empty() || channel.size() > 64 || channel[0] == '.' || channel[0] == '-' ||
       channel.find_first_not_of(kAllowed) != std::string::npos || channel.rfind(kDigestPrefix, 0) == 0 ||
       channel.ends_with(".log") || channel.ends_with(".partial"))
-    throw Error(ErrorKind::kUsage, "channel '" + channel.substr(0, 80) +
-                                       "': expected at most 64 of [A-Za-z0-9._-], not starting with '.' or sha256-, "
-                                       "not ending in .log or .partial");
+    throw Error(ErrorKind::kUsage,
+                "channel '" + channel.substr(0, 80) +
+                    "': expected at most 64 of [A-Za-z0-9._-], not starting with '.', '-' or sha256-, "
+                    "not ending in .log or .partial");
 }
 
 std::string read_channel(const std::filesystem::path& store, const std::string& channel) {

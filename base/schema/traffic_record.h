@@ -19,10 +19,12 @@ struct ChatMessage {
   std::string tool_calls{};            // in an assistant's message
   std::string tool_call_id{}, name{};  // in a tool's answer; "" = none
   std::string reasoning_content{};     // in an assistant's message: what it thought before the content; "" = none
+  // In an assistant's message: the log says that it must not be learnt. It is shown to the model like any other.
+  bool unlearnt = false;
 };
 
-// Returns the arguments of a call as the template gets them: parsed if the text is a JSON object within the limits,
-// otherwise the text itself, because a model does not always write valid JSON.
+// Returns the arguments of a call as the template gets them: parsed if the text is JSON within the limits, {} if it is
+// blank, otherwise the text itself, because a model does not always write valid JSON.
 nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits = {});
 
 struct TrafficRecord {
@@ -35,11 +37,21 @@ struct TrafficRecord {
   // response, or text.
   std::vector<ChatMessage> messages;
   std::string tools;  // only with messages: the tools offered to the model, a JSON array as text, "" = none
+  // Only with messages: the variables that the request gave the chat template, a JSON object as text, "" = none.
+  std::string template_kwargs;
   std::string prompt, response;
+  // Only with prompt + response: the tokens that the writer has read, and those that it wrote, with the one that ended
+  // the answer. Empty = not known; there are both or neither.
+  std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;
   std::string writer;  // who wrote the answers: model id or fingerprint, "" = unknown
+  // Why the answer ended: "stop" (the model ended it, also by a call), "length", "stop_string" (also a token that the
+  // request stops at), "content_filter" or "other"; "" = unknown.
+  std::string finish_reason;
 
+  // Returns whether something else than the model ended the answer, so that the model never wrote an end of its turn.
+  bool answer_was_cut() const { return !finish_reason.empty() && finish_reason != "stop"; }
   void validate(const std::string& where) const;  // throws Error(kData)
 };
 Json to_json(const TrafficRecord& record);

@@ -100,7 +100,7 @@ struct ValidationReport {
   };
   // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
-  int64_t requests_available = 0;  // requests that could have been scored: all of the split, but at most --max-requests
+  int64_t requests_available = 0;  // all requests of the split; --max-requests may have left some out
   int64_t requests_needed = 0;     // requests after which the verdict on acceptance was certain; 0 = it is not
   // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft
   // (--against).

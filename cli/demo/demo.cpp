@@ -89,7 +89,7 @@ class Demo {
   // Child processes
   Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
     arguments.insert(arguments.begin(), "--json");
-    const ChildResult child = run_child(global_.program, arguments, log_);
+    const ChildResult child = run_child(global_.program, arguments, {log_});
     if (std::find(allowed.begin(), allowed.end(), child.exit_code) == allowed.end())
       throw Error(ErrorKind::kInternal, "demo: specdec " + arguments[1] + " ended with exit code " +
                                             std::to_string(child.exit_code) + "; its messages are in " + log_.string());

@@ -65,7 +65,7 @@ std::string table(const Json& r, const std::string& out) {
   text += line;
   if (t.contains("chosen")) {
     const Json& c = t.at("chosen");
-    std::snprintf(line, sizeof line, "settings     %lld x %lld tokens per step, learning rate %.2g\n",
+    std::snprintf(line, sizeof line, "settings     %lld x %lld tokens per step, peak learning rate %.2g\n",
                   static_cast<long long>(c.at("accumulate").get<int64_t>()),
                   static_cast<long long>(c.at("batch_tokens").get<int64_t>()), real(c.at("learning_rate")));
     text += line;

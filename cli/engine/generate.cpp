@@ -15,6 +15,7 @@ int run_generate(const Global& global, const deploy::GenerateOptions& options) {
   deploy::GenerateHooks hooks;
   if (global.verbosity >= 0) hooks.on_note = [](const std::string& line) { say(line); };
   if (!global.json) hooks.on_text = write_output;
+  hooks.progress = make_progress(global);
   const deploy::GenerateOutput output = deploy::run_generate_command(options, hooks, clock);
   if (global.json)
     write_output(deploy::to_json(output, started).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

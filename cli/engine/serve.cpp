@@ -28,6 +28,7 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
     if (listening) set_stop_seconds(0);  // from now on a stop request drains the server, limited by --drain-seconds
   };
   hooks.stop_asked = stop_requested;
+  hooks.progress = make_progress(global);
   hooks.reload_asked = take_reload_request;
   hooks.rank_command = tensor_rank_command(global);
   // All ranks are on this machine, whatever the environment says of other ones. It is set before there are threads.

@@ -4,8 +4,8 @@
 
 namespace specdec::cli {
 
-extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
-    kCronJobYaml[], kSlurmScript[], kSlurmJob[], kSlurmSubmit[], kJobYaml[], kKubernetesSubmit[], kJobSetYaml[],
-    kPyTorchJobYaml[], kRulesYaml[], kDashboardJson[];
+extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[], kServeUnit[],
+    kStorageYaml[], kSecretYaml[], kServeYaml[], kCronJobYaml[], kSlurmScript[], kSlurmJob[], kSlurmSubmit[],
+    kJobYaml[], kKubernetesSubmit[], kJobSetYaml[], kPyTorchJobYaml[], kRulesYaml[], kDashboardJson[];
 
 }  // namespace specdec::cli

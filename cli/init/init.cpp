@@ -31,6 +31,10 @@ const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
                                {"gitlab", ".gitlab/specdec.yml", kGitlabYaml},
                                {"systemd", "systemd/specdec.service", kServiceUnit},
                                {"systemd", "systemd/specdec.timer", kTimerUnit},
+                               {"systemd", "systemd/specdec-serve.service", kServeUnit},
+                               {"kubernetes", "kubernetes/specdec-storage.yaml", kStorageYaml},
+                               {"kubernetes", "kubernetes/specdec-secret.yaml", kSecretYaml},
+                               {"kubernetes", "kubernetes/specdec-serve.yaml", kServeYaml},
                                {"kubernetes", "kubernetes/specdec-cronjob.yaml", kCronJobYaml},
                                {"slurm", "slurm/specdec.sbatch", kSlurmScript},
                                {"slurm", "slurm/submit.sh", kSlurmSubmit},
@@ -49,23 +53,27 @@ const std::map<std::string, std::string> kNext = {
     {"github", "commit .github/workflows/specdec.yml; give a self-hosted runner the label specdec"},
     {"gitlab", "include .gitlab/specdec.yml in .gitlab-ci.yml; give a runner the tag specdec; add a pipeline schedule"},
     {"systemd",
-     "cp systemd/specdec.* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer"},
+     "cp systemd/* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer; once "
+     "@PACKAGE@ is there, systemctl enable --now specdec-serve"},
     {"kubernetes",
-     "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
+     "@IMAGES@kubectl apply -f kubernetes/specdec-storage.yaml and kubectl cp . specdec-files:/specdec@OUTSIDE@; fill "
+     "in "
+     "and apply kubernetes/specdec-secret.yaml; apply kubernetes/specdec-cronjob.yaml and, once @PACKAGE@ is there, "
+     "kubernetes/specdec-serve.yaml"},
     {"slurm",
      "fit the #SBATCH lines to the cluster; to run the whole loop as a job, write launcher = [\"srun\"] into LOOP.toml "
      "and sbatch slurm/specdec.sbatch; to run distill alone as a job, write launcher = [\"bash\", \"slurm/submit.sh\"] "
      "and run the loop where sbatch is"},
     {"job",
-     "put this directory into a volume claim named specdec, write launcher = [\"bash\", \"kubernetes/submit.sh\"] into "
-     "LOOP.toml, and run the loop where kubectl and this directory are"},
-    {"pytorchjob",
-     "put the target and the data of specdec data ingest into a shared volume claim named specdec, then kubectl apply "
-     "-f kubernetes/specdec-pytorchjob.yaml"},
+     "@IMAGES@put this directory into the volume claim specdec (kubernetes/specdec-storage.yaml)@OUTSIDE@, write "
+     "launcher "
+     "= [\"bash\", \"kubernetes/submit.sh\"] into LOOP.toml, and run the loop where kubectl and this directory are"},
     {"jobset",
-     "put the target and the data of specdec data ingest into a shared volume claim named specdec, then kubectl apply "
-     "-f "
-     "kubernetes/specdec-jobset.yaml"},
+     "@IMAGES@put the target and the data of specdec data ingest into the volume claim specdec "
+     "(kubernetes/specdec-storage.yaml)@OUTSIDE@, then kubectl apply -f kubernetes/specdec-jobset.yaml"},
+    {"pytorchjob",
+     "@IMAGES@put the target and the data of specdec data ingest into the volume claim specdec "
+     "(kubernetes/specdec-storage.yaml)@OUTSIDE@, then kubectl apply -f kubernetes/specdec-pytorchjob.yaml"},
     {"monitoring",
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
@@ -128,34 +136,87 @@ std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
 
-// Returns whether any of the log patterns matches a file. Patterns are relative to the directory of LOOP.toml.
-bool has_logs(const InitOptions& o) {
-  return std::any_of(o.logs.begin(), o.logs.end(), [&](const std::string& pattern) {
-    glob_t found{};
-    const bool any = ::glob((o.directory / pattern).c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0;
-    ::globfree(&found);
-    return any;
-  });
-}
-
 // Returns the directory that `serve --record` has to fill for the loop to find its logs: that of the first pattern.
 std::string recorded(const InitOptions& o) {
   const fs::path pattern = o.logs.front(), parent = pattern.parent_path();
   const bool is_plain = !parent.empty() && parent.string().find_first_of("*?[") == std::string::npos;
-  return shell_words({is_plain ? parent.string() : "recorded"});
+  return is_plain ? parent.string() : "recorded";
+}
+
+bool matches(const fs::path& pattern) {
+  glob_t found{};
+  const bool any = ::glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0;
+  ::globfree(&found);
+  return any;
+}
+
+// Returns whether any of the log patterns matches a file. Patterns are relative to the directory of LOOP.toml.
+bool has_logs(const InitOptions& o) {
+  return std::any_of(o.logs.begin(), o.logs.end(),
+                     [&](const std::string& pattern) { return matches(o.directory / pattern); });
+}
+
+// Returns the path as it is seen from the directory that is written, where paths in the files begin. A path that
+// exists there, or not here either, stays: it may be a hub's name, or a file of later.
+std::string seen_from(const fs::path& directory, const std::string& path) {
+  if (path.empty() || fs::path(path).is_absolute() || matches(directory / path) || !matches(path)) return path;
+  const fs::path here = fs::absolute(path).lexically_normal(), there = fs::absolute(directory).lexically_normal();
+  return here.lexically_relative(there.has_filename() ? there : there.parent_path()).string();
+}
+
+// Returns the options with every path as it is seen from the directory that is written, and the source that belongs to
+// the logs if none is given.
+InitOptions settled(InitOptions o) {
+  o.target = seen_from(o.directory, o.target);
+  for (std::string& log : o.logs) log = seen_from(o.directory, log);
+  for (std::string& source : o.sources)
+    if (source.find("://") == std::string::npos) source = seen_from(o.directory, source);
+  if (const size_t colon = o.draft.find(':'); o.draft.starts_with("model:") || o.draft.starts_with("config:"))
+    o.draft = o.draft.substr(0, colon + 1) + seen_from(o.directory, o.draft.substr(colon + 1));
+  if (o.sources.empty() && !o.logs.empty()) o.sources = {recorded(o) + "/acceptance"};
+  return o;
+}
+
+// Returns the image of what has a GPU: the name of that for CPUs with "-cuda" behind its tag, as the Dockerfile says.
+std::string cuda_image(const InitOptions& o) {
+  if (!o.cuda_image.empty()) return o.cuda_image;
+  return o.image.find('@') == std::string::npos ? o.image + "-cuda" : o.image;
+}
+
+// Returns the beginning of what to do about Kubernetes, if the image has no registry, whose name would tell a cluster
+// where to find it.
+std::string image_step(const InitOptions& o) {
+  if (o.image.find('/') != std::string::npos) return "";
+  return "build and push the image (docs/install.md), and give its name: specdec init --image REGISTRY/" + o.image +
+         " --force; then ";
+}
+
+// Returns a warning for a target that a copy of this directory does not hold.
+std::string outside_step(const InitOptions& o) {
+  const fs::path target = o.target;
+  const bool is_outside = target.is_absolute() || (!target.empty() && *target.begin() == "..");
+  return is_outside ? " (" + shell_words({o.target}) +
+                          " is not in this directory: copy it here, and give that as "
+                          "--target)"
+                    : "";
 }
 
 // Returns what to do next with the files of a part. Without logs the loop cannot run, so recording comes first.
 std::string next_step(const InitOptions& o, const std::string& part) {
-  const std::string recording =
-      has_logs(o) ? ""
-                  : shell_words({"specdec", "serve", "--target", o.target}) + " --record " + recorded(o) +
-                        " answers your users and writes the logs, of which there are none yet; then ";
-  return fill(kNext.at(part),
-              {{"RECORDING", recording}, {"RECORDED", recorded(o)}, {"PACKAGE", shell_words({watched(o)})}});
+  const std::string recording = has_logs(o)
+                                    ? ""
+                                    : shell_words({"specdec", "serve", "--target", o.target}) + " --record " +
+                                          shell_words({recorded(o)}) +
+                                          " answers your users and writes the logs, of which there are none yet; then ";
+  return fill(kNext.at(part), {{"RECORDING", recording},
+                               {"RECORDED", shell_words({recorded(o)})},
+                               {"IMAGES", image_step(o)},
+                               {"OUTSIDE", outside_step(o)},
+                               {"PACKAGE", shell_words({watched(o)})}});
 }
 
-int run_init(const Global& global, const InitOptions& options) {
+int run_init(const Global& global, const InitOptions& given) {
+  const InitOptions options = settled(given);
   const PublicFiles for_a_repository;
   const SystemClock clock;
   const double start = clock.seconds();
@@ -207,7 +268,8 @@ const std::vector<std::string>& init_parts() {
   return kParts;
 }
 
-std::vector<InitFile> init_files(const InitOptions& o, const std::string& program) {
+std::vector<InitFile> init_files(const InitOptions& given, const std::string& program) {
+  const InitOptions o = settled(given);
   require_channel_name(o.channel);
   for (const std::string& part : o.only)
     if (std::find(init_parts().begin(), init_parts().end(), part) == init_parts().end())
@@ -230,6 +292,11 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                                                      {"REPORT", quoted("--state", o.state + ".report.json")},
                                                      {"REQUESTS", std::to_string(o.requests_per_day)},
                                                      {"IMAGE", quoted("--image", o.image)},
+                                                     {"IMAGE_CUDA", quoted("--cuda-image", cuda_image(o))},
+                                                     {"IMAGE_NAME_CUDA", one_line(cuda_image(o))},
+                                                     {"RECORDED_DIRECTORY", quoted("--logs", recorded(o))},
+                                                     {"COMMENT_PACKAGE", one_line(watched(o))},
+                                                     {"UNIT_PACKAGE", unit_word(watched(o))},
                                                      {"DIRECTORY", unit_path(directory)},
                                                      {"PROGRAM", unit_word(program)},
                                                      {"JSON_DIRECTORY", quoted("DIR", directory)},
@@ -260,20 +327,22 @@ void add_init(Cli& cli) {
   sub->add_option("directory", o->directory, "Directory to write, created if it is missing")->capture_default_str();
   sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
   sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
-  sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE")->capture_default_str();
+  sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE | eagle3")->capture_default_str();
   sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
   sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
   sub->add_option("--channel", o->channel,
                   "Channel to promote to when the gate has passed; with candidate, the monitor watches production")
       ->capture_default_str();
   sub->add_option("--source", o->sources,
-                  "Source that the monitor reads: acceptance records or the URL of a /metrics page; may be repeated")
-      ->capture_default_str();
+                  "Source that the monitor reads: acceptance records or the URL of a /metrics page; may be repeated; "
+                  "default: acceptance/ beside the logs, where serve --record writes it");
   sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
   sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--image", o->image, "Container image of what runs in Kubernetes")->capture_default_str();
+  sub->add_option("--image", o->image, "Container image of what runs in Kubernetes on CPUs")->capture_default_str();
+  sub->add_option("--cuda-image", o->cuda_image,
+                  "Container image of what runs there with a GPU; default: that of --image with -cuda behind its tag");
   sub->add_option("--only", o->only,
                   "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, job, jobset, pytorchjob, "
                   "monitoring; default: all")

@@ -14,12 +14,13 @@ namespace specdec::cli {
 
 struct InitOptions {
   std::filesystem::path directory = ".";
-  std::string target = "models/target", draft = "prune:1", work = "loop", store = "store", channel = "production",
+  std::string target = "models/target", draft = "prune:2", work = "loop", store = "store", channel = "production",
               state = "monitor.db";
-  std::vector<std::string> logs = {"recorded/*.jsonl"}, sources = {"recorded/acceptance"};
-  int64_t requests_per_day = 0;  // 0 = unknown
-  std::string image = std::string("specdec:") + kToolVersion;
-  std::vector<std::string> only;  // from init_parts(); empty = all
+  std::vector<std::string> logs = {"recorded/*.jsonl"};
+  std::vector<std::string> sources = {};  // empty = the acceptance records beside the first of the logs
+  int64_t requests_per_day = 0;           // 0 = unknown
+  std::string image = std::string("specdec:") + kToolVersion, cuda_image = "";  // "" = image + "-cuda"
+  std::vector<std::string> only;                                                // from init_parts(); empty = all
   bool force = false;
 };
 
@@ -32,7 +33,8 @@ struct InitFile {
 // "monitoring".
 const std::vector<std::string>& init_parts();
 
-// Returns the files to write, with every value quoted as its format requires. `program` is the path of specdec for
+// Returns the files to write, with every value quoted as its format requires. Paths that exist relative to the current
+// directory, and not to the one that is written, are written as seen from there. `program` is the path of specdec for
 // systemd. Throws Error(kUsage) for values that the formats cannot hold (control characters, invalid UTF-8), invalid
 // channel names and unknown parts.
 std::vector<InitFile> init_files(const InitOptions& options, const std::string& program);

@@ -53,6 +53,19 @@ bool still_rising(const Json& trained) {
          real(measured.back(), "step") == real(training, "kept_step");
 }
 
+// Returns the LOOP.toml setting of the limit in a command of distill.
+std::string limit_of(const std::string& command) {
+  for (const char* name : {"time-limit", "epochs", "max-steps"}) {
+    const std::string flag = std::string(" --") + name + " ";
+    const size_t at = command.find(flag);
+    if (at == std::string::npos) continue;
+    const size_t begin = at + flag.size();
+    const std::string value = command.substr(begin, command.find(' ', begin) - begin);
+    return std::string("[distill] ") + name + " = " + (std::string(name) == "time-limit" ? "\"" + value + "\"" : value);
+  }
+  return "a longer run: " + command;
+}
+
 int64_t layers_of(const LoopSettings& s) {
   int layers = 0;
   return std::sscanf(s.draft.c_str(), "prune:%d", &layers) == 1 ? layers : 0;
@@ -129,6 +142,8 @@ Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& tra
   if (result.is_object() && stage == "distill") {
     const std::string reason = verdict_of(result) + ": " + words(result, "reason");
     if (exit_code == 3) return {reason, better_draft(settings, result)};
+    // A run that was too short for a verdict says how long one must be.
+    if (words(result, "next").starts_with("specdec distill ")) return {reason, limit_of(words(result, "next"))};
     return {reason, "[data] holdout = 0.2, or more logs"};
   }
   std::string reason = error.empty() ? headline(stage, result) : error;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "base/schema/shard_index.h"
 #include "base/sha256.h"
 #include "base/shell.h"
+#include "base/verdict.h"
 #include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/log.h"
@@ -25,7 +27,9 @@
 #include "cli/stop_deadline.h"
 #include "data/ingest_report.h"
 #include "data/regenerate.h"
+#include "data/shard_reader.h"
 #include "data/sources.h"
+#include "distill/defaults.h"
 
 namespace specdec::cli {
 
@@ -108,9 +112,12 @@ class Stages {
     return written_by_another(data(), inputs_) ? Regenerate::kYes : Regenerate::kNo;
   }
 
+  // Returns the data that distill learns from; known after the stage `data`.
+  fs::path learnt() const { return regenerates() == Regenerate::kYes ? run_ / "regenerated" : data(); }
+
   std::vector<Stage> all() const {
     const Regenerate regenerated = regenerates();
-    const fs::path learnt = regenerated == Regenerate::kYes ? run_ / "regenerated" : data();
+    const fs::path learnt = this->learnt();
     const std::string trained = run_ / "distill", draft = run_ / "distill" / "draft", gate = run_ / "gate";
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
@@ -205,12 +212,23 @@ std::string result_file(const fs::path& run) {
   return fs::exists(file) ? read_file(file) : "";
 }
 
-// Runs one stage. Its stderr goes to the run's log or, with -v, to that of this process in the same format.
+// Shows a line of a stage's log: its progress and warnings, not what it is told beside them.
+void hand_on(const Stage& stage, const std::string& line) {
+  for (const char* silent : {"info: ", "debug: ", "specdec: error: "})
+    if (line.starts_with(silent)) return;
+  say(stage.name + ": " + line, line.starts_with("warning: ") ? LogLevel::kWarn : LogLevel::kInfo);
+}
+
+// Runs one stage. Its stderr goes to the run's log, from which progress and warnings are shown, or, with -v, to that of
+// this process in the same format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
   arguments.insert(arguments.end(), stage.arguments.begin(), stage.arguments.end());
-  const fs::path errors = shown ? fs::path() : log, directory = settings.file.parent_path();
+  ChildErrors errors;
+  if (!shown) errors.file = log;
+  if (global.verbosity == 0) errors.on_line = [&stage](const std::string& line) { hand_on(stage, line); };
+  const fs::path directory = settings.file.parent_path();
   if (stage.launcher.empty()) return run_child(global.program, arguments, errors, directory);
   std::vector<std::string> line = stage.launcher;  // env finds the launcher in PATH
   line.push_back(global.program);
@@ -239,6 +257,20 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
+// Returns how the training on this data is certain to end: with too few held-out conversations for a verdict.
+std::optional<StageEnd> certain_end(const fs::path& learnt) {
+  const data::ShardReader reader(learnt);
+  std::set<std::string> conversations;
+  for (const TokenRow& row : reader.rows("holdout")) conversations.insert(row.conversation);
+  const auto found = static_cast<int64_t>(conversations.size()), needed = 2 * distill::kMinVerdictConversations;
+  if (found >= needed) return std::nullopt;
+  const std::string reason = "only " + std::to_string(found) +
+                             " held-out conversations, and a verdict needs at least " + std::to_string(needed) +
+                             ": nothing was trained";
+  return StageEnd{"distill", exit_code(Verdict::kInconclusive), 0,
+                  Json{{"verdict", Verdict::kInconclusive}, {"reason", reason}}};
+}
+
 // Runs the stages one after the other; returns 0 or the exit code of the stage that failed.
 int run_stages(const Global& global, const LoopSettings& settings, const Stages& stages, RunState& state) {
   const SystemClock clock;
@@ -251,9 +283,13 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     }
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
-    const ChildResult child = run_to_end(global, settings, stages, i, log);
-    const StageEnd end = stage_end(stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
-                                   last_error(log_since(log, said_before)));
+    const auto run = [&] {
+      const ChildResult child = run_to_end(global, settings, stages, i, log);
+      return stage_end(stage.name, child.exit_code, clock.seconds() - start, parse_result(child.output),
+                       last_error(log_since(log, said_before)));
+    };
+    const std::optional<StageEnd> certain = stage.name == "distill" ? certain_end(stages.learnt()) : std::nullopt;
+    const StageEnd end = certain ? *certain : run();
     char text[64];
     std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), end.exit_code, end.seconds);
     tell(global, log, text + headline(stage.name, end.result));
@@ -358,7 +394,10 @@ void add_loop(Cli& cli) {
       "Exit codes: 0 promoted, 75 another loop is running or the cooldown of an earlier verdict has not passed, else "
       "that of the stage that stopped it.");
   sub->callback([&cli, file, order] {
-    cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); };
+    cli.selected = [&cli, file, order] {
+      const Command commands = command_tree(cli.app);
+      return run_loop(cli.global, read_loop_settings(*file, &commands), *order);
+    };
   });
 }
 

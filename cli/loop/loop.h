@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/command_tree.h"
 
 namespace specdec::cli {
 
@@ -26,8 +27,9 @@ struct LoopSettings {
   std::map<std::string, std::vector<std::string>> stage_flags;  // "data" → {"--holdout", "0.1", …}
 };
 
-// Throws Error(kConfig) for unknown or missing keys, Error(kData) for logs that do not exist.
-LoopSettings read_loop_settings(const std::filesystem::path& file);
+// Throws Error(kConfig) for unknown or missing keys and names that a stage would refuse, Error(kData) for logs that do
+// not exist. The keys of the stages' tables are checked against `commands`, if they are given.
+LoopSettings read_loop_settings(const std::filesystem::path& file, const Command* commands = nullptr);
 
 struct LoopOrder {
   bool plan = false;   // print what would run, write nothing

@@ -1,16 +1,27 @@
 #include <glob.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/schema/package_manifest.h"
 #include "cli/loop/loop.h"
+#include "cli/suggestion.h"
 #include "cli/toml_file.h"
+#include "distill/options.h"
 
 namespace specdec::cli {
 
 namespace {
 
 std::string text_of(const toml::node& node, const std::string& where) {
-  if (node.is_string()) return *node.value<std::string>();
+  if (node.is_string()) {
+    const std::string text = *node.value<std::string>();
+    // An argument of a command ends at a NUL, and the others would change what the plan shows.
+    if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+      throw Error(ErrorKind::kConfig, where + ": expected no control characters");
+    return text;
+  }
   if (node.is_integer()) return std::to_string(*node.value<int64_t>());
   if (node.is_floating_point()) {
     char text[32];
@@ -38,11 +49,75 @@ std::vector<std::string> flags_of(const toml::table& table, const std::string& w
   return flags;
 }
 
-std::string required(const toml::table& table, const char* key, const std::string& where) {
-  const auto value = table[key].value<std::string>();
-  if (!value || value->empty())
-    throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
-  return *value;
+// Returns a string of the table [loop], or `fallback` if the key is missing.
+std::string string_in(const toml::table& loop, const char* key, const std::string& where, const std::string& fallback) {
+  const toml::node* node = loop.get(key);
+  if (!node) return fallback;
+  if (!node->is_string()) throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": expected a string");
+  return text_of(*node, where + ": [loop] " + key);
+}
+
+std::string required(const toml::table& loop, const char* key, const std::string& where) {
+  const std::string value = string_in(loop, key, where, "");
+  if (value.empty()) throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
+  return value;
+}
+
+// A stage's table sets flags of this command, without those that the loop itself gives and those that make the command
+// do something else.
+struct StageTable {
+  const char *table, *command;
+  std::vector<std::string> not_its_own;
+};
+const std::vector<StageTable> kTables = {
+    {"data", "data ingest", {"target", "out"}},
+    {"regenerate", "data regenerate", {"target-files", "out", "resume"}},
+    {"distill",
+     "distill",
+     {"target", "data", "draft", "out", "resume", "forecast", "forecast-samples", "compare", "costs", "print-launch"}},
+    {"validate", "validate", {"target", "draft", "data", "out"}},
+    {"package", "package", {"target", "draft", "report", "store", "channel"}}};
+
+const StageTable& stage_table(const std::string& name, const std::string& where) {
+  const auto found = std::find_if(kTables.begin(), kTables.end(), [&](const StageTable& t) { return t.table == name; });
+  if (found == kTables.end())
+    throw Error(ErrorKind::kConfig,
+                where + ": unknown table [" + name + "] (known: loop data regenerate distill validate package)");
+  return *found;
+}
+
+// Throws Error(kConfig) for a key that is no flag of the stage's command, which would refuse it hours later.
+void check_keys(const toml::table& table, const StageTable& stage, const Command& commands, const std::string& where) {
+  std::vector<std::string> known;
+  if (const Command* command = find_command(commands, stage.command))
+    for (const Argument& argument : command->arguments)
+      for (const std::string& name : argument.names)
+        if (name.starts_with("--")) known.push_back(name.substr(2));
+  const auto& given = stage.not_its_own;
+  for (const auto& [key_node, node] : table) {
+    const std::string key(key_node.str());
+    if (std::find(given.begin(), given.end(), key) != given.end())
+      throw Error(ErrorKind::kConfig,
+                  where + ": '" + key + "' is not set here: the loop runs specdec " + stage.command + " with its own");
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string meant = nearest(key, known);
+    throw Error(ErrorKind::kConfig, where + ": unknown key '" + key + "'" +
+                                        (meant.empty() ? "" : " (did you mean '" + meant + "'?)") +
+                                        ": keys are the flags of specdec " + stage.command);
+  }
+}
+
+// Checks what the stages would refuse only after those before them have run. Throws Error(kConfig).
+void check_names(const LoopSettings& s, const std::string& where) {
+  const auto as_setting = [&](const std::string& key, const auto& check) {
+    try {
+      check();
+    } catch (const Error& e) {
+      throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": " + e.what());
+    }
+  };
+  as_setting("channel", [&] { require_channel_name(s.channel); });
+  as_setting("draft", [&] { distill::parse_draft_spec(s.draft); });
 }
 
 std::vector<std::string> expand(const fs::path& base, const std::string& pattern) {
@@ -73,7 +148,7 @@ std::string draft_beside(const fs::path& base, const std::string& draft) {
 
 }  // namespace
 
-LoopSettings read_loop_settings(const fs::path& file) {
+LoopSettings read_loop_settings(const fs::path& file, const Command* commands) {
   const std::string where = file.string();
   const toml::table root = read_toml(file);
   const toml::table* loop = root["loop"].as_table();
@@ -96,8 +171,9 @@ LoopSettings read_loop_settings(const fs::path& file) {
   if (fs::exists(path(s.target))) s.target = path(s.target).string();
   s.work = path(required(*loop, "work", where));
   s.store = path(required(*loop, "store", where));
-  if (const auto v = (*loop)["channel"].value<std::string>()) s.channel = *v;
-  if (const auto v = (*loop)["draft"].value<std::string>()) s.draft = draft_beside(base, *v);
+  s.channel = string_in(*loop, "channel", where, s.channel);
+  s.draft = draft_beside(base, string_in(*loop, "draft", where, s.draft));
+  check_names(s, where);
   if (const toml::node* v = loop->get("regenerate")) {
     s.regenerate = v->value_or(std::string());
     if (s.regenerate != "auto" && s.regenerate != "always" && s.regenerate != "never")
@@ -128,10 +204,9 @@ LoopSettings read_loop_settings(const fs::path& file) {
   for (const auto& [key_node, node] : root) {
     const std::string key(key_node.str());
     if (key == "loop") continue;
-    if (key != "data" && key != "regenerate" && key != "distill" && key != "validate" && key != "package")
-      throw Error(ErrorKind::kConfig,
-                  where + ": unknown table [" + key + "] (known: loop data regenerate distill validate package)");
+    const StageTable& stage = stage_table(key, where);
     if (!node.is_table()) throw Error(ErrorKind::kConfig, where + ": " + key + ": expected a table");
+    if (commands) check_keys(*node.as_table(), stage, *commands, where + ": [" + key + "]");
     s.stage_flags[key] = flags_of(*node.as_table(), where + ": [" + key + "]");
   }
   return s;

@@ -115,6 +115,7 @@ class Run {
     wanted.device = options_.device;
     wanted.allow_stale = options_.allow_stale;
     wanted.sequences = 2 * *std::max_element(options_.batches.begin(), options_.batches.end());  // two runs at a time
+    wanted.progress = progress_;
     wanted.on_plan = [](const model::MemoryPlan& plan) { log(LogLevel::kInfo, "memory: " + plan.text()); };
     const ResolvedModel target = resolve_model(options_.target);
     for (const std::string& draft : options_.drafts) {

@@ -62,7 +62,7 @@ decode::LogitsProcessors rules_of(const GenerateOptions& o, const LoadedPair& pa
   }
   const int64_t vocab = pair.target->config.vocab_size;
   if (!o.json_schema_file.empty() || !o.regex.empty()) {
-    const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.target->config.eos_ids);
+    const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.config.eos_ids);
     rules.constraint = constraint_of(
         o.regex.empty() ? vocabulary.compile(text::GrammarKind::kJsonSchema,
                                              read_file(o.json_schema_file, kMaxSchemaBytes, ErrorKind::kData))
@@ -103,6 +103,8 @@ std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& 
     messages.push_back({json_string(array[i], "role", where, ErrorKind::kData),
                         json_string(array[i], "content", where, ErrorKind::kData)});
   }
+  if (const auto member = pair.chat_template->omitted(messages))
+    throw Error(ErrorKind::kData, "--messages: " + *member + ": the target's chat template leaves it out");
   const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
   if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
   return ids;
@@ -122,6 +124,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   wanted.tokens_per_sequence = tokens_bound(options);
   wanted.may_give_up = true;
   wanted.on_plan = [&](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
+  wanted.progress = hooks.progress;
   GenerateOutput output;
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) {
@@ -131,6 +134,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
+  if (!pair.end_note.empty()) note("info: " + pair.end_note);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
@@ -140,7 +144,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
       options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file),
       options.device.seed,
       {.max_tokens = options.max_tokens,
-       .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.target->config.eos_ids,
+       .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.config.eos_ids,
        .sampling = options.sampling,
        .rules = std::make_shared<const decode::LogitsProcessors>(rules_of(options, pair))}};
   SpeculationOptions speculation = options.speculation;
@@ -152,12 +156,14 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   decode::CostModel costs;
   decode::Stepper stepper(*target, draft.get(), &costs, &clock);
   stepper.use_rounds(rounds.get());
-  text::IncrementalDecoder decoder(*pair.tokenizer);
+  text::IncrementalDecoder decoder(*pair.tokenizer, request.prompt);
   const auto emit = [&](const std::string& piece) {
     output.text += piece;
     if (hooks.on_text && !piece.empty()) hooks.on_text(piece);
   };
+  if (hooks.progress) hooks.progress({"reading the prompt", 0, 0, "", ""});
   output.result = decode::generate(stepper, request, decode::drafting(speculation), clock, [&](int32_t token) {
+    if (hooks.progress && output.text.empty()) hooks.progress({});
     emit(decoder.push(token));
     return !stop_requested();
   });

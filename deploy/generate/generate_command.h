@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/progress.h"
 #include "deploy/generate/options.h"
 #include "engine/decode/generate.h"
 
@@ -19,6 +20,7 @@ struct LoadedPair;  // deploy/models/load_pair.h
 struct GenerateHooks {                              // any of them may be empty
   std::function<void(const std::string&)> on_note;  // takes the memory plan and warnings, one line each
   std::function<void(const std::string&)> on_text;  // takes the answer's text as it is generated
+  ProgressFn progress = {};                         // of loading and of reading the prompt
 };
 
 struct GenerateOutput {

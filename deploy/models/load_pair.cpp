@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -135,6 +136,17 @@ model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, 
   return model::load_draft_model(directory, embedding, pair.device, dtype);
 }
 
+// Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end of a turn
+// there alone, while their config.json has the base model's end of a text. Returns a line if it was missing, else "".
+std::string add_tokenizers_end(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
+  const int32_t id = tokenizer.eos_id();
+  const auto& ids = config.eos_ids;
+  if (id < 0 || id >= config.vocab_size || std::find(ids.begin(), ids.end(), id) != ids.end()) return "";
+  config.eos_ids.push_back(id);
+  return "answers end with " + tokenizer.eos_token() + " (token " + std::to_string(id) +
+         "), too: it is the tokenizer's eos_token, which config.json and generation_config.json do not name";
+}
+
 LoadedPair load(const PairOptions& options) {
   validate(options.device);
   LoadedPair pair;
@@ -183,16 +195,20 @@ LoadedPair load(const PairOptions& options) {
     pair.plan = model::plan_memory(request);
   }
   if (options.on_plan) options.on_plan(pair.plan);
+  if (draft_config && !head) model::warn_of_large_draft(draft_config->config, config);
   model::check_memory(pair.plan);
 
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
   pair.config = config;
+  pair.end_note = add_tokenizers_end(*pair.tokenizer, pair.config);
+  if (options.progress) options.progress({"loading the models", 0, 0, "", options.target});
   load_target(options, target.hold, pair);
   if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
+  if (options.progress) options.progress({});
   return pair;
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/model_directory.h"
+#include "base/progress.h"
 #include "base/run_options.h"
 #include "base/schema/binding.h"
 #include "deploy/models/tensor_ranks.h"
@@ -46,6 +47,7 @@ struct PairOptions {
   std::function<void(const Error&)> on_rank_lost = {};
   // Called before the memory check and before any model is loaded. May be empty.
   std::function<void(const model::MemoryPlan&)> on_plan;
+  ProgressFn progress = {};  // of the loading
 };
 
 // Holds a loaded target and its draft. The models lock the packages that they come from, so that `package gc` keeps
@@ -57,7 +59,7 @@ struct LoadedPair {
   std::string package_digest;
   std::unique_ptr<TensorRanks> ranks;               // null: the target is whole
   std::shared_ptr<const model::Decoder> target;     // with `ranks` this process's share
-  model::DecoderConfig config;                      // of the whole target
+  model::DecoderConfig config;                      // of the whole target; eos_ids with the tokenizer's eos_token
   model::DraftModel draft;                          // may be empty
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
@@ -65,6 +67,7 @@ struct LoadedPair {
   std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
   std::string given_up;  // one line if memory was short, else ""
+  std::string end_note;  // one line if only the tokenizer names a token that ends an answer, else ""
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 

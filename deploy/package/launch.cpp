@@ -9,10 +9,15 @@ namespace specdec::deploy {
 
 namespace {
 
+std::string own_dtype(const LaunchPlan& plan) {
+  return plan.checkpoint_dtype.empty() ? plan.dtype : plan.checkpoint_dtype;
+}
+
 std::string engine_dtype(const LaunchPlan& plan) {
-  if (plan.dtype == "fp32") return "float32";
-  if (plan.dtype == "bf16") return "bfloat16";
-  if (plan.dtype == "fp16") return "float16";
+  const std::string dtype = own_dtype(plan);
+  if (dtype == "fp32") return "float32";
+  if (dtype == "bf16") return "bfloat16";
+  if (dtype == "fp16") return "float16";
   return "auto";
 }
 
@@ -206,7 +211,7 @@ std::string llama_cpp_taps(const LaunchPlan& plan) {
 }
 
 std::string llama_cpp(const LaunchPlan& plan) {
-  const std::string type = plan.dtype == "bf16" ? "bf16" : plan.dtype == "fp32" ? "f32" : "f16";
+  const std::string own = own_dtype(plan), type = own == "bf16" ? "bf16" : own == "fp32" ? "f32" : "f16";
   const auto flags = [&](int k) {
     return std::string("--spec-type ") + (plan.eagle3 ? "draft-eagle3" : "draft-simple") + " --spec-draft-n-max " +
            std::to_string(k) + " --spec-draft-n-min 1 -ngld all";
@@ -224,12 +229,16 @@ std::string llama_cpp(const LaunchPlan& plan) {
       "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for "
       "convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
       "--outtype \"$3\" --outfile \"$gguf/$2.partial\" \"${@:4}\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\n"
-      "convert \"$target\" target " +
+      "# The converter needs Python packages: pip install -r \"$LLAMA_CPP/requirements.txt\". TARGET_GGUF names a GGUF "
+      "of "
+      "this very\n# target that you serve already, which is then not converted.\n"
+      "[ -n \"${TARGET_GGUF:-}\" ] || convert \"$target\" target " +
       type + "\n";
   if (plan.max_k() > 0)
     text += "draft_type=${DRAFT_TYPE:-" + type +
             "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"" + of_head + "\n";
-  text += "exec llama-server -m \"$gguf/target.gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
+  text +=
+      "exec llama-server -m \"${TARGET_GGUF:-$gguf/target.gguf}\" --alias " + shell_quoted(plan.name) + " --metrics";
   if (plan.max_k() > 0) text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" " + flags(plan.max_k());
   return text + " \"$@\"\n";
 }
@@ -307,7 +316,7 @@ std::string specdec_toml(const LaunchPlan& plan) {
   text += plan.max_k() > 0
               ? "k = \"auto\"\nmax-k = " + std::to_string(plan.max_k()) + "\nverify = \"" + plan.verify + "\"\n"
               : "k = 0\n";
-  if (engine_dtype(plan) != "auto") text += "dtype = \"" + plan.dtype + "\"\n";
+  if (plan.dtype == "fp32" || plan.dtype == "bf16" || plan.dtype == "fp16") text += "dtype = \"" + plan.dtype + "\"\n";
   return text;
 }
 
@@ -318,6 +327,19 @@ int LaunchPlan::max_k() const {
   int k = 0;
   for (const ScheduleRow& row : schedule) k = std::max(k, row.k);
   return k;
+}
+
+std::string checkpoint_dtype(const Json& config) {
+  const Json& inner = config.contains("text_config") ? config["text_config"] : config;
+  if (config.contains("quantization_config") || inner.contains("quantization_config")) return "auto";
+  for (const Json* part : {&inner, &config})
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      const Json value = part->is_object() ? part->value(key, Json()) : Json();
+      if (value == "float32") return "fp32";
+      if (value == "bfloat16") return "bf16";
+      if (value == "float16") return "fp16";
+    }
+  return "auto";
 }
 
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference) {

@@ -20,7 +20,10 @@ struct LaunchPlan {
   std::string target_reference;  // "" = target/ inside the package
   std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
   std::string draft_id;
-  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated; for anything else the engine chooses
+  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated: specdec serves in it
+  // The checkpoint's, in which other engines serve, wherever the gate ran. For anything else than the three the engine
+  // chooses; "" = as validated.
+  std::string checkpoint_dtype = {};
   // Verification rule that the gate used (run_options.h). Engines that know only `token` and `block` use `token` for
   // any other rule.
   std::string verify;
@@ -37,6 +40,9 @@ struct LaunchPlan {
   std::string obstacle;
   int max_k() const;
 };
+
+// Returns the value for LaunchPlan::checkpoint_dtype of a target's config.json.
+std::string checkpoint_dtype(const Json& config);
 
 // Makes a plan with the report's schedule. If the report has none, every batch size gets the report's best K, or the K
 // of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).

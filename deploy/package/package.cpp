@@ -280,6 +280,7 @@ PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int
 LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::string& name) {
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
   plan.variants = options.quantise;
+  plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
   plan.eagle3 = kind_of_draft(options.draft) == DraftKind::kEagle3;
   if (plan.eagle3)
     plan.head = head_facts(read_json(options.target / "config.json", ErrorKind::kModel),

@@ -103,6 +103,7 @@ Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const
       limits_(limits),
       queue_(admission.queue),
       budget_(admission.budget),
+      masks_(admission.masks),
       metrics_(metrics),
       clock_(clock),
       gauges_(std::move(gauges)),
@@ -331,37 +332,17 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Renders a conversation, or returns the refusal. `id` is the request's.
-std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
-                                                const std::string& id) const {
-  if (!model_.chat_template)
-    return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
-  if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
-    return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
-  for (const auto& [name, value] : chat.template_variables.items())
-    if (model_.chat_template->sets(name))
-      return invalid_parameter("chat_template_kwargs", "no '" + name + "', which the server sets");
-  try {
-    return model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
-    // The error's text is not logged, because it may quote the conversation.
-    log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
-    return invalid_parameter("messages", "a conversation that the model's chat template accepts");
-  }
-}
-
 // Renders a conversation that is to be answered, with the beginning of a forced call. Sets how `out` is to be split.
-std::variant<std::string, ApiError> Api::render_answered(const ChatFields& chat, GenerationRequest& out) const {
-  auto rendered = render(chat, true, out.id);
+std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parsed, GenerationRequest& out) const {
+  auto rendered = render(parsed.chat, true, out.id);
   auto* const prompt = std::get_if<std::string>(&rendered);
   if (!prompt) return rendered;
   auto format = std::make_shared<AnswerFormat>();
-  if (chat.tools.choice != ToolChoice::kNone) format->tools = model_.tool_format;
-  format->reasoning = model_.reasoning;
-  format->begins_reasoning = ends_with_marker(*prompt, model_.reasoning.begin);
-  format->offered = chat.tools;
-  if (chat.tools.forced()) {
+  format->offered = parsed.chat.tools;
+  if (format->offered.choice != ToolChoice::kNone) format->tools = model_.tool_format;
+  if (!parsed.grammar) format->reasoning = model_.reasoning;  // a grammar is the whole answer and leaves no thoughts
+  format->begins_reasoning = ends_with_marker(*prompt, format->reasoning.begin);
+  if (format->offered.forced()) {
     format->begins_in_call = true;
     out.answer_prefix = forced_prefix(model_.tool_format);
     *prompt += out.answer_prefix;
@@ -393,7 +374,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     const size_t bytes = content_bytes(parsed.chat.messages);
     if (kept > 0 ? bytes > longest_text() : bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context))
       return over;
-    auto rendered = render_answered(parsed.chat, out);
+    auto rendered = render_answered(parsed, out);
     if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
     const auto cut = add(std::get<std::string>(rendered), false);
     if (!cut) return over;
@@ -403,6 +384,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     } else {
       out.messages = parsed.chat.messages;
       out.tools = parsed.chat.tools.text;
+      if (!parsed.chat.template_variables.empty()) out.template_kwargs = parsed.chat.template_variables.dump();
     }
   }
   for (const std::string& prompt : parsed.prompts) {

@@ -22,6 +22,7 @@
 #include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/live_gate.h"
+#include "deploy/serve/mask_workers.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/queue.h"
@@ -62,6 +63,7 @@ class Api final : public HttpHandler {
     AllowedHosts hosts;  // names and origins are refused only if no key is required
     RequestQueue& queue;
     ByteBudget& budget;
+    MaskWorkers& masks;
   };
 
   Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges);
@@ -87,10 +89,10 @@ class Api final : public HttpHandler {
   std::shared_ptr<Exchange> counted(HttpReply reply, const HttpRequest& request) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
+  std::variant<std::string, ApiError> render_answered(const ApiRequest& parsed, GenerationRequest& out) const;
+  // api_tokens.cpp
   std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
                                              const std::string& id) const;
-  std::variant<std::string, ApiError> render_answered(const ChatFields& chat, GenerationRequest& out) const;
-  // api_tokens.cpp
   static size_t content_bytes(const std::vector<ChatMessage>& messages);
   std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
   size_t longest_text() const;
@@ -117,6 +119,7 @@ class Api final : public HttpHandler {
   ServeLimits limits_;
   RequestQueue& queue_;
   ByteBudget& budget_;
+  MaskWorkers& masks_;
   Metrics& metrics_;
   const Clock& clock_;
   Gauges gauges_;

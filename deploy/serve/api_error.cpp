@@ -44,6 +44,11 @@ ApiError no_token_left() {
               "come next: relax them.");
 }
 
+ApiError masks_spent() {
+  return make(400, kInvalid, "grammar_too_costly",
+              "The request's grammar takes too much time or memory while the answer is generated: simplify it.");
+}
+
 ApiError invalid_body() {
   return make(400, kInvalid, "invalid_json",
               "The body must be one JSON object in UTF-8: no duplicate keys, bounded depth and number of items.");

@@ -19,6 +19,7 @@ struct ApiError {
 ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
 ApiError unsupported_parameter(const std::string& param);                           // 400: not supported by this server
 ApiError no_token_left();                              // 400: the request's rules forbid every token
+ApiError masks_spent();                                // 400: the request's grammar takes too much time or memory
 ApiError invalid_body();                               // 400: the body is not one JSON object
 ApiError malformed_request();                          // 400: not HTTP
 ApiError https_expected();                             // 400: plain HTTP where TLS is spoken

@@ -1,5 +1,5 @@
-// The part of Api that works with token ids: texts of any length, truncated prompts, the rules of a request, /tokenize
-// and /detokenize.
+// The part of Api that makes token ids: rendered conversations, texts of any length, truncated prompts, the rules of a
+// request, /tokenize and /detokenize.
 #include <algorithm>
 #include <utility>
 
@@ -95,6 +95,30 @@ bool Api::knows(std::span<const int32_t> ids) const {
   return std::all_of(ids.begin(), ids.end(), [this](int32_t id) { return id < model_.vocab_size; });
 }
 
+// Renders a conversation, or returns the refusal. `id` is the request's.
+std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
+                                                const std::string& id) const {
+  if (!model_.chat_template)
+    return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+  if (chat.tools.choice != ToolChoice::kNone && model_.tool_format == ToolFormat::kNone)
+    return invalid_parameter("tools", "a model whose chat template shows a known way of calling functions");
+  for (const auto& [name, value] : chat.template_variables.items())
+    if (model_.chat_template->sets(name))
+      return invalid_parameter("chat_template_kwargs", "no '" + name + "', which the server sets");
+  try {
+    std::string rendered =
+        model_.chat_template->render(chat.messages, add_generation_prompt, chat.template_variables, chat.tools.text);
+    const auto member = model_.chat_template->omitted(chat.messages, chat.template_variables, chat.tools.text);
+    if (member) return invalid_parameter(*member, "nothing here: the model's chat template leaves it out");
+    return rendered;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
+    // The error's text is not logged, because it may quote the conversation.
+    log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
+    return invalid_parameter("messages", "a conversation that the model's chat template accepts");
+  }
+}
+
 std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {
   decode::LogitsProcessors rules = parsed.rules;
   const std::string below = "token ids below " + std::to_string(model_.vocab_size);
@@ -102,6 +126,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
     if (id >= model_.vocab_size) return invalid_parameter("logit_bias", below);
   if (!knows(rules.allowed_ids)) return invalid_parameter("allowed_token_ids", below);
   if (!knows(parsed.stop_token_ids)) return invalid_parameter("stop_token_ids", below);
+  for (const int32_t id : parsed.stop_token_ids)
+    if (std::find(model_.eos_ids.begin(), model_.eos_ids.end(), id) == model_.eos_ids.end())
+      out.stop_tokens.push_back(id);
   if (rules.min_tokens > out.options.max_tokens)
     return invalid_parameter("min_tokens", "at most " + std::to_string(out.options.max_tokens) +
                                                ", the most tokens that the answer may have");
@@ -137,7 +164,8 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     std::call_once(vocabulary_made_, [this] {
       vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
     });
-    rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
+    rules.constraint =
+        masks_.off_thread(constraint_of(vocabulary_->compile(asked.kind, asked.source)), out.tenant, model_.vocab_size);
     return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame

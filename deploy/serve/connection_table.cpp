@@ -31,7 +31,16 @@ bool ConnectionTable::make_room(const std::string& peer) {
   std::erase_if(entries_, [](const Entry& entry) { return entry.connection.expired(); });
   const auto leaving = static_cast<size_t>(
       std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.leaving; }));
-  if (entries_.size() - leaving < places_) return true;
+  return entries_.size() - leaving < places_ || close_one(peer, leaving);
+}
+
+bool ConnectionTable::free_descriptor() {
+  const std::lock_guard lock(mutex_);
+  return close_one("", 0);
+}
+
+// The caller must hold the lock.
+bool ConnectionTable::close_one(const std::string& peer, size_t leaving) {
   if (leaving >= kLeaving) return false;
   std::vector<Seat> seats;
   std::vector<std::pair<Entry*, std::shared_ptr<Seated>>> of;

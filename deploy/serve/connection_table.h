@@ -41,6 +41,9 @@ class ConnectionTable {
   // Makes a place for a connection of this peer and returns whether there is one. A connection that was told to give
   // way takes a moment to close; it is not counted as taking a place meanwhile.
   bool make_room(const std::string& peer);
+  // Closes a connection as make_room() does when all places are taken, because the process has no descriptor left for
+  // another one. Returns whether one gives way.
+  bool free_descriptor();
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;
   template <class F>
@@ -51,6 +54,7 @@ class ConnectionTable {
   }
 
  private:
+  bool close_one(const std::string& peer, size_t leaving);
   static constexpr size_t kLeaving = 64;  // how many connections may be closing at once
   struct Entry {
     std::weak_ptr<Seated> connection;

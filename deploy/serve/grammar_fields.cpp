@@ -2,6 +2,7 @@
 
 #include <cctype>
 #include <cstdio>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ class GrammarFields {
       if (!outputs->is_object()) reject("structured_outputs", "an object with json, json_object, regex or choice");
       for (const char* unknown : {"grammar", "structural_tag"})
         if (find_in(*outputs, unknown)) refuse(std::string("structured_outputs.") + unknown);
+      require_only(*outputs, "structured_outputs",
+                   {"json", "json_object", "regex", "choice", "whitespace_pattern", "disable_any_whitespace",
+                    "disable_additional_properties"});
       kinds(*outputs, "", "structured_outputs.");
       if (const OrderedJson* any = find_in(*outputs, "json_object")) {
         if (!any->is_boolean()) reject("structured_outputs.json_object", "true or false");
@@ -64,14 +68,34 @@ class GrammarFields {
 
   void response_format(const OrderedJson& format) {
     const OrderedJson* type = format.is_object() ? find_in(format, "type") : nullptr;
-    if (type && *type == "text") return;
-    if (type && *type == "json_object") return set("response_format", kSchema, kAnyObject);
-    if (!type || *type != "json_schema") reject("response_format.type", "text, json_object or json_schema");
+    const bool any_object = type && *type == "json_object", by_schema = type && *type == "json_schema";
+    if (!any_object && !by_schema && !(type && *type == "text"))
+      reject("response_format.type", "text, json_object or json_schema");
+    // Other servers take a schema beside json_object, so here it has the same meaning.
+    require_only(format, "response_format", {"type", any_object ? "schema" : by_schema ? "json_schema" : "type"});
+    if (any_object && !find_in(format, "schema")) return set("response_format", kSchema, kAnyObject);
+    if (any_object) return set_schema("response_format.schema", find_in(format, "schema"));
+    if (!by_schema) return;
     const OrderedJson* wrapper = find_in(format, "json_schema");
-    const OrderedJson* schema = wrapper && wrapper->is_object() ? find_in(*wrapper, "schema") : nullptr;
+    if (wrapper && wrapper->is_object())
+      require_only(*wrapper, "response_format.json_schema", {"name", "description", "schema", "strict"});
+    set_schema("response_format.json_schema", wrapper && wrapper->is_object() ? find_in(*wrapper, "schema") : nullptr);
+  }
+
+  void set_schema(const std::string& param, const OrderedJson* schema) {
     if (!schema || !(schema->is_object() || schema->is_boolean()))
-      reject("response_format.json_schema", "an object with the schema under 'schema'");
-    set("response_format.json_schema", kSchema, schema->dump());
+      reject(param, param.ends_with(".schema") ? "a JSON schema" : "an object with the schema under 'schema'");
+    set(param, kSchema, schema->dump());
+  }
+
+  // Refuses members that would have no effect.
+  static void require_only(const OrderedJson& object, const std::string& param, const std::set<std::string>& known) {
+    for (const auto& member : object.items())
+      if (!member.value().is_null() && !known.contains(member.key())) {
+        std::string names;
+        for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+        reject(param, "no members but " + names);
+      }
   }
 
   void kinds(const OrderedJson& object, const std::string& prefix, const std::string& path) {

@@ -5,9 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -39,6 +42,7 @@ struct HttpServer::Impl {
     net::co_spawn(listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
   }
   net::awaitable<void> accept(Listener& listener);
+  void warn_of_accept(const error_code& ec);
   void add(ByteStream::Socket socket, std::string peer, Listener& listener);
   template <class F>
   void for_each(F&& f);
@@ -52,7 +56,8 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  bool stopped = false;  // connections accepted from now on are closed
+  std::optional<std::chrono::steady_clock::time_point> warned;  // of a failing accept(); guarded by `mutex`
+  bool stopped = false;                                         // connections accepted from now on are closed
 };
 
 // Returns the peer's address. For IPv6 this is the first 64 bits, because one customer has all addresses that begin
@@ -72,6 +77,18 @@ std::string peer_of(const ByteStream::Socket& socket) {
   return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
 }
 
+// Logs that accepting fails, at most once a minute: it may fail many times a second.
+void HttpServer::Impl::warn_of_accept(const error_code& ec) {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex);
+    if (warned && now - *warned < std::chrono::minutes(1)) return;
+    warned = now;
+  }
+  log(LogLevel::kWarn, "accepting a connection failed: " + ec.message() +
+                           " (the next warning of this kind comes in a minute at the earliest)");
+}
+
 net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
   for (;;) {
     error_code ec;
@@ -79,9 +96,11 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
     co_await listener.acceptor.async_accept(socket, net::redirect_error(net::use_awaitable, ec));
     if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
     if (ec) {
-      // Usually the process has no file descriptors left: give open connections time to end.
-      log(LogLevel::kWarn, "accepting a connection failed: " + ec.message());
-      net::steady_timer pause(context, std::chrono::milliseconds(100));
+      // Usually the process has no file descriptors left: an idle connection gives way, and needs a moment to close.
+      const bool freed = std::any_of(listeners.begin(), listeners.end(),
+                                     [](Listener& other) { return other.tcp && other.table.free_descriptor(); });
+      warn_of_accept(ec);
+      net::steady_timer pause(context, std::chrono::milliseconds(freed ? 5 : 100));
       co_await pause.async_wait(net::redirect_error(net::use_awaitable, ec));
       continue;
     }

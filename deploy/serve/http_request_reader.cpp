@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
+#include <charconv>
+#include <utility>
 #include <vector>
 
 namespace specdec::deploy {
@@ -40,6 +42,25 @@ Target parse_target(std::string_view target) {
   const size_t end = rest.find_first_of("/?");
   if (end == std::string_view::npos) return {"/", rest};
   return {rest[end] == '/' ? rest.substr(end) : std::string_view("/"), rest.substr(0, end)};
+}
+
+// Decodes %XX in a path (RFC 3986 2.1). Returns none if a % begins no such triple, or one of a control character.
+std::optional<std::string> decoded_path(std::string_view path) {
+  std::string out;
+  for (size_t at = 0; at < path.size(); ++at) {
+    if (path[at] != '%') {
+      out += path[at];
+      continue;
+    }
+    unsigned char byte = 0;
+    const std::string_view digits = path.substr(at + 1, 2);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    const bool whole = digits.size() == 2 && error == std::errc() && end == digits.data() + 2;
+    if (!whole || byte < 0x20 || byte == 0x7F) return std::nullopt;
+    out += static_cast<char>(byte);
+    at += 2;
+  }
+  return out;
 }
 
 // Checks RFC 9112 6.1 and 6.3: a body has either one plain Content-Length or `chunked` as its only transfer coding.
@@ -84,6 +105,7 @@ void RequestReader::next() {
   parser_->header_limit(static_cast<uint32_t>(limits_.header_bytes));
   parser_->body_limit(limits_.body_bytes);
   searched_ = 0;
+  skipped_ = false;
   head_ = {};
 }
 
@@ -97,8 +119,14 @@ RequestReader::State RequestReader::fail(ApiError fault) {
 RequestReader::State RequestReader::fail(const error_code& ec) { return fail(error_of(ec)); }
 
 RequestReader::State RequestReader::read_head() {
-  const std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
-  if (there.empty()) return State::kHead;
+  std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  // RFC 9112 2.2: some clients send an empty line after a body.
+  if (!skipped_ && there.starts_with("\r\n")) {
+    skipped_ = true;
+    buffer_.consume(2);
+    there.remove_prefix(2);
+  }
+  if (there.empty() || (!skipped_ && there == "\r")) return State::kHead;
   // Such a first byte usually means another protocol, whose head may never end.
   if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);
@@ -114,7 +142,7 @@ RequestReader::State RequestReader::read_head() {
   if (ec) return fail(ec);
   if (!parser_->is_header_done() || used != raw.size()) return fail(malformed_request());
   if (auto fault = judge(raw)) return fail(std::move(*fault));
-  fill_head();
+  if (!fill_head()) return fail(malformed_request());
   buffer_.consume(used);
   return head_.has_body ? State::kBody : State::kWhole;
 }
@@ -130,17 +158,22 @@ std::optional<ApiError> RequestReader::judge(std::string_view raw) const {
   // RFC 9112 3.2 requires exactly one Host in HTTP/1.1.
   if (message.count(http::field::host) != 1 && (message.version() == 11 || message.count(http::field::host) > 1))
     return malformed_request();
+  // A proxy may have judged the other key.
+  if (message.count(http::field::authorization) > 1) return malformed_request();
   return judge_framing(message.base(), message.version());
 }
 
-void RequestReader::fill_head() {
+// Returns false if the path is malformed.
+bool RequestReader::fill_head() {
   const auto& message = parser_->get();
   const Target target = parse_target(view(message.target()));
   head_.version = message.version();
   head_.keep_alive = message.keep_alive();
   head_.method = std::string(message.method_string());
   const size_t question = target.origin_form.find('?');
-  head_.path = std::string(target.origin_form.substr(0, question));
+  std::optional<std::string> path = decoded_path(target.origin_form.substr(0, question));
+  if (!path) return false;
+  head_.path = std::move(*path);
   if (question != std::string_view::npos) head_.query = std::string(target.origin_form.substr(question + 1));
   head_.host = std::string(target.authority.empty() ? view(message[http::field::host]) : target.authority);
   head_.origin = std::string(message[http::field::origin]);
@@ -150,6 +183,7 @@ void RequestReader::fill_head() {
   head_.expect = std::string(message[http::field::expect]);
   head_.preflight_method = std::string(message[http::field::access_control_request_method]);
   head_.has_body = !parser_->is_done();
+  return true;
 }
 
 RequestReader::State RequestReader::read_body() {

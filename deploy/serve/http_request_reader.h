@@ -50,12 +50,13 @@ class RequestReader {
   State fail(ApiError fault);
   State fail(const boost::system::error_code& ec);
   std::optional<ApiError> judge(std::string_view raw) const;
-  void fill_head();
+  bool fill_head();
 
   const ServeLimits& limits_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  size_t searched_ = 0;  // bytes of the buffer in which no end of a head was found
+  bool skipped_ = false;  // an empty line before this request
+  size_t searched_ = 0;   // bytes of the buffer in which no end of a head was found
   RequestHead head_;
   ApiError fault_;
 };

@@ -9,6 +9,18 @@
 
 namespace specdec::deploy {
 
+// The limits on the masks of grammars (mask_workers.h).
+struct MaskLimits {
+  size_t threads = 2;  // of which one tenant has at most one
+  // An answer's masks may take `seconds` of CPU time, and `seconds_per_mask` more for each of them, else it ends with
+  // 400 grammar_too_costly. An ordinary schema takes a tenth of a millisecond a mask.
+  double seconds = 1, seconds_per_mask = 0.001;
+  // Of one answer's matcher: else the same. It also counts towards held_bytes.
+  size_t bytes = 16 << 20;
+  // The engine waits at most so long in one step for masks that are nearly there.
+  double wait_seconds_per_step = 0.001;
+};
+
 struct ServeLimits {
   // transport
   size_t header_bytes = 32 << 10;      // request line and headers: 431
@@ -29,6 +41,7 @@ struct ServeLimits {
   size_t stop_tokens = 256;
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
+  MaskLimits masks;
   size_t grammar_bytes = 64 << 10;   // a JSON schema or regular expression, or all choices together
   size_t tools = 128;                // offered functions, and calls in one message
   size_t tool_bytes = 256 << 10;     // all offered functions together

@@ -108,7 +108,7 @@ struct Metrics::Series {
   PositionCounters reached_at{registry, "specdec:spec_decode_num_reached_tokens_per_pos_total",
                               "Steps that drafted this position and accepted all positions before it."};
   PositionCounters accepted_at{registry, "specdec:spec_decode_num_accepted_tokens_per_pos_total",
-                               "Steps that accepted this position."};
+                               "Steps that accepted this position, before the cut by EOS, stop or max_tokens."};
   PositionCounters overlap_at{registry, "specdec:spec_decode_overlap_sum_per_pos_total",
                               "Sum of sum_x min(p, q) over the steps that reached this position."};
   Gauge& k =
@@ -121,8 +121,9 @@ struct Metrics::Series {
       "k"};
   Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total",
                                          "Tokens drafted from the text itself, without the draft model.");
-  Counter& suffix_accepted_tokens = counter(registry, "specdec:suffix_accepted_tokens_total",
-                                            "Accepted tokens that were drafted from the text itself.");
+  Counter& suffix_accepted_tokens =
+      counter(registry, "specdec:suffix_accepted_tokens_total",
+              "Accepted tokens that were drafted from the text itself, before the cut by EOS, stop or max_tokens.");
   Counter& draft_failures =
       counter(registry, "specdec:draft_failures_total", "Sequences that continued without the draft after it failed.");
 
@@ -148,7 +149,8 @@ struct Metrics::Series {
                                  "Preemptions: sequences that lost their KV cache because it was full.");
   Counter& resumed_tokens =
       counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were prefilled again.");
-  Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
+  Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total",
+                                       "Tokens of answers, up to their end by EOS, stop or max_tokens.");
   Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds",
                                      "Time from queueing an answer to its first token.", kLatencyBounds);
   Histogram& between_tokens =
@@ -246,8 +248,9 @@ struct Metrics::Series {
 };
 
 Metrics::Metrics() : series_(std::make_unique<Series>()) {
-  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-                                    FinishReason::kFailed, FinishReason::kDrained, FinishReason::kNoTokenLeft})
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed,
+        FinishReason::kDrained, FinishReason::kNoTokenLeft, FinishReason::kMasksSpent})
     series_->finished.Add({{"reason", to_string(reason)}});
   for (int i = 0; i < decode::kPlainReasons; ++i)
     series_->plain_by_reason[i] =
@@ -270,7 +273,6 @@ void Metrics::set_info(const ModelCard& card) {
 void Metrics::step(const StepResult& result) {
   Series& s = *series_;
   const auto drafted = static_cast<size_t>(result.drafted), accepted = static_cast<size_t>(result.accepted);
-  s.generation_tokens.Increment(static_cast<double>(result.emitted.size()));
   s.steps_at.at(static_cast<size_t>(result.decision.k)).Increment();
   s.early_stops.Increment(result.decision.stopped_early);
   s.probes.Increment(result.decision.probe);
@@ -294,6 +296,8 @@ void Metrics::step(const StepResult& result) {
     s.accepted_at.at(i).Increment(i < accepted ? 1 : 0);
   }
 }
+
+void Metrics::generated(int64_t tokens) { series_->generation_tokens.Increment(static_cast<double>(tokens)); }
 
 void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases) {
   Series& s = *series_;

@@ -26,6 +26,7 @@ class Metrics {
 
   // The following are called on the engine thread.
   void step(const StepResult& result);  // called for each sequence of each step
+  void generated(int64_t tokens);       // tokens of a step that belong to the answer
   // Called once per step.
   void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases = {});
   void caches(const CacheUse& use);  // called in each iteration of the scheduler's loop

@@ -23,6 +23,8 @@ const char* to_string(FinishReason reason) {
       return "drained";
     case FinishReason::kNoTokenLeft:
       return "no_token_left";
+    case FinishReason::kMasksSpent:
+      return "masks_spent";
   }
   return "failed";
 }
@@ -30,7 +32,7 @@ const char* to_string(FinishReason reason) {
 namespace {
 
 size_t bytes_of(const ChoiceEvent& event) {
-  size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t);
+  size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t) + event.texts.size() * sizeof(TokenText);
   for (const decode::PositionLogprobs& position : event.logprobs)
     bytes += sizeof position + position.top.size() * sizeof position.token;
   return bytes;
@@ -63,7 +65,9 @@ void Channel::on_event(std::function<void()> wake) {
 
 decode::Request GenerationRequest::answer(size_t choice) const {
   const auto each = static_cast<size_t>(n);
-  decode::Request out{prompts[choice / each], choice_seed(seed, choice % each), options};
+  // With a seed, equal prompts get equal answers. Without one, all answers are independent.
+  const size_t index = options.seeded ? choice % each : choice;
+  decode::Request out{prompts[choice / each], choice_seed(seed, index), options};
   out.options.prompt_logprobs = echo && options.logprobs >= 0;
   out.options.tenant = std::hash<std::string>{}(tenant);
   return out;
@@ -119,6 +123,7 @@ RequestQueue::Push RequestQueue::push(std::shared_ptr<const GenerationRequest> r
     if (tenant.waiting.empty()) raise_to_minimum(tenant);
     tenant.waiting.push_back(std::move(request));
     ++size_;
+    happened_ = true;
   }
   ready_.notify_one();
   return Push::kAccepted;
@@ -181,12 +186,21 @@ bool RequestQueue::more_of(const GenerationRequest& request) const {
 
 void RequestQueue::read(const std::string& tenant, int64_t prompt_tokens) {
   const std::lock_guard lock(mutex_);
-  tenants_[tenant].served += kPromptWeight * prompt_tokens;
+  tenants_[tenant].served += static_cast<double>(kPromptWeight * prompt_tokens);
 }
 
 void RequestQueue::generated(const std::string& tenant, int64_t tokens) {
   const std::lock_guard lock(mutex_);
-  tenants_[tenant].served += kAnswerWeight * tokens;
+  tenants_[tenant].served += static_cast<double>(kAnswerWeight * tokens);
+}
+
+void RequestQueue::masked(const std::string& tenant, double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    tenants_[tenant].served += kAnswerWeight * kTokensPerMaskSecond * seconds;
+    happened_ = true;
+  }
+  ready_.notify_one();
 }
 
 // Estimates the time per request from the intervals between finished requests, but only while others wait.
@@ -202,13 +216,14 @@ void RequestQueue::finished(double now) {
 
 void RequestQueue::wait() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return closed_ || size_ > 0; });
+  ready_.wait(lock, [this] { return happened_; });
+  happened_ = false;
 }
 
 void RequestQueue::close() {
   {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    closed_ = happened_ = true;
   }
   ready_.notify_all();
 }

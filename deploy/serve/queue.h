@@ -1,5 +1,5 @@
 // The border between HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for
-// its events. Of the code between these threads only these two classes have mutexes.
+// its events. Of the code between these threads only these two classes and MaskWorkers have mutexes.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,9 @@ namespace specdec::deploy {
 
 struct AnswerFormat;
 
-enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom };
-// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained" or "no_token_left".
+enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom, kMasksSpent };
+// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained", "no_token_left" or "masks_spent" (the
+// answer's grammar has taken as much time or memory as it may).
 const char* to_string(FinishReason reason);
 
 // The outcome of one answer.
@@ -36,7 +37,14 @@ struct ChoiceResult {
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
   std::vector<RejectRecord::Reject> rejects = {};  // only if they are recorded
-  std::string draft = {};  // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
+  std::string draft = {};         // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
+  bool ended_by_request = false;  // a stop string or token of the request ended the answer, not the model
+};
+
+// The text that was added to an answer when a token was decoded. The text of a token whose character is unfinished
+// comes with a later token.
+struct TokenText {
+  uint32_t bytes = 0, characters = 0;
 };
 
 struct ChoiceEvent {
@@ -46,6 +54,7 @@ struct ChoiceEvent {
   // Log-probabilities of token_ids, if requested. With echo the log-probabilities of the prompt come first; that of its
   // first token is NaN, because no token precedes it.
   std::vector<decode::PositionLogprobs> logprobs;
+  std::vector<TokenText> texts;  // of token_ids, before the cut by a stop string; only with log-probabilities
   // true: the event holds the prompt. It does not count as unfetched text, because the size of the request bounds it.
   bool echo = false;
   std::optional<ChoiceResult> result;  // set in the last event of the choice
@@ -82,11 +91,12 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // seed of answer 0 of every prompt; see choice_seed
+  uint64_t seed = 0;  // of answer 0 of the first prompt and, if the client gave it, of every prompt; see choice_seed
   std::vector<std::string> stop;
-  int64_t min_tokens = 0;     // a stop string counts only if a later token than these completes it
-  bool include_stop = false;  // the text that ends the answer, a stop string or a token, is shown
-  std::string tenant;         // name of the API key; the queue takes turns between tenants
+  std::vector<int32_t> stop_tokens;  // those of options.eos_ids that are the request's and not the model's
+  int64_t min_tokens = 0;            // a stop string counts only if a later token than these completes it
+  bool include_stop = false;         // the text that ends the answer, a stop string or a token, is shown
+  std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
   // Identifies a conversation among all tenants; "" = conversation_id() does.
   std::string conversation_key;
@@ -94,6 +104,7 @@ struct GenerationRequest {
   double queued_at = 0;               // Clock::seconds()
   std::vector<ChatMessage> messages;  // recorded for chat
   std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
+  std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none
   std::string answer_prefix;          // text at the end of the prompt with which the answer begins in the record
   std::shared_ptr<const AnswerFormat> format;  // how the answer is split; null: all of it is content
   std::vector<int32_t> shown_tokens;           // special tokens whose text belongs to the answer
@@ -107,7 +118,7 @@ struct GenerationRequest {
   decode::Request answer(size_t choice) const;
 };
 
-// Returns the seed of answer `index` (from 0) to one prompt: the request's own for 0, a derived one for the others.
+// Returns the seed of answer `index` (from 0): the request's own for 0, a derived one for the others.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
 // Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as
@@ -117,12 +128,14 @@ uint64_t choice_seed(uint64_t seed, size_t index);
 //
 // An answer counts 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every other
 // prompt token when it is prefilled, and 2 for every token when it is generated. Tokens found in a cache, shared with
-// an answer to the same prompt, or prefilled again after preemption do not count. When a tenant that had nothing
+// an answer to the same prompt, or prefilled again after preemption do not count. A millisecond of computing the masks
+// of a grammar counts as much as a generated token. When a tenant that had nothing
 // waiting sends a request, its count is raised to the least count among waiting tenants, or to that of the tenant
 // served last if none waits. So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
+  static constexpr double kTokensPerMaskSecond = 1000;
   static constexpr int kMaxRetrySeconds = 60;
 
   // `limit` is the number of requests that may wait in all, `tenant_limit` that of one tenant.
@@ -151,8 +164,9 @@ class RequestQueue {
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
-  void finished(double now);  // a request has finished; now is Clock::seconds()
-  // Waits until there is a request or the queue is closed.
+  void masked(const std::string& tenant, double seconds);  // charges the tenant for a mask and wakes the engine
+  void finished(double now);                               // a request has finished; now is Clock::seconds()
+  // Engine side: waits until something has happened since the last call: a request, a mask, or close().
   void wait();
   void close();  // accepts no more requests; those in the queue stay
   bool closed() const;
@@ -160,8 +174,8 @@ class RequestQueue {
  private:
   struct Tenant {
     std::deque<std::shared_ptr<const GenerationRequest>> waiting;
-    size_t taken = 0;    // answers of the first request that have been taken
-    int64_t served = 0;  // weighted tokens
+    size_t taken = 0;   // answers of the first request that have been taken
+    double served = 0;  // weighted tokens
   };
   // The caller of the following must hold the lock.
   void drop_cancelled();
@@ -178,7 +192,7 @@ class RequestQueue {
   // finished_at_: when the last request finished, -1 if no other waited then. interval_: moving mean of the seconds
   // between two such finishes, -1 before the first.
   double finished_at_ = -1, interval_ = -1;
-  bool closed_ = false;
+  bool closed_ = false, happened_ = false;
 };
 
 }  // namespace specdec::deploy

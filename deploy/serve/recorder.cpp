@@ -76,14 +76,19 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
   record.domain = request.domain;
   record.messages = request.messages;
   if (request.messages.empty()) {
-    record.prompt = request.texts[answer.choice / static_cast<size_t>(request.n)];
+    const size_t prompt = answer.choice / static_cast<size_t>(request.n);
+    record.prompt = request.texts[prompt];
     record.response = answer.text;
+    record.prompt_token_ids = request.prompts[prompt];
+    record.token_ids = answer.token_ids;
   } else {
     record.messages.push_back({"assistant", request.answer_prefix + answer.text});
     record.tools = request.tools;
+    record.template_kwargs = request.template_kwargs;
   }
   record.sampling = request.options.sampling;
   record.writer = writer;
+  record.finish_reason = answer.result.ended_by_request ? "stop_string" : to_string(answer.result.reason);
   return record;
 }
 

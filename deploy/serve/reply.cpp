@@ -82,7 +82,7 @@ void put(std::string& dumped, const std::string& key, const std::string& value) 
 
 std::string logprobs_text(const ReplyFrame& frame, const Answer& piece) {
   LogprobsText text;
-  text.add(frame, piece.logprobs, piece.logprobs_offset);
+  text.add(frame, piece.logprobs);
   return text.text(frame);
 }
 
@@ -188,13 +188,13 @@ Json model_json(const ModelCard& card, const std::string& name) {
 
 }  // namespace
 
-size_t characters(const std::string& bytes) {
+size_t characters(std::string_view bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 // Adds tokens to the lists. In completions the drawn token always appears among its own top tokens, as in OpenAI's
 // replies.
-void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset) {
+void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries) {
   for (const TokenEntry& entry : entries) {
     const char* const comma = tokens_.empty() ? "" : ",";
     if (frame.endpoint == Endpoint::kChat) {
@@ -206,8 +206,7 @@ void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& e
     }
     tokens_ += comma + quoted(token_text(entry.bytes));
     logprobs_ += comma + (entry.logprob ? number(*entry.logprob) : "null");
-    offsets_ += comma + std::to_string(offset);
-    offset += entry.characters;
+    offsets_ += comma + std::to_string(entry.offset);
     if (frame.logprobs == 0) continue;
     top_ += comma + (entry.logprob ? completion_top(entry) : "null");
   }
@@ -241,7 +240,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
       choice["text"] = answer.text.content;
     if (frame.return_token_ids) choice["token_ids"] = answer.token_ids;
     std::string text = dump(choice);
-    answer.written.add(frame, answer.logprobs, answer.logprobs_offset);
+    answer.written.add(frame, answer.logprobs);
     if (frame.logprobs >= 0) put(text, "logprobs", answer.written.text(frame));
     if (i > 0) reply += ',';
     reply += text;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct ReplyFrame {
 // A token in a list of log-probabilities.
 struct TokenEntry {
   std::string bytes;                               // not always whole characters
-  size_t characters = 0;                           // characters that it adds to the text; special tokens add none
+  size_t offset = 0;                               // characters of the text before it
   std::optional<float> logprob;                    // none for the first token of an echoed prompt
   std::vector<std::pair<std::string, float>> top;  // the likeliest tokens here, descending: bytes and log-probability
 };
@@ -40,8 +41,7 @@ struct TokenEntry {
 // end holds no more memory than its reply will.
 class LogprobsText {
  public:
-  // `offset` is the number of characters of the answer before the first entry.
-  void add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset);
+  void add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries);
   std::string text(const ReplyFrame& frame) const;  // one JSON value
   size_t bytes() const { return tokens_.size() + logprobs_.size() + top_.size() + offsets_.size(); }
 
@@ -55,7 +55,6 @@ struct Answer {
   std::vector<int32_t> token_ids;
   LogprobsText written;
   std::vector<TokenEntry> logprobs;  // the entries after `written`; only if requested
-  size_t logprobs_offset = 0;        // characters of the answer before logprobs[0]
   std::optional<ChoiceResult> result;
 };
 
@@ -66,7 +65,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers);
 size_t reply_bytes_per_token(const ReplyFrame& frame);
 inline constexpr size_t kReplyBytesPerAnswer = 256;  // without its tokens
 
-size_t characters(const std::string& bytes);  // code points that begin in these bytes
+size_t characters(std::string_view bytes);  // code points that begin in these bytes
 
 // Events of a stream, each "data: {…}\n\n". The first event of a chat choice carries the role.
 std::string first_event(const ReplyFrame& frame, size_t choice);

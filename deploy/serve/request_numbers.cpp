@@ -13,7 +13,7 @@ constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
 constexpr IntegerRange kAnyInteger{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
 // OpenAI's maximum; the command-line flags allow more.
 constexpr NumberRange kServedTemperatures{.low = kTemperatures.low, .high = 2, .or_zero = true};
-constexpr auto kChat = Endpoint::kChat, kCompletions = Endpoint::kCompletions;
+using enum Endpoint;
 
 const RequestNumber kNumbers[] = {
     {"temperature", {}, kServedTemperatures, 1},

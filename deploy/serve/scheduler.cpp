@@ -23,6 +23,12 @@ bool blames_device(const std::exception& failure) {
   return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
 }
 
+// Returns the markers of the thoughts in which no stop string ends an answer.
+ReasoningMarkers markers_around_thoughts(const GenerationRequest& request) {
+  const bool may_think = request.format && !request.format->begins_in_call && !request.stop.empty();
+  return may_think ? request.format->reasoning : ReasoningMarkers();
+}
+
 }  // namespace
 
 enum class Phase { kPrefill, kDecode, kPreempted };  // a preempted answer holds no caches
@@ -33,7 +39,12 @@ struct Scheduler::Active {
         choice(c),
         decoder(tokenizer),
         stop(request->stop, request->include_stop),
+        thoughts(markers_around_thoughts(*request), request->format && request->format->begins_reasoning),
         cut(request->options) {}
+
+  // Returns the text that may be sent after `piece` was added. Stop strings are looked for after the thoughts.
+  std::string stopped(std::string_view piece, bool may_match);
+  std::string stopped_end(bool may_match);
 
   std::shared_ptr<const GenerationRequest> request;
   size_t choice;
@@ -45,14 +56,45 @@ struct Scheduler::Active {
   bool again = false;   // it was preempted at least once
   text::IncrementalDecoder decoder;
   StopMatcher stop;
-  std::string text;  // all text sent so far
+  ThoughtSplitter thoughts;        // without stop strings it finds none
+  std::string undecided;           // text that either belongs to the thoughts or is searched for stop strings
+  size_t undecided_early = 0;      // its bytes at the beginning in which no stop string may complete
+  std::string text;                // all text sent so far
+  std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;
   decode::AnswerCut cut;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
   bool ended = false;
+  // Its mask is not there yet, and the engine has waited for it once.
+  bool late = false, waited = false;
 
   bool holds() const { return phase != Phase::kPreempted; }
 };
+
+std::string Scheduler::Active::stopped(std::string_view piece, bool may_match) {
+  using Place = ThoughtSplitter::Place;
+  std::string out;
+  size_t at = 0;
+  for (; at < piece.size() && thoughts.place() != Place::kAfter; ++at) {
+    thoughts.push(piece[at]);
+    undecided += piece[at];
+    if (!may_match) undecided_early = undecided.size();
+    if (thoughts.place() != Place::kThoughts) continue;
+    out += std::exchange(undecided, "");
+    undecided_early = 0;
+  }
+  if (thoughts.place() != Place::kAfter) return out;
+  out += stopped_end(may_match);
+  return out += stop.push(piece.substr(at), may_match);
+}
+
+// Returns the text that may be sent once the undecided text is known to follow the thoughts.
+std::string Scheduler::Active::stopped_end(bool may_match) {
+  const std::string text = std::exchange(undecided, "");
+  const size_t early = std::exchange(undecided_early, 0);
+  std::string out = stop.push(std::string_view(text).substr(0, early), false);
+  return out += stop.push(std::string_view(text).substr(early), may_match);
+}
 
 Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts,
                      std::function<void(const FinishedAnswer&)> on_finished)
@@ -62,6 +104,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts,
       tokenizer_(parts.tokenizer),
       metrics_(parts.metrics),
       clock_(parts.clock),
+      masks_(parts.masks),
       on_finished_(std::move(on_finished)) {}
 
 Scheduler::~Scheduler() = default;
@@ -70,7 +113,7 @@ void Scheduler::run() {
   try {
     while (!aborted_.load()) {
       if (turn()) continue;
-      if (queue_.closed() && queue_.size() == 0) return;
+      if (queue_.closed() && queue_.size() == 0 && active_.empty()) return;
       queue_.wait();
     }
   } catch (const DeviceLost& lost) {
@@ -92,11 +135,11 @@ bool Scheduler::turn() {
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
   reap();  // an answer that only echoes its prompt has ended already
-  step();
+  const bool stepped = step();
   reap();
   metrics_.caches(runner_.cache_use());
   running_.store(active_.size(), std::memory_order_relaxed);
-  return true;
+  return stepped;
 }
 
 // Ends the answers that were cancelled and frees those that have ended.
@@ -173,6 +216,7 @@ bool Scheduler::start(Active& sequence) {
   if (share_place("rejects " + spec.conversation) < options_.reject_share) spec.request.options.reject_top = kRejectTop;
   if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;
   try {
+    sequence.decoder = text::IncrementalDecoder(tokenizer_, spec.request.prompt, request.shown_tokens);
     sequence.key = runner_.start(spec);
     return true;
   } catch (const std::exception& e) {
@@ -260,20 +304,46 @@ void Scheduler::make_room() {
   metrics_.preempted();
 }
 
-void Scheduler::step() {
-  while (!step_running()) make_room();
+// Steps every sequence that decodes. Returns false if there is nothing to do until a late mask is there.
+bool Scheduler::step() {
+  if (masks_) masks_->begin_step();
+  size_t late = 0;
+  for (;;) {
+    late = collect_batch();
+    // Most masks take less time than the engine may wait. A sequence for whose mask it has waited in vain sits out.
+    const auto new_late = [](const auto& a) { return a->late && !std::exchange(a->waited, true); };
+    if (masks_ && std::count_if(active_.begin(), active_.end(), new_late) > 0) {
+      masks_->settle();
+      late = collect_batch();
+    }
+    if (step_running()) break;
+    make_room();
+  }
+  const auto reads = [](const auto& a) { return a->phase == Phase::kPrefill && !a->ended; };
+  return !batch_.empty() || late == 0 || std::any_of(active_.begin(), active_.end(), reads);
 }
 
-// Steps every sequence that decodes. Returns false if the caches had no space for any of them; nothing has changed
-// then.
-bool Scheduler::step_running() {
+// Collects the sequences that decode and whose masks are not late. Returns how many are late.
+size_t Scheduler::collect_batch() {
   batch_.clear();
   keys_.clear();
+  size_t late = 0;
   for (const auto& active : active_) {
     if (active->phase != Phase::kDecode || active->ended) continue;
+    active->late = !runner_.ready(active->key);
+    if (active->late) {
+      ++late;
+      continue;
+    }
+    active->waited = false;
     batch_.push_back(active.get());
     keys_.push_back(active->key);
   }
+  return late;
+}
+
+// Steps the batch. Returns false if the caches had no space for any of it; nothing has changed then.
+bool Scheduler::step_running() {
   if (batch_.empty()) return true;
   results_.assign(batch_.size(), {});
   try {
@@ -287,6 +357,11 @@ bool Scheduler::step_running() {
   for (size_t i = 0; i < batch_.size(); ++i) {
     if (results_[i].cache_full) continue;
     ++stepped;
+    if (results_[i].mask_late) continue;
+    if (results_[i].masks_spent) {
+      end(*batch_[i], FinishReason::kMasksSpent);
+      continue;
+    }
     if (results_[i].no_token_left) {
       end(*batch_[i], FinishReason::kNoTokenLeft);
       continue;
@@ -321,12 +396,6 @@ bool Scheduler::step_running() {
 void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
-  const double now = clock_.seconds();
-  if (so_far.completion_tokens == 0)
-    metrics_.first_token(now - request.queued_at);
-  else
-    metrics_.tokens(result.emitted.size(), now - sequence.stepped_at);
-  sequence.stepped_at = now;
   so_far.draft = result.draft;
   so_far.counts.add_step(result.drafted, result.accepted, result.overlaps);
   if (result.drafted > 0) {
@@ -342,40 +411,53 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
         RejectRecord::Reject{position, at.token.id, result.emitted.back(), at.token.logprob, {}});
     for (const decode::TokenLogprob& t : at.top) reject.top.emplace_back(t.id, t.logprob);
   }
-  queue_.generated(request.tenant, static_cast<int64_t>(result.emitted.size()));
   ChoiceEvent event;
   event.choice = sequence.choice;
   size_t at = 0;
   const decode::AnswerEnd cut = sequence.cut.add(result.emitted, [&](int32_t token, bool is_eos) {
     event.token_ids.push_back(token);
-    if (at < result.logprobs.size()) event.logprobs.push_back(result.logprobs[at]);
+    const std::string piece = !is_eos || request.include_stop ? sequence.decoder.push(token) : "";
+    if (at < result.logprobs.size()) {
+      event.logprobs.push_back(result.logprobs[at]);
+      event.texts.push_back({static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(characters(piece))});
+    }
     ++at;
     ++so_far.completion_tokens;
-    if (!is_eos || request.include_stop)
-      event.text += sequence.stop.push(text_of(sequence, token), so_far.completion_tokens > request.min_tokens);
+    event.text += sequence.stopped(piece, so_far.completion_tokens > request.min_tokens);
     return !sequence.stop.matched();
   });
+  count_tokens(sequence, static_cast<int64_t>(event.token_ids.size()));
   std::optional<FinishReason> reason;
   if (cut != decode::AnswerEnd::kNone)
     reason = cut == decode::AnswerEnd::kStop ? FinishReason::kStop : FinishReason::kLength;
   if (reason && !sequence.stop.matched()) {
-    event.text += sequence.stop.push(sequence.decoder.finish(), so_far.completion_tokens > request.min_tokens);
+    const bool may_match = so_far.completion_tokens > request.min_tokens;
+    event.text += sequence.stopped(sequence.decoder.finish(), may_match);
+    event.text += sequence.stopped_end(may_match);
     if (sequence.stop.matched()) reason = FinishReason::kStop;
     event.text += sequence.stop.finish();
   }
   sequence.text += event.text;
+  so_far.ended_by_request =
+      sequence.stop.matched() ||
+      (reason == FinishReason::kStop && std::find(request.stop_tokens.begin(), request.stop_tokens.end(),
+                                                  event.token_ids.back()) != request.stop_tokens.end());
+  sequence.token_ids.insert(sequence.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
   request.channel->push(std::move(event));
   if (reason) end(sequence, *reason);
 }
 
-// Returns the text that the token adds to the answer. Special tokens have none, except for those that the request
-// shows.
-std::string Scheduler::text_of(Active& sequence, int32_t token) {
-  const std::vector<int32_t>& shown = sequence.request->shown_tokens;
-  if (std::find(shown.begin(), shown.end(), token) == shown.end()) return sequence.decoder.push(token);
-  std::string text = sequence.decoder.finish() + tokenizer_.id_to_token(token);
-  sequence.decoder = text::IncrementalDecoder(tokenizer_);
-  return text;
+// Counts the tokens of a step that belong to the answer: those up to its end.
+void Scheduler::count_tokens(Active& sequence, int64_t tokens) {
+  const GenerationRequest& request = *sequence.request;
+  const double now = clock_.seconds();
+  if (sequence.result.completion_tokens == tokens)
+    metrics_.first_token(now - request.queued_at);
+  else
+    metrics_.tokens(static_cast<size_t>(tokens), now - sequence.stepped_at);
+  sequence.stepped_at = now;
+  metrics_.generated(tokens);
+  queue_.generated(request.tenant, tokens);
 }
 
 void Scheduler::end(Active& sequence, FinishReason reason) {
@@ -397,7 +479,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   sequence.request->channel->push(std::move(event));
   if (on_finished_ && result.completion_tokens > 0 &&
       (reason == FinishReason::kStop || reason == FinishReason::kLength))
-    on_finished_({sequence.request, sequence.choice, sequence.text, result});
+    on_finished_({sequence.request, sequence.choice, sequence.text, result, sequence.token_ids});
 }
 
 void Scheduler::drain() {

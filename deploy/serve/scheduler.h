@@ -16,6 +16,8 @@
 
 #include "base/clock.h"
 #include "base/device_lost.h"
+#include "deploy/serve/chat/answer_parser.h"
+#include "deploy/serve/mask_workers.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/queue.h"
 #include "deploy/serve/step_runner.h"
@@ -30,6 +32,7 @@ struct FinishedAnswer {
   size_t choice = 0;
   std::string text;  // as sent
   ChoiceResult result;
+  std::vector<int32_t> token_ids = {};  // up to the end of the answer
 };
 
 struct SchedulerOptions {
@@ -45,6 +48,7 @@ struct SchedulerParts {
   const text::Tokenizer& tokenizer;
   Metrics& metrics;
   const Clock& clock;
+  MaskWorkers* masks = nullptr;  // null: masks are never late
 };
 
 class Scheduler {
@@ -59,7 +63,8 @@ class Scheduler {
   void run();
   // Returns why the device cannot be used any more. Call it after run().
   const std::optional<DeviceLost>& lost() const { return lost_; }
-  // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
+  // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do, or nothing until a
+  // late mask is there.
   bool turn();
   // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
   // step.
@@ -81,10 +86,11 @@ class Scheduler {
   int64_t prefill(Active& sequence, int64_t most);
   void echo(Active& sequence, ChoiceEvent event);
   void make_room();
-  void step();
+  bool step();
+  size_t collect_batch();
   bool step_running();
   void deliver(Active& sequence, const StepResult& result);
-  std::string text_of(Active& sequence, int32_t token);
+  void count_tokens(Active& sequence, int64_t tokens);
   void end(Active& sequence, FinishReason reason);
   void drain();
 
@@ -94,6 +100,7 @@ class Scheduler {
   const text::Tokenizer& tokenizer_;
   Metrics& metrics_;
   const Clock& clock_;
+  MaskWorkers* masks_;
   std::function<void(const FinishedAnswer&)> on_finished_;
 
   std::vector<std::unique_ptr<Active>> active_;  // oldest first

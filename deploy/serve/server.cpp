@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -70,17 +71,35 @@ std::shared_ptr<const ApiKeys> load_keys(const ServeOptions& o) {
   return std::make_shared<const ApiKeys>(o.api_key.empty() ? ApiKeys() : ApiKeys::single(o.api_key));
 }
 
-// Raises the limit of open files to one per connection plus some for files.
-void raise_descriptor_limit(size_t connections) {
+constexpr size_t kMostSpareDescriptors = 256, kLeastSpareDescriptors = 64;
+
+// Raises the limit of open files to one per connection plus some for files. Where it cannot be raised so far, takes
+// fewer connections.
+ServeLimits with_descriptors(ServeLimits limits) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, connections + 256);
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log(LogLevel::kWarn, "the limit of open files could not be raised");
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return limits;
+  const rlim_t wanted =
+      std::min<rlim_t>(limit.rlim_max, limits.connections + limits.admin_connections + kMostSpareDescriptors);
+  if (limit.rlim_cur < wanted) {
+    const rlim_t before = std::exchange(limit.rlim_cur, wanted);
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
+  }
+  const auto descriptors = static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 24));
+  const size_t fit = connections_within(descriptors, limits.connections, limits.admin_connections);
+  if (fit < limits.connections)
+    log(LogLevel::kWarn, "this process may have only " + std::to_string(descriptors) + " open files, so it takes " +
+                             std::to_string(fit) + " connections at once instead of " +
+                             std::to_string(limits.connections) + ": raise the limit (ulimit -n)");
+  limits.connections = fit;
+  return limits;
 }
 
 }  // namespace
+
+size_t connections_within(size_t descriptors, size_t connections, size_t admin_connections) {
+  const size_t spare = std::clamp(descriptors / 4, kLeastSpareDescriptors, kMostSpareDescriptors) + admin_connections;
+  return std::clamp<size_t>(descriptors - std::min(descriptors, spare), 1, connections);
+}
 
 struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& l, const Clock& c, const std::shared_ptr<const ApiKeys>& keys)
@@ -89,7 +108,8 @@ struct Server::Impl {
         clock(c),
         queue(static_cast<size_t>(o.queue_limit)),
         budget(limits.held_bytes, limits.held_bytes),
-        api({keys, allowed_hosts(o), queue, budget}, limits, metrics, clock,
+        masks(limits.masks, budget, [this](const std::string& t, double seconds) { queue.masked(t, seconds); }),
+        api({keys, allowed_hosts(o), queue, budget, masks}, limits, metrics, clock,
             {[this] { return running_sequences(); }, [this] { return http.connections(); },
              [this] { return broken.load(); }, [this] { return serving_draft(); },
              [this](const std::string& serving) { return read_gate(serving); }}),
@@ -133,6 +153,7 @@ struct Server::Impl {
   LiveGate gate;
   RequestQueue queue;
   ByteBudget budget;
+  MaskWorkers masks;
   std::atomic<bool> drain_asked{false}, broken{false};
   std::atomic<Scheduler*> scheduler{nullptr};
   std::atomic<DraftControl*> drafts{nullptr};
@@ -147,8 +168,7 @@ Server::Server(const ServeOptions& options, const ServeLimits& limits, const Clo
   check(options);
   const std::shared_ptr<const ApiKeys> keys = load_keys(options);
   check_exposure(options.host, *keys);
-  raise_descriptor_limit(limits.connections + limits.admin_connections);
-  impl_ = std::make_unique<Impl>(options, limits, clock, keys);
+  impl_ = std::make_unique<Impl>(options, with_descriptors(limits), clock, keys);
   impl_->port =
       impl_->http.listen(options.host, options.port, impl_->api, impl_->identity ? &*impl_->identity : nullptr);
   if (!options.admin_socket.empty()) impl_->http.listen_unix(options.admin_socket, impl_->admin);
@@ -199,8 +219,12 @@ void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks
   SchedulerOptions options;
   options.max_batch = static_cast<size_t>(s.options.max_batch);
   options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
-  const SchedulerParts parts{
-      .runner = runner, .queue = s.queue, .tokenizer = *model.tokenizer, .metrics = s.metrics, .clock = s.clock};
+  const SchedulerParts parts{.runner = runner,
+                             .queue = s.queue,
+                             .tokenizer = *model.tokenizer,
+                             .metrics = s.metrics,
+                             .clock = s.clock,
+                             .masks = &s.masks};
   Scheduler scheduler(options, parts, [&recorder, &s](const FinishedAnswer& answer) {
     s.gate.observe(answer);
     recorder.record(answer);

@@ -15,6 +15,10 @@
 
 namespace specdec::deploy {
 
+// Returns how many of `connections` fit into this many file descriptors: a quarter of them, at least 64 and at most
+// 256, and those of the admin socket are left to files, models and child processes.
+size_t connections_within(size_t descriptors, size_t connections, size_t admin_connections);
+
 struct ServerHooks {
   std::function<bool()> stop_asked;         // called repeatedly; must not be empty
   std::function<void()> on_ready = {};      // called once requests are accepted

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,13 +42,15 @@ struct PrefillResult {
   std::vector<decode::PositionLogprobs> logprobs;
 };
 
-// The result of one step for one answer: at least one token unless it failed or the caches were full.
+// The result of one step for one answer: at least one token unless it failed, its mask was late or the caches were
+// full.
 struct StepResult : decode::StepOutcome {
   // The caches are full and this sequence is as before the step. It, or another one, may be preempted.
   bool cache_full = false;
   bool failed = false;  // this sequence cannot continue; the others are not affected
   // The sequence failed because its own request forbids every token; nothing is broken.
   bool no_token_left = false;
+  bool masks_spent = false;  // the sequence failed because its grammar costs too much
   // The sequence failed because of the device or the compute library; no request can cause that.
   bool device_failed = false;
   // `draft` proposed the tokens, and `shadow` only scored them. Both are fingerprints cut to kDraftLabel; "" = none.
@@ -63,6 +66,8 @@ struct KBasis {
   double draft_seconds = 0;            // one pass of the draft
   std::vector<double> verify_seconds;  // [K] one pass of the target that verifies K tokens; [0]: plain decoding
   std::vector<double> overlaps;        // expected, by position, mean over its sequences
+  // The drafted tokens whose overlap was measured so far, where they are so few that `overlaps` are mostly assumed.
+  std::optional<int64_t> assumed_after = {};
 
   // Expected for the whole batch at this K; 0: plain decoding.
   double tokens_per_second(int at_k) const {
@@ -95,6 +100,8 @@ class StepRunner {
   virtual PrefillResult prefill(SequenceKey key, int64_t most) = 0;
   // Frees the sequence's caches. After another prefill its text continues as if it had not been preempted.
   virtual void preempt(SequenceKey key) = 0;
+  // Returns false while a mask of the sequence's grammar is late, which its next step needs. It should sit steps out.
+  virtual bool ready(SequenceKey) { return true; }
   // Runs one draft-verify-commit step over distinct sequences whose prefill is complete; results[i] belongs to
   // batch[i]. A failure of one sequence is reported in its result; an exception concerns all of them.
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;

@@ -2,6 +2,7 @@
 // stop string.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ class StopMatcher {
   // Returns the text still held back, at the end of the answer; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
+  size_t held() const { return held_.size(); }  // bytes that wait
 
  private:
   std::vector<std::string> stops_;

@@ -9,9 +9,12 @@ namespace {
 class GrammarConstraint final : public decode::Constraint {
  public:
   explicit GrammarConstraint(std::unique_ptr<text::GrammarMatcher> matcher) : matcher_(std::move(matcher)) {}
-  void allowed(std::span<uint32_t> bits) override { matcher_->allowed(bits); }
+  decode::MaskState allowed(std::span<uint32_t> bits) override {
+    return matcher_->allowed(bits) ? decode::MaskState::kReady : decode::MaskState::kSpent;
+  }
   void push(int32_t token) override { matcher_->push(token); }
   void pop(int64_t count) override { matcher_->pop(count); }
+  size_t bytes() const override { return matcher_->bytes(); }
 
  private:
   std::unique_ptr<text::GrammarMatcher> matcher_;

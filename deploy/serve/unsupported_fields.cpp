@@ -8,7 +8,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr auto kChat = Endpoint::kChat, kCompletions = Endpoint::kCompletions;
+using enum Endpoint;
 
 std::vector<UnsupportedField> make_table() {
   const Json none = Json::object(), empty = Json::array();

@@ -43,6 +43,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   wanted.draft = options.draft;
   wanted.device = options.device;
   wanted.chat = false;
+  wanted.progress = progress;
   wanted.sequences = kRolloutSequences;
   wanted.tokens_per_sequence = static_cast<int64_t>(longest) + options.tokens;
   const LoadedPair pair = load_pair(wanted);
@@ -55,7 +56,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   decode::RolloutOptions rollout;
   rollout.rounds = rounds.get();
   rollout.k = rollout.max_k = options.max_k;
-  rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.target->config.eos_ids};
+  rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.config.eos_ids};
   rollout.request.sampling.temperature = options.temperature;
   rollout.seed = options.device.seed;
   rollout.batch = kRolloutSequences;

@@ -289,6 +289,12 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
   const double begun = clock.seconds();
   const int64_t share =
       contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
+  const auto report = [&] {
+    if (progress)
+      progress({"lossless: sampled", static_cast<double>(test.runs),
+                static_cast<double>(share) * static_cast<double>(contexts.size()), "runs", ""});
+  };
+  report();
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(models, contexts[c], options, c);
     // The time limit is split evenly, so that a slow model still tests every context. The decision to stop depends on
@@ -300,9 +306,7 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
       context.run_batch(options.seed + 1 + static_cast<uint64_t>(test.runs), count);
       done += count;
       test.runs += count;
-      if (progress)
-        progress({"lossless: sampled", static_cast<double>(test.runs),
-                  static_cast<double>(share) * static_cast<double>(contexts.size()), "runs", ""});
+      report();
     }
     const ChiSquare one = pearson(context.tally().first, context.tally().probabilities);
     first = {first.statistic + one.statistic, first.df + one.df};

@@ -146,6 +146,10 @@ CostTable measure_costs(const decode::ModelPair& models, std::span<const std::ve
                                  .options = options,
                                  .clock = clock};
   double done = 0;
+  const auto report = [&] {
+    if (progress) progress({"costs", done, static_cast<double>(options.batches.size()), "batch sizes", ""});
+  };
+  report();
   for (const int batch : options.batches) {
     const Samples samples = sample_batch(measured, batch);
     const auto plain = samples.rest.find(0);
@@ -156,7 +160,8 @@ CostTable measure_costs(const decode::ModelPair& models, std::span<const std::ve
       for (const auto& [k, seconds] : samples.rest)
         if (k > 0) table.verify_cost[batch][k] = quantile(seconds, 0.5) / unit;
     }
-    if (progress) progress({"costs", ++done, static_cast<double>(options.batches.size()), "batch sizes", ""});
+    ++done;
+    report();
   }
   return table;
 }
@@ -307,6 +312,7 @@ SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std
     run_side_by_side(normal, drafted);
     return PairFigures{normal.figures(), drafted.figures()};
   };
+  if (progress) progress({"speed", 0, static_cast<double>(count), "runs", ""});
   // The first run warms caches and buffers; the second shows how long a run takes.
   run_pair(0, std::min<int64_t>(options.tokens, 16));
   const PairsOptions pairs = gate_pairs(options.threads, run_pair(0, options.tokens).normal.seconds);

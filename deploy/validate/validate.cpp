@@ -11,13 +11,14 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output_directory.h"
-#include "base/philox.h"
 #include "base/schema/gate_summary.h"
 #include "base/version.h"
 #include "data/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/report/gate_ci.h"
 #include "deploy/validate/acceptance.h"
+#include "deploy/validate/chosen_rows.h"
+#include "deploy/validate/duration.h"
 #include "deploy/validate/gate.h"
 #include "deploy/validate/lossless.h"
 #include "deploy/validate/repeat_flags.h"
@@ -30,7 +31,8 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kBatch = 8;  // sequences per roll-out step
+constexpr int kBatch = 8;            // sequences per roll-out step
+constexpr double kWorthSaying = 10;  // seconds
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
 // kLookEvery: requests scored between two readings of the gate. kLeastRequests: requests scored before scoring may stop
 // early.
@@ -108,35 +110,6 @@ void check_options(const ValidateOptions& o) {
                          {.flag = "--out", .command = "specdec validate", .results = {{"report.json", "validate"}}});
 }
 
-// Returns the rows with their conversations in random order, so that scoring may stop after any conversation. Returns
-// at most the first `limit` rows of that order; 0 = all.
-std::vector<TokenRow> shuffled(std::vector<TokenRow> rows, int64_t limit, uint64_t seed) {
-  std::map<std::string, size_t> place;
-  std::vector<std::vector<size_t>> conversations;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    size_t at = conversations.size();
-    if (!rows[i].conversation.empty()) at = place.try_emplace(rows[i].conversation, at).first->second;
-    if (at == conversations.size()) conversations.emplace_back();
-    conversations[at].push_back(i);
-  }
-  PhiloxStream random(seed, /*stream=*/0x6f726465);
-  std::vector<TokenRow> out;
-  for (size_t left = conversations.size(); left > 0; --left) {
-    std::swap(conversations[random.below(left)], conversations[left - 1]);
-    for (const size_t i : conversations[left - 1]) {
-      if (limit > 0 && static_cast<int64_t>(out.size()) == limit) return out;
-      out.push_back(std::move(rows[i]));
-    }
-  }
-  return out;
-}
-
-std::vector<TokenRow> pick(const std::vector<TokenRow>& rows, int64_t count) {
-  std::vector<TokenRow> chosen;
-  for (const size_t i : choose_prompts(rows, count)) chosen.push_back(rows[i]);
-  return chosen;
-}
-
 // A validation in progress. Each method fills its part of the report.
 class Run {
  public:
@@ -193,6 +166,7 @@ class Run {
       for (const TokenRow& row : rows_) longest = std::max<int64_t>(longest, static_cast<int64_t>(row.tokens.size()));
       wanted.sequences = kBatch;
       wanted.tokens_per_sequence = longest + std::max(options_.rollout_tokens, options_.speed_tokens);
+      wanted.progress = progress_;
       wanted.on_plan = [](const model::MemoryPlan& plan) { log(LogLevel::kInfo, "memory: " + plan.text()); };
     }
     pair_ = load_pair(wanted);
@@ -235,7 +209,9 @@ class Run {
                                         index.tokenizer_digest.substr(0, 12) + ", " + target.string() + " has " +
                                         tokenizer.substr(0, 12) + "): run specdec data ingest for this target");
     written_by_target_ = index.written_by == "target" && index.target_id == fingerprint_model(target).id;
-    rows_ = shuffled(reader.rows(options_.split), options_.max_requests, options_.device.seed);
+    std::vector<TokenRow> all = reader.rows(options_.split);
+    requests_available_ = static_cast<int64_t>(all.size());
+    rows_ = shuffled(std::move(all), options_.max_requests, options_.device.seed);
     if (rows_.empty())
       throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split +
                                         " split: ingest with --holdout, or use --split all");
@@ -243,11 +219,34 @@ class Run {
 
   void measure() {
     const bool answer_anew = parts_.acceptance && options_.contexts == "target" && !written_by_target_;
+    say_how_long(answer_anew);
     if (parts_.acceptance) acceptance(answer_anew);
     if (parts_.rollout || parts_.speed || answer_anew) rollout();
     if (parts_.speed) speed();
     if (parts_.lossless) lossless();
     predict();
+  }
+
+  // Says how long all this takes at most, from a short roll-out of the first rows.
+  void say_how_long(bool answer_anew) {
+    if (progress_) progress_({"measuring this machine", 0, 0, "", ""});
+    const std::span<const TokenRow> first = std::span(rows_).first(std::min<size_t>(kBatch, rows_.size()));
+    const auto timed = [&](int64_t tokens) {
+      decode::RolloutOptions o = rollout_options();
+      o.request.max_tokens = tokens;
+      const double begin = clock_.seconds();
+      decode::roll_out(*target_, draft_.get(), first, o);
+      return clock_.seconds() - begin;
+    };
+    const double one = timed(1), more = timed(1 + RolloutCost::kTimedTokens);
+    const ExpectedTime time = expected_time({static_cast<int64_t>(first.size()), one, more}, options_,
+                                            {.rows = static_cast<int64_t>(rows_.size()),
+                                             .answers_anew = answer_anew,
+                                             .acceptance = parts_.acceptance,
+                                             .rollout = parts_.rollout,
+                                             .speed = parts_.speed,
+                                             .lossless = parts_.lossless});
+    if (time.total() >= kWorthSaying) log(LogLevel::kInfo, time.text());
   }
 
   // Gives every segment with enough requests the floor of --segments-floor. A floor given by name applies to any number
@@ -298,8 +297,7 @@ class Run {
     decode::RolloutOptions o;
     o.k = options_.speculation.k > 0 ? options_.speculation.k : options_.speculation.max_k;
     o.verify = options_.speculation.verify;
-    o.request = {
-        .max_tokens = options_.rollout_tokens, .eos_ids = pair_.target->config.eos_ids, .sampling = options_.sampling};
+    o.request = {.max_tokens = options_.rollout_tokens, .eos_ids = pair_.config.eos_ids, .sampling = options_.sampling};
     o.seed = options_.device.seed;
     o.batch = kBatch;
     o.rounds = rounds_.get();
@@ -348,6 +346,10 @@ class Run {
     std::vector<model::DraftModel> drafts = {pair_.draft};
     if (against_.draft) drafts.push_back(against_.draft);
     std::vector<RowScore> scores;
+    const auto report = [&](size_t done) {
+      if (progress_)
+        progress_({"acceptance", static_cast<double>(done), static_cast<double>(rows_.size()), "requests", ""});
+    };
     while (scores.size() < rows_.size() && !(options_.early_stop && gate.sure() && scores.size() >= kLeastRequests)) {
       const size_t from = scores.size();
       size_t end = std::min(from + kLookEvery, rows_.size());
@@ -361,19 +363,19 @@ class Run {
       }
       const std::span<const TokenRow> rows = answer_anew ? std::span<const TokenRow>(answered)
                                                          : std::span<const TokenRow>(rows_).subspan(from, end - from);
+      report(from);
       auto scored = score_rows(*pair_.target, drafts, rows, options_.sampling);
       observe(gate, rows, scored[0],
               drafts.size() > 1 ? std::span<const RowScore>(scored[1]) : std::span<const RowScore>());
       scores.insert(scores.end(), scored[0].begin(), scored[0].end());
-      if (progress_)
-        progress_({"acceptance", static_cast<double>(end), static_cast<double>(rows_.size()), "requests", ""});
+      report(end);
     }
     ValidationReport& r = out_.report;
     summarise(std::span(rows_).first(scores.size()), scores, gate, r);
     if (r.tokens == 0)
       throw Error(ErrorKind::kData,
                   options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
-    r.requests_available = static_cast<int64_t>(rows_.size());
+    r.requests_available = requests_available_;
     if (against_.draft) {
       if (!against_.warning.empty() && against_.warning != pair_.warning) note(against_.warning);
       r.baseline->draft_path = against_.directory.string();
@@ -465,6 +467,7 @@ class Run {
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::unique_ptr<decode::RoundRunner> rounds_;  // of the target; null: steps run on the host
   std::vector<TokenRow> rows_;
+  int64_t requests_available_ = 0;  // in the split
   bool written_by_target_ = false;
   std::vector<decode::Rollout> rollouts_;  // of the first rows
 };

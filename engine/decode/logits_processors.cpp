@@ -76,6 +76,8 @@ LogitsProcessorState::LogitsProcessorState(const LogitsProcessors& rules, std::s
     : rules_(rules),
       penalties_(rules.repetition_penalty != 1 || rules.presence_penalty != 0 || rules.frequency_penalty != 0),
       constraint_(rules.constraint ? rules.constraint() : nullptr) {
+  add_node(-1, 0);
+  prepare();
   if (rules.repetition_penalty == 1) return;
   for (const int32_t id : prompt)
     if (index_.emplace(id, seen_.size()).second) seen_.push_back({id, true, 0});
@@ -110,29 +112,41 @@ bool LogitsProcessorState::allows(int32_t token, int64_t vocab) {
   const auto& stops = rules_.stop_ids;
   if (too_short() && std::find(stops.begin(), stops.end(), token) != stops.end()) return false;
   if (!rules_.allowed_ids.empty() && !has(allowed(static_cast<size_t>(vocab)), token)) return false;
-  return !constraint_ || has(mask(static_cast<size_t>(vocab)), token);
+  if (!constraint_) return true;
+  return know_mask(static_cast<size_t>(vocab)) == MaskState::kReady && has(nodes_[at_].mask, token);
+}
+
+size_t LogitsProcessorState::add_node(int32_t token, size_t parent) {
+  if (num_nodes_ == nodes_.size()) nodes_.emplace_back();
+  nodes_[num_nodes_].token = token;
+  nodes_[num_nodes_].parent = parent;
+  nodes_[num_nodes_].mask.clear();
+  return num_nodes_++;
 }
 
 void LogitsProcessorState::push(int32_t token) {
-  if (depth_ == tentative_.size() || tentative_[depth_] != token) {
-    tentative_.resize(depth_);
-    tentative_.push_back(token);
-    num_masks_ = std::min(num_masks_, depth_ + 1);
-  }
-  ++depth_;
+  size_t child = at_ + 1;
+  while (child < num_nodes_ && (nodes_[child].parent != at_ || nodes_[child].token != token)) ++child;
+  at_ = child < num_nodes_ ? child : add_node(token, at_);
   take(token);
 }
 
 void LogitsProcessorState::rewind() {
-  if (constraint_ && depth_ > 0) constraint_->pop(static_cast<int64_t>(depth_));
-  while (depth_ > 0) undo(tentative_[--depth_]);
+  int64_t depth = 0;
+  for (; at_ > 0; at_ = nodes_[at_].parent, ++depth) undo(nodes_[at_].token);
+  if (constraint_ && depth > 0) constraint_->pop(depth);
 }
 
 void LogitsProcessorState::commit(std::span<const int32_t> tokens) {
   rewind();
   for (const int32_t token : tokens) take(token);
-  tentative_.clear();
-  num_masks_ = 0;
+  num_nodes_ = 0;
+  add_node(-1, 0);
+  prepare();
+}
+
+MaskState LogitsProcessorState::prepare() {
+  return constraint_ && nodes_[at_].mask.empty() ? constraint_->prepare() : MaskState::kReady;
 }
 
 bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
@@ -141,18 +155,19 @@ bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
          std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(prefix));
 }
 
-std::span<const uint32_t> LogitsProcessorState::mask(size_t vocab) {
-  // Adds empty masks up to this depth; a mask is computed only when it is requested.
-  while (num_masks_ <= depth_) {
-    if (masks_.size() <= num_masks_) masks_.emplace_back();
-    masks_[num_masks_++].clear();
-  }
-  std::vector<uint32_t>& bits = masks_[depth_];
-  if (bits.empty()) {
-    bits.resize((vocab + 31) / 32);
-    constraint_->allowed(bits);
-  }
-  return bits;
+MaskState LogitsProcessorState::keep_mask(int64_t vocab) {
+  if (!constraint_) return MaskState::kReady;
+  return prepare() == MaskState::kLate ? MaskState::kLate : know_mask(static_cast<size_t>(vocab));
+}
+
+// Fills the mask of the current position if it is not known yet.
+MaskState LogitsProcessorState::know_mask(size_t vocab) {
+  std::vector<uint32_t>& bits = nodes_[at_].mask;
+  if (!bits.empty()) return MaskState::kReady;
+  bits.resize((vocab + 31) / 32);
+  const MaskState state = constraint_->allowed(bits);
+  if (state != MaskState::kReady) bits.clear();
+  return state;
 }
 
 std::span<const uint32_t> LogitsProcessorState::allowed(size_t vocab) {
@@ -163,10 +178,12 @@ std::span<const uint32_t> LogitsProcessorState::allowed(size_t vocab) {
   return allowed_;
 }
 
-bool LogitsProcessorState::apply(std::span<float> logits) {
+LogitsProcessorState::Applied LogitsProcessorState::apply(std::span<float> logits) {
   bool masked = false;
   if (constraint_) {
-    forbid(mask(logits.size()), logits);
+    const MaskState state = know_mask(logits.size());
+    if (state != MaskState::kReady) return state == MaskState::kLate ? Applied::kLate : Applied::kSpent;
+    forbid(nodes_[at_].mask, logits);
     masked = true;
   }
   if (!rules_.allowed_ids.empty()) {
@@ -195,7 +212,8 @@ bool LogitsProcessorState::apply(std::span<float> logits) {
       change(logit, [less](double l) { return l - less; });
     }
   }
-  return !masked || std::any_of(logits.begin(), logits.end(), [](float l) { return l != kForbidden; });
+  const bool left = !masked || std::any_of(logits.begin(), logits.end(), [](float l) { return l != kForbidden; });
+  return left ? Applied::kDone : Applied::kNoTokenLeft;
 }
 
 }  // namespace specdec::decode

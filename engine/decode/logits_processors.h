@@ -15,15 +15,22 @@
 
 namespace specdec::decode {
 
+// Says whether the mask of a position is known. kLate: not yet, ask again later. kSpent: it never will be, because the
+// sequence's masks have taken as much time or memory as they may, or have failed.
+enum class MaskState { kReady, kLate, kSpent };
+
 // Reports which tokens may follow in one sequence. Not thread-safe. The caller pushes only tokens that the last mask
-// allowed and pops them in reverse order. No call throws; after an internal failure allowed() allows no token.
+// allowed and pops them in reverse order. No call throws.
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words.
-  virtual void allowed(std::span<uint32_t> bits) = 0;
+  // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words. Does so only if it returns kReady.
+  virtual MaskState allowed(std::span<uint32_t> bits) = 0;
+  // Begins to compute the mask of this position where that is done on another thread, and does not wait for it.
+  virtual MaskState prepare() { return MaskState::kReady; }
   virtual void push(int32_t token) = 0;
   virtual void pop(int64_t count) = 0;
+  virtual size_t bytes() const { return 0; }  // about how much memory it occupies
 };
 
 struct LogitsProcessors {
@@ -55,11 +62,16 @@ class LogitsProcessorState {
   // a grammar.
   LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
-  // Changes logits[V] of the current position. Returns false if no token is left, because all logits are −inf. Finite
-  // logits stay finite or become −inf.
-  bool apply(std::span<float> logits);
-  // Returns false if the grammar, allowed_ids or min_tokens forbid the token here.
+  // kNoTokenLeft: all logits are −inf. kLate and kSpent: as MaskState, and the logits are as they were.
+  enum class Applied { kDone, kNoTokenLeft, kLate, kSpent };
+  // Changes logits[V] of the current position. Finite logits stay finite or become −inf.
+  Applied apply(std::span<float> logits);
+  // Returns false if the grammar, allowed_ids or min_tokens forbid the token here, or if the mask is late or spent.
   bool allows(int32_t token, int64_t vocab);
+  // Has the mask of this position computed, without waiting for it.
+  MaskState prepare();
+  // Keeps the mask of this position, if it is there, so that other positions can be prepared; else as prepare().
+  MaskState keep_mask(int64_t vocab);
   void push(int32_t token);
   void rewind();                                 // drops all tentative tokens
   void commit(std::span<const int32_t> tokens);  // rewinds, then adds these permanently
@@ -70,9 +82,17 @@ class LogitsProcessorState {
     bool in_prompt;
     int64_t count;
   };
+  // A position after tentative tokens. The root, node 0, is the position after the permanent tokens. Masks are kept so
+  // that the draft, the target and a later step that verifies the same draft share them.
+  struct Node {
+    int32_t token;
+    size_t parent;
+    std::vector<uint32_t> mask;  // empty: not known
+  };
   void take(int32_t token);
   void undo(int32_t token);
-  std::span<const uint32_t> mask(size_t vocab);
+  size_t add_node(int32_t token, size_t parent);
+  MaskState know_mask(size_t vocab);
   std::span<const uint32_t> allowed(size_t vocab);
   bool too_short() const { return length_ < rules_.min_tokens; }  // for a token that ends the answer
   bool completes(const std::vector<int32_t>& word) const;
@@ -85,12 +105,8 @@ class LogitsProcessorState {
   std::vector<int32_t> answer_;                // kept only if there are bad words
   std::vector<uint32_t> allowed_;              // allowed_ids as bits; made by the first call of allowed()
   std::unique_ptr<Constraint> constraint_;
-  // The first depth_ tokens are pushed now; the others were pushed before the last rewind. masks_[i] is the mask after
-  // the first i of all these tokens.
-  std::vector<int32_t> tentative_;
-  size_t depth_ = 0;
-  std::vector<std::vector<uint32_t>> masks_;  // by depth; kept so that the draft and the target share a mask
-  size_t num_masks_ = 0;
+  std::vector<Node> nodes_;  // the first num_nodes_ are in use; the others keep their memory
+  size_t num_nodes_ = 0, at_ = 0;
 };
 
 }  // namespace specdec::decode

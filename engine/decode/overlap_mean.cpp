@@ -23,6 +23,7 @@ double OverlapMean::at(size_t position) const {
 }
 
 void OverlapMean::add(std::span<const double> overlaps) {
+  observed_ += static_cast<int64_t>(overlaps.size());
   for (size_t i = 0; i < overlaps.size(); ++i) {
     const double surprise = overlaps[i] - at(i);
     late_ = late_ * kLateDecay + surprise;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace specdec::decode {
@@ -14,10 +15,13 @@ namespace specdec::decode {
 class OverlapMean {
  public:
   // The prior applies to every position and counts for `weight` observations.
-  explicit OverlapMean(double prior = 0.7, double weight = 50);
+  explicit OverlapMean(double prior = 0.7, double weight = kAssumed);
   void add(std::span<const double> overlaps);      // overlaps of one step, by reached position
   double value() const { return sum_ / weight_; }  // mean over all positions
-  double at(size_t position) const;                // positions from kPositions − 1 on share one mean
+  // Returns how many overlaps were added. While they are fewer than kAssumed, the mean is mostly the prior.
+  int64_t observed() const { return observed_; }
+  static constexpr int64_t kAssumed = 50;
+  double at(size_t position) const;  // positions from kPositions − 1 on share one mean
 
   static constexpr size_t kPositions = 16;
 
@@ -28,6 +32,7 @@ class OverlapMean {
   void start_again();
   std::array<Position, kPositions> positions_{};
   double sum_, weight_;
+  int64_t observed_ = 0;
   // Decayed sums over recent observations. late_ sums observed minus expected overlap, and late_squares_ its squares.
   double late_ = 0, late_squares_ = 0, late_weight_ = 0;
   double squares_ = 0.1;  // long-run mean square of observed minus expected overlap

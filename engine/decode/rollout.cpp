@@ -35,6 +35,12 @@ class Roller {
   }
 
   size_t active() const { return running_.size(); }
+  // Returns which part of the running answers is there, in answers.
+  double begun(const std::vector<Rollout>& out) const {
+    double tokens = 0;
+    for (const auto& r : running_) tokens += static_cast<double>(out[r->row].tokens.size());
+    return tokens / static_cast<double>(options_.request.max_tokens + 1);
+  }
 
   // Starts a row. Returns false if the prompt leaves no space for an answer, or is empty.
   bool start(size_t index, const TokenRow& row) {
@@ -90,15 +96,20 @@ std::vector<Rollout> roll_out(CausalModel& target, CausalModel* draft, std::span
   std::vector<Rollout> out(rows.size());
   Roller roller(target, draft, options);
   size_t next = 0, done = 0;
+  const auto report = [&](double share) {
+    if (progress) progress({options.stage, share, static_cast<double>(rows.size()), "requests", ""});
+  };
+  report(0);  // the first step reads whole prompts
   while (next < rows.size() || roller.active() > 0) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during roll-outs");
+    if (options.is_late && options.is_late()) break;
     while (next < rows.size() && roller.active() < static_cast<size_t>(std::max(options.batch, 1))) {
       done += with_context("row " + rows[next].id, [&] { return roller.start(next, rows[next]); }) ? 0 : 1;
       ++next;
+      if (options.is_late) break;
     }
     if (roller.active() > 0) done += roller.step(out);
-    if (progress)
-      progress({options.stage, static_cast<double>(done), static_cast<double>(rows.size()), "requests", ""});
+    report(static_cast<double>(done) + roller.begun(out));
   }
   return out;
 }

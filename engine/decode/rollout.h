@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct RolloutOptions {
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
   RoundRunner* rounds = nullptr;                // Stepper::use_rounds()
+  // Returns whether the time is over: then no further row is started, and answers stay as they are. Rows are started
+  // one a step, so that it is asked often. Empty: there is time for all.
+  std::function<bool()> is_late = {};
 };
 struct Rollout {
   std::vector<int32_t> tokens;  // the answer, including EOS; empty if the prompt leaves no space for one

@@ -253,6 +253,23 @@ void Stepper::roll_back(SequenceStep& step) {
   if (s.shadow_id_ >= 0) cut(*s.drafting_.shadow, s.shadow_id_);
 }
 
+bool Stepper::ready(Sequence& s) {
+  if (!s.rules_) return true;
+  s.rules_->rewind();
+  if (s.rules_->keep_mask(vocab_size()) == MaskState::kLate) return false;
+  if (!s.held_) return true;
+  const std::vector<int32_t>&tokens = s.held_->tokens, &parents = s.held_->parents;
+  std::vector<int32_t> path;
+  for (size_t node = 0; node < tokens.size(); ++node) {
+    path.clear();
+    for (auto at = static_cast<int32_t>(node); at >= 0; at = parents[static_cast<size_t>(at)]) path.push_back(at);
+    s.rules_->rewind();
+    for (auto at = path.rbegin(); at != path.rend(); ++at) s.rules_->push(tokens[static_cast<size_t>(*at)]);
+    if (s.rules_->keep_mask(vocab_size()) == MaskState::kLate) return false;
+  }
+  return true;
+}
+
 void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   if (batch.empty()) return;
   buffers_->draft_reads = draft_reads;
@@ -264,6 +281,12 @@ void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   std::exception_ptr first;
   for (SequenceStep& step : buffers_->used()) {
     Sequence& s = *step.sequence;
+    if (s.outcome_.mask_late) {
+      roll_back(step);
+      hold(step);
+      s.outcome_.overlaps.clear();
+      continue;
+    }
     if (!s.outcome_.failure) {
       score_shadow(step);
       try {

@@ -65,6 +65,9 @@ class Stepper {
   // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, over all
   // sequences. A sequence whose draft needs more decodes plainly until its draft has caught up.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
+  // Returns false while a mask is late that the sequence's next step needs first; until then the sequence should sit
+  // the steps out. A mask that turns out to be late within a step sets `mask_late`.
+  bool ready(Sequence& sequence);
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.
   void close(Sequence& sequence);
@@ -76,6 +79,7 @@ class Stepper {
   // step_draft.cpp
   void plan(std::span<Sequence* const> batch);
   void draft_from_text(SequenceStep& step, int batch);
+  void prepare_leaf(SequenceStep& step);
   void choose_depths();
   int limit_depth(const Sequence& sequence, int depth) const;
   CausalModel* draft_of(const Sequence& sequence) const {

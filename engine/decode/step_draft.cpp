@@ -63,6 +63,14 @@ void Stepper::draft_from_text(SequenceStep& step, int batch) {
   if (step.drafted.empty()) return;
   step.from_text = true;
   step.depth = static_cast<int>(step.drafted.size());
+  prepare_leaf(step);
+}
+
+// Has the mask after a chain's last token computed while the models run.
+void Stepper::prepare_leaf(SequenceStep& step) {
+  if (!step.sequence->rules_ || !step.chain()) return;
+  step.advance_rules_to(static_cast<int32_t>(step.drafted.size()) - 1);
+  step.sequence->rules_->prepare();
 }
 
 // Chooses how deep to draft for every sequence. Sequences with the same draft choose together.
@@ -212,13 +220,13 @@ void Stepper::catch_up(SequenceStep& step) {
 
 // Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens for
 // greedy text, and under the target rule, which lets the draft choose. Returns false if no child was drawn: the logits
-// cannot be sampled, or the logits processors leave no token. The latter is no failure, because the target need not
-// reach this node.
+// cannot be sampled, or the logits processors leave no token, or their mask is late. The latter two are no failure:
+// the target need not reach this node, and drafting may end before any token, because that does not depend on it.
 bool Stepper::draft_children(SequenceStep& step, int32_t parent, std::span<float> logits) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
   step.advance_rules_to(parent);
-  if (s.rules_ && !s.rules_->apply(logits)) return false;
+  if (s.rules_ && s.rules_->apply(logits) != LogitsProcessorState::Applied::kDone) return false;
   const size_t row = step.num_q;
   const int width = step.chain() ? 1 : s.controller_->tree()[static_cast<size_t>(step.depth)];
   const bool greedy = s.options().sampling.greedy();
@@ -280,6 +288,7 @@ bool Stepper::draft_level(SequenceStep& step, int64_t row) {
   if (step.drafted.size() == last) return false;
   step.level = last;
   ++step.depth;
+  prepare_leaf(step);
   Sequence& s = *step.sequence;
   if (s.draft_failed_ || step.depth >= step.limit) return false;
   return !(s.outcome_.decision.stopped_early = s.controller_->stop_after(

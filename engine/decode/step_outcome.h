@@ -6,15 +6,23 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/decode/controller.h"
 #include "engine/decode/logprobs.h"
 
 namespace specdec::decode {
 
+// The failure of a sequence whose grammar has taken as much time or memory as it may.
+struct MasksSpent : Error {
+  MasksSpent() : Error(ErrorKind::kUsage, "the request's grammar takes too much time or memory: simplify it") {}
+};
+
 struct StepOutcome {
   KDecision decision;            // how the draft model's K was chosen
   bool in_round = false;         // the step ran as a round of a device (round.h)
-  std::vector<int32_t> emitted;  // accepted + 1 tokens; empty if the sequence failed
+  std::vector<int32_t> emitted;  // accepted + 1 tokens; empty if the sequence failed or its mask was late
+  // The grammar's mask was not there in time, so the sequence is as before the step and its draft is held.
+  bool mask_late = false;
   // Numbers of positions. For a tree: its depth, and the depth that was kept.
   int drafted = 0, accepted = 0;
   // The same counts for tokens drafted from the text; `drafted` and `accepted` are then 0, because they count only the
@@ -28,13 +36,13 @@ struct StepOutcome {
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if the request wants them
   std::optional<PositionLogprobs> rejected;  // the draft model's first rejected token, if the request wants it
   // Set if the sequence cannot continue; its tokens and caches are then as before the step. Error(kUsage) means that
-  // the request's logits processors leave no token; the models are fine.
+  // the request's logits processors leave no token, MasksSpent that its grammar costs too much; the models are fine.
   std::exception_ptr failure;
 
   // Clears everything but the decision, because a held draft keeps the decision of the step that drew it.
   void clear() {
     emitted.clear();
-    in_round = false;
+    in_round = mask_late = false;
     drafted = accepted = suffix_drafted = suffix_accepted = 0;
     overlaps.clear();
     observed.clear();

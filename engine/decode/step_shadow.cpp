@@ -42,7 +42,7 @@ void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q)
   const auto at = static_cast<size_t>(i);
   const int32_t node = i == 0 ? -1 : step.path[at - 1];
   step.advance_rules_to(node);
-  if (s.rules_ && !s.rules_->apply(q)) {
+  if (s.rules_ && s.rules_->apply(q) != LogitsProcessorState::Applied::kDone) {
     s.outcome_.shadow_overlaps.push_back(0);
   } else if (s.options().sampling.greedy()) {
     const int32_t emitted = at < step.path.size() ? step.drafted[static_cast<size_t>(step.path[at])] : step.result.next;

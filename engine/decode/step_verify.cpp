@@ -10,10 +10,22 @@ namespace specdec::decode {
 
 namespace {
 
+using Applied = LogitsProcessorState::Applied;
+
+struct MaskLate {};  // thrown by the verification of one sequence
+
 Error no_token_left() {
   return Error(ErrorKind::kUsage,
                "the request's grammar, bad_words, allowed_token_ids, min_tokens or logit_bias leave no token: "
                "loosen them");
+}
+
+// Applies the rules, if there are any. Returns false if they leave no token. Throws MaskLate or MasksSpent.
+bool leave_tokens(std::optional<LogitsProcessorState>& rules, std::span<float> logits) {
+  const Applied applied = rules ? rules->apply(logits) : Applied::kDone;
+  if (applied == Applied::kLate) throw MaskLate();
+  if (applied == Applied::kSpent) throw MasksSpent();
+  return applied == Applied::kDone;
 }
 
 }  // namespace
@@ -27,7 +39,7 @@ void Stepper::verify_greedy(SequenceStep& step) {
   for (int64_t kept = 0;; ++kept) {
     step.advance_rules_to(node);
     const std::span<float> row = b.target_rows.row(step.p_row + node + 1);
-    if (s.rules_ && !s.rules_->apply(row)) throw no_token_left();
+    if (!leave_tokens(s.rules_, row)) throw no_token_left();
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
     while (child >= 0 && step.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
@@ -54,7 +66,7 @@ void Stepper::verify_sampled(SequenceStep& step) {
   for (size_t i = 0; i <= nodes; ++i) {
     const std::span<float> p = b.target_rows.row(step.p_row + static_cast<int64_t>(i));
     step.advance_rules_to(static_cast<int32_t>(i) - 1);
-    if (s.rules_ && !s.rules_->apply(p)) {
+    if (!leave_tokens(s.rules_, p)) {
       // The node may never be reached. If it is, drawing from this row throws.
       std::fill(p.begin(), p.end(), 0.f);
       dead = true;
@@ -191,6 +203,8 @@ void Stepper::verify_all() {
     rows += static_cast<int64_t>(step.pass.size());
     try {
       verify_one(step);
+    } catch (const MaskLate&) {
+      step.sequence->outcome_.mask_late = true;
     } catch (...) {
       step.sequence->outcome_.failure = std::current_exception();
     }

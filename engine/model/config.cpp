@@ -54,10 +54,14 @@ void parse_shape(const Json& config, const Family& family, const std::string& wh
   out.intermediate_size = integer("intermediate_size", 1 << 20);
   out.num_layers = integer("num_hidden_layers", 1024);
   out.num_heads = integer("num_attention_heads", 1024);
+  // As in transformers, null means one for each head, and an absent key the family's default.
+  const int64_t usual_kv_heads =
+      config.contains("num_key_value_heads") || family.num_kv_heads == 0 ? out.num_heads : family.num_kv_heads;
   out.num_kv_heads = json_int(config, "num_key_value_heads",
-                              {.low = 1, .high = out.num_heads, .fallback = out.num_heads}, where, kKind);
+                              {.low = 1, .high = out.num_heads, .fallback = usual_kv_heads}, where, kKind);
   if (out.num_heads % out.num_kv_heads != 0)
-    fail(where, "num_attention_heads must be a multiple of num_key_value_heads");
+    fail(where, "num_attention_heads must be a multiple of num_key_value_heads, found " +
+                    std::to_string(out.num_heads) + " and " + std::to_string(out.num_kv_heads));
   const int64_t usual = family.head_dim != 0                   ? family.head_dim
                         : out.hidden_size % out.num_heads == 0 ? out.hidden_size / out.num_heads
                                                                : 0;
@@ -138,6 +142,10 @@ void parse_windows(const Json& config, const Family& family, const std::string& 
     if (family.windows == Windows::kUnrotated) sliding = out.layers[l].rope == LayerRope::kNone;
     if (family.windows == Windows::kAlternating) sliding = (layer + 1) % full_every != 0;
     if (by_layer && !types.empty()) sliding = types[l];
+    if (by_layer && !types.empty() && sliding && window == 0)
+      fail(where,
+           "layer_types: layer " + std::to_string(l) + " has sliding_attention, and there is no window" +
+               (by_switch ? ": expected use_sliding_window true and a sliding_window" : ": expected a sliding_window"));
     if (!by_layer && !types.empty() && window != 0 && types[l] != sliding)
       fail(where, "layer_types: " + std::string(family.model_type) + " has the same attention in every layer; layer " +
                       std::to_string(l) + " differs");

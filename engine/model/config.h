@@ -38,8 +38,11 @@ struct RopeConfig {
 struct Quantisation {
   enum class Method { kNone, kFp8, kGptq, kAwq };
   Method method = Method::kNone;
-  int64_t bits = 4;                               // gptq: 4 or 8; awq: 4
-  int64_t group_size = 0;                         // number of inputs that share a scale; 0: all inputs
+  int64_t bits = 4;        // gptq: 4 or 8; awq: 4
+  int64_t group_size = 0;  // number of inputs that share a scale; 0: all inputs
+  // False if config.json does not say group_size, or gives some matrices another one. A matrix whose scales do not fit
+  // group_size then has equal groups, as many as it has rows of scales.
+  bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
 };

@@ -128,6 +128,7 @@ EagleConfig eagle_config_for(const DecoderConfig& target) {
   layer.max_position = target.max_position;
   layer.rms_norm_eps = target.rms_norm_eps;
   layer.rope = target.rope;
+  layer.rope.rotary_fraction = 1;  // a Llama layer turns whole heads
   layer.layers.resize(1);
   layer.dtype = target.dtype;
   layer.eos_ids = target.eos_ids;

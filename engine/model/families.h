@@ -33,7 +33,8 @@ struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.
 struct Family {
   const char *model_type, *architecture;
   double theta = 10000, rms_norm_eps = 1e-6;
-  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  int64_t head_dim = 0;      // 0: hidden_size / num_attention_heads
+  int64_t num_kv_heads = 0;  // 0: num_attention_heads
   int64_t max_position = 2048;
   bool tied = false, pads = false;  // pads: there is a default pad_token_id
   const char* activation_key = "hidden_act";
@@ -49,6 +50,7 @@ struct Family {
   int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
   bool local_rope = false;        // layers with a window rotate by rope_local_base_freq
   bool unrotated_layers = false;  // config.json may have no_rope_layers
+  bool partial_rotary = false;    // config.json may have a partial_rotary_factor below 1
   // Embeddings are scaled by sqrt(hidden_size), and config.json has query_pre_attn_scalar and soft caps.
   bool gemma = false;
   double attention_soft_cap = 0, final_soft_cap = 0;

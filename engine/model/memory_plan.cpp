@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/kernels/coded.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
@@ -125,6 +126,13 @@ int64_t num_parameters(const DecoderConfig& config) {
   int64_t total = 0;
   for (const Parameter& p : list_parameters(none, config)) total += c10::multiply_integers(p.shape);
   return total;
+}
+
+void warn_of_large_draft(const DecoderConfig& draft, const DecoderConfig& target) {
+  const int64_t own = num_parameters(draft), whole = num_parameters(target);
+  if (own < whole) return;
+  log(LogLevel::kWarn, "the draft has " + std::to_string(own) + " parameters and the target " + std::to_string(whole) +
+                           ": a draft as large as its target cannot be faster");
 }
 
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int ranks) {

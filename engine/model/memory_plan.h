@@ -20,6 +20,8 @@ struct MemoryPlan {
   std::string text() const;  // such as "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
+// Logs a warning if the draft has as many parameters as the target or more.
+void warn_of_large_draft(const DecoderConfig& draft, const DecoderConfig& target);
 // Returns the bytes of all weights, or of the largest share that one of several ranks holds. For kChar, the matrices of
 // products count as int8 with their scales, and everything else as side_dtype(). For kAsStored, all matrices of layers
 // count as codes.

@@ -72,13 +72,20 @@ void add_feed_forward(ParameterList& list, const Layer& layer) {
     if (!names.router)
       throw Error(ErrorKind::kInternal, "config: " + name + " has experts, and model_type '" + family.model_type +
                                             "' has no names for their tensors");
-    list.add(name + names.router, w.router, {config.num_experts, e});
-    w.experts.resize(static_cast<size_t>(config.num_experts));
-    for (size_t k = 0; k < w.experts.size(); ++k) {
-      const std::string expert = name + names.experts + "." + std::to_string(k) + ".";
-      list.add(expert + names.gate, w.experts[k].gate, {x, e}, true, Split::kInner);
-      list.add(expert + names.up, w.experts[k].up, {x, e}, true, Split::kInner);
-      list.add(expert + names.down, w.experts[k].down, {e, x}, true, Split::kInnerColumns);
+    const int64_t count = config.num_experts;
+    list.add(name + names.router, w.router, {count, e});
+    list.all.back().joined = {name + "mlp.gate.weight", {count, e}, 0, count, 0};
+    w.experts.resize(static_cast<size_t>(count));
+    const std::string gate_up = name + "mlp.experts.gate_up_proj", down = name + "mlp.experts.down_proj";
+    for (int64_t k = 0; k < count; ++k) {
+      ExpertWeights& expert = w.experts[static_cast<size_t>(k)];
+      const std::string prefix = name + names.experts + "." + std::to_string(k) + ".";
+      list.add(prefix + names.gate, expert.gate, {x, e}, true, Split::kInner);
+      list.all.back().joined = {gate_up, {count, 2 * x, e}, k, 1, 0};
+      list.add(prefix + names.up, expert.up, {x, e}, true, Split::kInner);
+      list.all.back().joined = {gate_up, {count, 2 * x, e}, k, 1, x * e};
+      list.add(prefix + names.down, expert.down, {e, x}, true, Split::kInnerColumns);
+      list.all.back().joined = {down, {count, e, x}, k, 1, 0};
     }
     return;
   }

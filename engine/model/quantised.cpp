@@ -72,16 +72,14 @@ CodedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::I
     throw Error(ErrorKind::kModel,
                 parts.where("weight") + " is F8_E4M3 and has neither weight_scale nor weight_scale_inv");
   const std::vector<int64_t> found = parts.entry(scale_name).shape;
-  int64_t block_rows = rows, block_columns = columns;  // default: one scale for the whole matrix
-  if (c10::multiply_integers(found) != 1) {
-    const bool by_row = found == std::vector<int64_t>{rows} || found == std::vector<int64_t>{rows, 1};
-    block_rows = by_row ? 1 : quantisation.block_rows;
-    block_columns = by_row ? columns : quantisation.block_columns;
-  }
-  const int64_t across = (columns + block_columns - 1) / block_columns, down = (rows + block_rows - 1) / block_rows;
-  const bool fits =
-      c10::multiply_integers(found) == across * down && (found.size() < 2 || (found[0] == down && found[1] == across));
-  if (!fits)
+  const bool one = c10::multiply_integers(found) == 1,
+             by_row = found == std::vector<int64_t>{rows} || found == std::vector<int64_t>{rows, 1};
+  const int64_t block_rows = one      ? rows
+                             : by_row ? 1
+                                      : quantisation.block_rows,
+                block_columns = one || by_row ? columns : quantisation.block_columns,
+                across = (columns + block_columns - 1) / block_columns, down = (rows + block_rows - 1) / block_rows;
+  if (!one && !by_row && found != std::vector<int64_t>{down, across})
     throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) +
                                        ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
                                        std::to_string(down) + ", " + std::to_string(across) + "]");
@@ -104,15 +102,27 @@ struct Integers {
   std::vector<int32_t> group;         // group of each input
 };
 
-std::vector<int32_t> groups_of(const Parts& parts, const Quantisation& quantisation, int64_t inputs, int64_t groups) {
+// Returns how many inputs share a scale, of which the last group may have fewer. The rows of scales decide, and what
+// config.json says must agree with them.
+int64_t group_size_of(const Parts& parts, const Quantisation& quantisation, int64_t inputs, int64_t groups) {
+  const int64_t size = quantisation.group_size != 0 ? quantisation.group_size : inputs,
+                expected = (inputs + size - 1) / size;
+  if (groups == expected) return size;
+  if (!quantisation.group_size_binds && inputs % groups == 0) return inputs / groups;
+  throw Error(ErrorKind::kModel, parts.where("scales") + " has " + std::to_string(groups) + " groups of " +
+                                     std::to_string(inputs) + " inputs, expected " + std::to_string(expected) +
+                                     " by the group_size of config.json, " + std::to_string(size) +
+                                     ": correct group_size");
+}
+
+// Returns the group of each input, of which `size` share a scale where the checkpoint does not list them.
+std::vector<int32_t> groups_of(const Parts& parts, int64_t inputs, int64_t groups, int64_t size) {
   std::vector<int32_t> out(static_cast<size_t>(inputs));
   if (parts.has("g_idx")) {
     const at::Tensor listed = parts.raw("g_idx", "I32", at::kInt, {inputs});
     out.assign(listed.const_data_ptr<int32_t>(), listed.const_data_ptr<int32_t>() + inputs);
   } else {
-    for (int64_t k = 0; k < inputs; ++k)
-      out[static_cast<size_t>(k)] =
-          static_cast<int32_t>(quantisation.group_size != 0 ? k / quantisation.group_size : 0);
+    for (int64_t k = 0; k < inputs; ++k) out[static_cast<size_t>(k)] = static_cast<int32_t>(k / size);
   }
   for (const int32_t g : out) {
     if (g < 0 || g >= groups)
@@ -132,10 +142,10 @@ Integers read_integers(const Parts& parts, const Quantisation& quantisation, at:
   if (found.size() != 2 || found[0] < 1 || found[1] != outputs)
     throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + c10::str(at::IntArrayRef(found)) +
                                        ", expected [groups, " + std::to_string(outputs) + "]");
-  const int64_t groups = found[0];
+  const int64_t groups = found[0], size = group_size_of(parts, quantisation, inputs, groups);
   return {parts.raw("qweight", "I32", at::kInt, packed),
           parts.raw("qzeros", "I32", at::kInt, {groups, outputs / per_number}),
-          parts.numbers("scales", found).contiguous(), groups_of(parts, quantisation, inputs, groups)};
+          parts.numbers("scales", found).contiguous(), groups_of(parts, inputs, groups, size)};
 }
 
 void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* what) {

@@ -6,7 +6,8 @@
 // activations and caches (input_scale, k_scale, …) are known and ignored.
 //
 // gptq with b bits: <name>.qweight I32 [K·b/32, N] (32/b inputs per number, lowest bits first), qzeros I32 [groups,
-// N·b/32], scales [groups, N], g_idx I32 [K] or absent (then g = k / group size):
+// N·b/32], scales [groups, N], g_idx I32 [K] or absent (then g = k / group size, where config.json's group_size must
+// fit the rows of scales):
 // w[n, k] = scales[g, n] · (q[k, n] − ((qzeros[g, n] + offset) mod 2^b)).
 //
 // awq: <name>.qweight I32 [K, N/8] (8 outputs per number, from the lowest bits: 0, 2, 4, 6, 1, 3, 5, 7), qzeros I32

@@ -93,6 +93,10 @@ RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std
   out.theta = json_double(rope, "rope_theta", {.low = 1, .high = 1e12, .fallback = scope.theta}, where, kRopeError);
   out.rotary_fraction = json_double(rope, "partial_rotary_factor",
                                     {.low = 0, .high = 1, .fallback = scope.rotary_fraction}, where, kRopeError);
+  if (!scope.family.partial_rotary && out.rotary_fraction != 1)
+    fail_rope(where, "partial_rotary_factor: " + std::string(scope.family.model_type) +
+                         " models turn whole heads in transformers, whatever it says, and other engines may turn a "
+                         "part; leave it out, or set it to 1");
   const auto rotary = static_cast<int64_t>(static_cast<double>(scope.head_dim) * out.rotary_fraction);
   if (rotary < 2 || rotary % 2 != 0)
     fail_rope(where, "partial_rotary_factor: turns " + std::to_string(rotary) + " of the " +

@@ -30,6 +30,17 @@ bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
 
+// Throws Error(kModel) if the files hold an output matrix of their own although config.json ties it to the embedding.
+// Some engines use the stored one, others the embedding, so they would run two models.
+void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& config) {
+  const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
+  if (!config.tie_embeddings || !files.contains(head) || !files.contains(embedding) || files.equal(head, embedding))
+    return;
+  throw Error(ErrorKind::kModel, files.shard_of(head).file().path().string() + ": tensor " + head + " differs from " +
+                                     embedding + ", and config.json ties them: set tie_word_embeddings to false if " +
+                                     head + " is the model's, else remove the tensor");
+}
+
 // Returns the slice of a whole parameter that this rank keeps; all of it without ranks.
 Slice own_slice(const Parameter& p, const DecoderConfig& config, const ShardGroup* group) {
   return slice_of(group ? p.split : Split::kNone, p.shape, config, group ? group->rank() : 0,
@@ -132,12 +143,19 @@ class StoredParameters final : public ParameterSource {
   at::Tensor whole(const Parameter& p) override {
     if (is_quantised(p)) return dequantised(p);
     at::Tensor out = at::empty(p.shape, read_as_);
-    read(host_reader_, p, {0, {0, p.shape[0]}}, out);
+    if (is_joined(p))
+      read_joined(host_reader_, p, out);
+    else
+      read(host_reader_, p, {0, {0, p.shape[0]}}, out);
     return out;
   }
   void put(const Parameter& p, const Slice& slice, const at::Tensor& out) override {
     if (is_quantised(p))
       out.copy_(narrowed(dequantised(p), slice));
+    else if (is_joined(p) && out.sizes() != at::IntArrayRef(p.shape))
+      out.copy_(narrowed(whole(p), slice));
+    else if (is_joined(p))
+      read_joined(reader_, p, out);
     else
       read(reader_, p, slice, out);
   }
@@ -167,6 +185,15 @@ class StoredParameters final : public ParameterSource {
       coded_name_ = p.stored;
     }
     return coded_.has_value();
+  }
+  bool is_joined(const Parameter& p) const {
+    return !p.joined.stored.empty() && !files_.contains(p.stored) && files_.contains(p.joined.stored);
+  }
+  void read_joined(TensorReader& reader, const Parameter& p, const at::Tensor& out) {
+    const JoinedPlace& place = p.joined;
+    reader.read(place.stored, place.shape, {place.row, place.rows, place.column, out.numel() / place.rows}, out);
+    narrowed_ |= read_as_ != at::kFloat && files_.entry(place.stored).dtype == "F32";
+    unread_.erase(place.stored);
   }
   at::Tensor dequantised(const Parameter& p) const {
     return converted(kernels::decode(coded_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
@@ -207,6 +234,7 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
   const SafetensorsDirectory files(directory);
   StoredParameters source(files, decoder.config, device, read_as, keeps ? &decoder.weights : nullptr);
   with_context(directory.string(), [&] {
+    require_tied_head(files, decoder.config);
     fill(decoder, device, dtype, source);
     if (keeps) finish_codes(decoder, device);
     source.check_all_read();
@@ -232,6 +260,7 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
   with_context(directory.string(), [&] {
+    require_tied_head(files, decoder.config);
     DecoderWeights& weights = decoder.weights;
     TensorReader reader(files, device);
     for (const Parameter& p : list_parameters(weights, decoder.config)) {

@@ -58,6 +58,14 @@ struct DecoderWeights {
   void visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
 };
 
+// Where a parameter lies in checkpoints that keep a layer's experts in joined tensors, as transformers 5 has them in
+// memory: in the tensor `stored` of this shape, rows [row, row + rows), and of these the values from `column` on.
+struct JoinedPlace {
+  std::string stored;  // "" = nowhere
+  std::vector<int64_t> shape;
+  int64_t row = 0, rows = 0, column = 0;
+};
+
 // A parameter and its place in checkpoints: rows [row, row + shape[0]) of the tensor `stored`, which has stored_rows
 // rows.
 struct Parameter {
@@ -68,6 +76,7 @@ struct Parameter {
   int64_t row = 0, stored_rows = 0;
   bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
   Split split = Split::kNone;
+  JoinedPlace joined = {};
 };
 // Returns whether kAsStored leaves a parameter as it is if the checkpoint has it quantised. A head is dequantised.
 inline bool stays_coded(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }

@@ -4,11 +4,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::api::{StopReason, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{ParserFactory, TokenParser};
 use serde_json::{json, Value};
 
+use crate::bounds::make_sound;
 use crate::depth::{applies_itself, longest_chain};
 use crate::token_bytes::token_bytes;
 use crate::tokenizer::HfTokenizer;
@@ -71,6 +72,7 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     if applies_itself(&schema) {
         return Err(Failure::invalid("a $ref leads back to itself, so no text satisfies this grammar"));
     }
+    make_sound(&mut schema)?;
     if let Some(object) = schema.as_object_mut() {
         object.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
     }
@@ -87,9 +89,10 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
 }
 
 /// The parser after some tokens. Once it has stopped, at an end-of-text token or because nothing can follow, further
-/// tokens are only counted.
+/// tokens are only counted. After an error (a mask exceeds its bound on work) or a panic it is not used any more.
 pub struct GrammarMatcher {
-    matcher: Matcher,
+    parser: TokenParser,
+    failed: bool,
     behind_the_end: usize,
 }
 
@@ -107,39 +110,69 @@ impl GrammarMatcher {
             1 => TopLevelGrammar::from_regex(text),
             _ => return Err(Failure::invalid(format!("grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"))),
         };
-        let mut matcher = Matcher::new(vocabulary.factory.create_parser(grammar));
+        let mut parser = vocabulary.factory.create_parser(grammar).map_err(|e| Failure::invalid(e.to_string()))?;
+        parser.start_without_prompt();
+        let mut matcher = GrammarMatcher { parser, failed: false, behind_the_end: 0 };
         // The first mask triggers the work that compiling defers; it is empty if no text satisfies the grammar.
-        match matcher.compute_mask_or_eos() {
-            Ok(mask) if !mask.is_zero() => Ok(GrammarMatcher { matcher, behind_the_end: 0 }),
+        match matcher.allowed() {
+            Ok(mask) if !mask.is_zero() => Ok(matcher),
             Ok(_) => Err(Failure::invalid("no text satisfies this grammar")),
-            Err(error) => Err(Failure::invalid(error.to_string())),
+            Err(error) => Err(error),
         }
     }
 
-    /// Sets the bits of the tokens that may follow, or no bit after an error.
-    fn mask(&mut self, words: &mut [u32]) {
-        words.fill(0);
-        if let Ok(mask) = self.matcher.compute_mask_or_eos() {
-            let bits = mask.as_slice();
-            let count = bits.len().min(words.len());
-            words[..count].copy_from_slice(&bits[..count]);
+    fn is_stopped(&self) -> bool {
+        self.parser.stop_reason() != StopReason::NotStopped
+    }
+
+    /// Runs `work` on the parser. An error is final, and so is a panic, which leaves `failed` set.
+    fn with_parser<T>(&mut self, work: impl FnOnce(&mut TokenParser) -> Result<T, String>) -> Result<T, Failure> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(Failure::limit("the grammar has failed before"));
         }
+        let result = work(&mut self.parser).map_err(Failure::limit)?;
+        self.failed = false;
+        Ok(result)
+    }
+
+    fn allowed(&mut self) -> Result<SimpleVob, Failure> {
+        if self.is_stopped() && !self.failed {
+            return Ok(self.parser.token_env.tok_trie().eos_token_set());
+        }
+        self.with_parser(|parser| parser.compute_mask().map_err(|e| e.to_string()))
+    }
+
+    /// Sets the bits of the tokens that may follow, and clears the others.
+    fn mask(&mut self, words: &mut [u32]) -> Result<(), Failure> {
+        words.fill(0);
+        let mask = self.allowed()?;
+        let bits = mask.as_slice();
+        let count = bits.len().min(words.len());
+        words[..count].copy_from_slice(&bits[..count]);
+        Ok(())
     }
 
     fn push(&mut self, token: u32) {
-        if self.matcher.is_stopped() {
+        if self.is_stopped() {
             self.behind_the_end += 1;
-        } else {
-            let _ = self.matcher.consume_token(token);
+            return;
         }
+        let _ = self.with_parser(|parser| {
+            parser.consume_token(token).and_then(|_| parser.check_stop()).map_err(|e| e.to_string())
+        });
     }
 
     fn pop(&mut self, count: usize) {
         let behind = count.min(self.behind_the_end);
         self.behind_the_end -= behind;
         if count > behind {
-            let _ = self.matcher.rollback(count - behind);
+            let _ = self.with_parser(|parser| parser.rollback(count - behind).map_err(|e| e.to_string()));
         }
+    }
+
+    /// Returns about how many bytes the tables occupy, which grow with the text.
+    fn bytes(&self) -> usize {
+        self.parser.parser.lexer_stats().num_bytes
     }
 }
 
@@ -182,12 +215,14 @@ fn heap_bytes() -> usize {
     info.uordblks + info.hblkhd
 }
 
-// These types must cross threads: matchers are compiled on one thread and used on another.
+// These types must cross threads: matchers are compiled on one thread and used on another, and several threads may clone
+// a compiled one.
 const _: fn() = || {
     fn crosses_threads<T: Send>() {}
     fn is_shared<T: Sync>() {}
     crosses_threads::<GrammarMatcher>();
     is_shared::<Vocabulary>();
+    is_shared::<GrammarMatcher>();
 };
 
 #[no_mangle]
@@ -245,7 +280,11 @@ pub unsafe extern "C" fn sd_grammar_check(
 pub unsafe extern "C" fn sd_grammar_clone(grammar: *const GrammarMatcher, out: *mut *mut GrammarMatcher) -> i32 {
     guard(std::ptr::null_mut(), || {
         let original = handle(grammar)?;
-        let copy = GrammarMatcher { matcher: original.matcher.deep_clone(), behind_the_end: original.behind_the_end };
+        let copy = GrammarMatcher {
+            parser: original.parser.deep_clone(),
+            failed: original.failed,
+            behind_the_end: original.behind_the_end,
+        };
         put(out, Box::into_raw(Box::new(copy)))
     })
 }
@@ -267,9 +306,13 @@ pub unsafe extern "C" fn sd_grammar_mask(grammar: *mut GrammarMatcher, words: *m
         if words.is_null() {
             return Err(Failure::invalid("null mask"));
         }
-        grammar.mask(std::slice::from_raw_parts_mut(words, count));
-        Ok(())
+        grammar.mask(std::slice::from_raw_parts_mut(words, count))
     })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_bytes(grammar: *const GrammarMatcher, bytes: *mut usize) -> i32 {
+    guard(std::ptr::null_mut(), || put(bytes, handle(grammar)?.bytes()))
 }
 
 #[no_mangle]

@@ -2,6 +2,7 @@
 //! language boundary: ownership of buffers and handles, status codes, and the guard that stops panics. The other files
 //! do the work; some of them define functions of the ABI, too.
 
+mod bounds;
 mod depth;
 mod grammar;
 mod parquet;

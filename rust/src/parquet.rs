@@ -45,7 +45,7 @@ pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Fa
         let (rows, size) = (group.metadata().num_rows().max(1), group.metadata().compressed_size().max(0) as u64);
         let mut read = 0u64;
         for row in RowIter::from_row_group(None, group.as_ref()).map_err(failure)?.with_batch_size(batch_rows(group.metadata())) {
-            append_row(&mut lines, &row.map_err(failure)?);
+            append_row(&mut lines, &row.map_err(failure)?, true);
             lines.push(b'\n');
             read += 1;
             if lines.len() >= FLUSH_BYTES {
@@ -66,9 +66,13 @@ fn failure(error: ParquetError) -> Failure {
     Failure::invalid(error.to_string())
 }
 
-fn append_row(out: &mut Vec<u8>, row: &Row) {
+/// Appends a row, or a struct inside of one. Structs have every key that any row of the file has, so most of their nulls
+/// were written by Arrow (an argument that the model never gave, a key that a tool's schema does not have), and are left
+/// out. The columns of the file itself all stay.
+fn append_row(out: &mut Vec<u8>, row: &Row, nulls: bool) {
     out.push(b'{');
-    for (i, (name, field)) in row.get_column_iter().enumerate() {
+    let shown = row.get_column_iter().filter(|(_, field)| nulls || !matches!(field, Field::Null));
+    for (i, (name, field)) in shown.enumerate() {
         if i > 0 {
             out.push(b',');
         }
@@ -106,7 +110,7 @@ fn append_field(out: &mut Vec<u8>, field: &Field) {
         Field::Date(v) => append_time(out, i64::from(*v), DateTime::from_timestamp(i64::from(*v) * 86400, 0)),
         // Written as text, because a double would lose digits.
         Field::Decimal(_) | Field::TimeMillis(_) | Field::TimeMicros(_) => append(out, &field.to_string()),
-        Field::Group(row) => append_row(out, row),
+        Field::Group(row) => append_row(out, row, false),
         Field::ListInternal(list) => {
             out.push(b'[');
             for (i, item) in list.elements().iter().enumerate() {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{from_args, Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use minijinja::{escape_formatter, AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use minijinja_contrib::pycompat;
 
 use crate::{Failure, Reason};
@@ -44,7 +44,16 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION);
         environment.set_unknown_method_callback(python_method);
+        environment.set_formatter(|out, state, value| match as_float(value) {
+            Some(x) => out.write_str(&python_float(x)).map_err(Error::from),
+            None => escape_formatter(out, state, value),
+        });
         environment.add_filter("tojson", tojson);
+        for name in ["e", "escape"] {
+            environment.add_filter(name, |value: &Value| escape(&value.to_string()));
+        }
+        environment.add_filter("string", |value: &Value| as_float(value).map_or_else(|| value.to_string(), python_float));
+        environment.add_filter("wordcount", |text: String| text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count());
         environment.add_filter("indent", indent);
         // minijinja counts none as an empty list; templates ask `tools is iterable` before they take its length.
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
@@ -209,6 +218,46 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
     pycompat::unknown_method_callback(state, value, method, args)
 }
 
+/// Writes the entities that Jinja does. minijinja has others, and escapes a slash, too.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn as_float(value: &Value) -> Option<f64> {
+    let float = value.kind() == ValueKind::Number && !value.is_integer();
+    float.then(|| f64::try_from(value.clone()).ok()).flatten()
+}
+
+/// Returns a float as Python's repr does: shortest digits, exponent form from 1e16 and below 1e-4.
+fn python_float(x: f64) -> String {
+    if !x.is_finite() {
+        return if x.is_nan() { "nan" } else if x > 0.0 { "inf" } else { "-inf" }.to_string();
+    }
+    if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
+        let text = format!("{x:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+        return format!("{digits}e{sign}{size:0>2}");
+    }
+    let text = x.to_string();
+    if text.contains('.') { text } else { text + ".0" }
+}
+
 fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     items.into_iter().map(Value::from).collect()
 }
@@ -360,27 +409,16 @@ impl Json {
         }
     }
 
-    /// Writes integers unchanged and floats like Python's repr: shortest digits, exponent form from 1e16 and below
-    /// 1e-4.
     fn number(&mut self, value: &Value) {
         if value.is_integer() {
             self.out.push_str(&value.to_string());
             return;
         }
         let x = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-        if !x.is_finite() {
-            self.out.push_str(if x.is_nan() { "NaN" } else if x > 0.0 { "Infinity" } else { "-Infinity" });
-        } else if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
-            let text = format!("{x:e}");
-            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-            let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
-            self.out.push_str(&format!("{digits}e{sign}{size:0>2}"));
+        if x.is_finite() {
+            self.out.push_str(&python_float(x));
         } else {
-            let text = x.to_string();
-            self.out.push_str(&text);
-            if !text.contains('.') {
-                self.out.push_str(".0");
-            }
+            self.out.push_str(if x.is_nan() { "NaN" } else if x > 0.0 { "Infinity" } else { "-Infinity" });
         }
     }
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "engine/decode/device_round.h"
 #include "engine/decode/model_runner.h"
@@ -48,7 +49,13 @@ const kernels::CudaLibrary& idle_library() {
     idle.paged_attention = [](CudaDtype, int32_t, const kernels::PagedPass*, const kernels::PagedLayer*) { return 0; };
     idle.sample = [](int32_t, const kernels::SamplePass* pass) {
       std::fill_n(pass->tokens, pass->num_rows, 0);
-      if (pass->confidences) std::fill_n(pass->confidences, pass->num_rows, 0.5f);
+      if (pass->choices) std::fill_n(pass->choices, pass->num_rows, 1);
+      return 0;
+    };
+    idle.draft = [](int32_t, const kernels::DraftPass* pass) {
+      for (const kernels::DraftRow& row : std::span(pass->rows, static_cast<size_t>(pass->num_rows)))
+        for (int32_t node = row.first_child; node < row.first_child + row.width; ++node)
+          pass->nodes[node].token = pass->tokens[node] = 0, pass->confidences[node] = 0.5f;
       return 0;
     };
     idle.verify = [](int32_t, const kernels::VerifyPass* pass) {

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "base/clock.h"
+#include "tests/base/scratch.h"
 
 namespace specdec::cli {
 namespace {
@@ -32,6 +33,18 @@ TEST(RunChild, AProgramThatHangsIsKilled) {
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << command;
     EXPECT_EQ(result.output, "a\n") << command;
   }
+}
+
+TEST(RunChild, StderrIsHandedOnLineByLineAndKept) {
+  const testing::Scratch scratch;
+  std::vector<std::string> lines;
+  const ChildErrors errors{scratch / "log.txt", [&](const std::string& line) { lines.push_back(line); }};
+  const ChildResult result =
+      run_child("/bin/sh", {"-c", "echo one >&2; echo out; printf 'tw' >&2; printf 'o\\nend' >&2; exit 3"}, errors);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.output, "out\n");
+  EXPECT_EQ(lines, (std::vector<std::string>{"one", "two", "end"}));
+  EXPECT_EQ(testing::get(scratch / "log.txt"), "one\ntwo\nend");
 }
 
 }  // namespace

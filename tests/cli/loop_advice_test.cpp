@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+
 #include "cli/loop/advice.h"
 #include "tests/base/scratch.h"
 
@@ -66,6 +68,48 @@ TEST_F(LoopAdvice, EveryEndHasWordsAndSomethingToChange) {
       headline(stage, result);
     }
   EXPECT_EQ(of("distill", 7, nullptr, 1, "x: no such file").reason, "x: no such file") << "a stage's own error";
+}
+
+TEST_F(LoopAdvice, ARunThatWasTooShortNamesItsLimit) {
+  const auto change = [&](const std::string& next) {
+    return of("distill", 4, Json{{"verdict", "inconclusive"}, {"reason", "3 steps teach nothing"}, {"next", next}})
+        .change;
+  };
+  EXPECT_EQ(change("specdec distill --target t --time-limit 5h --out run-longer"), "[distill] time-limit = \"5h\"");
+  EXPECT_EQ(change("specdec distill --target t --max-steps 1000"), "[distill] max-steps = 1000");
+  EXPECT_EQ(change("specdec data ingest LOGS").substr(0, 20), "[data] holdout = 0.2");
+}
+
+// What a stage would refuse after those before it have run is refused before any of them.
+TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
+  const Scratch scratch;
+  CLI::App app{"whole program", "specdec"};
+  Global global;
+  const EngineRunners runners;
+  Cli cli{app, global, runners, {}};
+  declare_commands(cli);
+  const Command commands = command_tree(app);
+  put(scratch / "log.jsonl", "{}\n");
+  const auto read = [&](const std::string& more) {
+    put(scratch / "LOOP.toml", "[loop]\ntarget = \"t\"\nlogs = [\"log.jsonl\"]\nwork = \"w\"\nstore = \"s\"\n" + more);
+    return read_loop_settings(scratch / "LOOP.toml", &commands);
+  };
+  for (const auto& [more, named] : std::vector<std::pair<std::string, std::string>>{
+           {"channel = \"../x\"\n", "[loop] channel"},
+           {"channel = \"-x\"\n", "[loop] channel"},
+           {"channel = 3\n", "[loop] channel"},
+           {"draft = \"prune\"\n", "[loop] draft"},
+           {"[package]\nnonsense = 1\n", "[package]: unknown key 'nonsense'"},
+           {"[distill]\ntime-limits = \"1h\"\n", "did you mean 'time-limit'?"},
+           {"[distill]\nout = \"x\"\n", "'out' is not set here"},
+           {"[distill]\nforecast = true\n", "'forecast' is not set here"},
+           {"[distill]\nmlflow = \"a\\u0000b\"\n", "control characters"},
+           {"[nonsense]\n", "unknown table [nonsense]"}})
+    expect_error(ErrorKind::kConfig, {"LOOP.toml", named}, [&] { read(more); });
+  const LoopSettings good = read(
+      "channel = \"candidate\"\n[data]\nholdout = 0.2\n[regenerate]\ntarget = \"http://h/v1\"\n[distill]\nthreads = 2\n"
+      "recompute = true\n[validate]\nfloor = 0.7\n[package]\nengines = \"vllm\"\n");
+  EXPECT_EQ(good.stage_flags.at("distill"), (std::vector<std::string>{"--recompute", "--threads", "2"}));
 }
 
 TEST(LoopSettings, PathsLieBesideTheFile) {

@@ -52,6 +52,27 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
+TEST(ProgressLine, TheTimeThatIsLeftFallsWhileNothingIsReported) {
+  Screen s;
+  s.line.show({"rollout", 0, 4, "requests", ""}, 100);
+  s.line.show({"rollout", 1, 4, "requests", ""}, 110);
+  s.line.tick(120);
+  s.line.tick(141);
+  EXPECT_EQ(s.lines,
+            (std::vector<std::string>{"rollout  1 / 4 requests  ETA 30s\n", "rollout  1 / 4 requests  ETA 20s\n",
+                                      "rollout  1 / 4 requests  ETA 2m03s\n"}))
+      << "it was expected to end by then";
+}
+
+TEST(ProgressLine, AStageWithoutANameEndsTheLast) {
+  Screen s;
+  s.line.show({"loading the models", 0, 0, "", "target"}, 100);
+  s.line.tick(103);
+  s.line.show({}, 104);
+  for (double now = 104; now < 120; ++now) s.line.tick(now);
+  EXPECT_EQ(s.lines, std::vector<std::string>{"loading the models  for 3s  target\n"});
+}
+
 TEST(ProgressLine, TheWorkOfAnEarlierRunSaysNothingOfTheTimeThatIsLeft) {
   Screen s;
   Progress progress{"regenerate", 80, 100, "rows", ""};

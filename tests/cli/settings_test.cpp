@@ -61,6 +61,15 @@ TEST_F(Settings, ListsStayLists) {
   EXPECT_EQ(engine.ks, (Words{"1", "2"}));
 }
 
+TEST_F(Settings, TheTableOfACommandIsNoValueOfAFlagWithItsName) {
+  write_file_atomic(file, "[limit]\nother = 3\n");
+  Program p;
+  int other = 0;
+  p.app.add_subcommand("limit", "")->add_option("--other", other);
+  p.run({"--config", file, "look"});
+  EXPECT_EQ(p.limit, 1);
+}
+
 TEST_F(Settings, FlagsOverEnvironmentOverFile) {
   write_file_atomic(file, "limit = 2\n[look]\nlimit = 3\nks = [1, 2]\nsource = [\"a\", \"b\"]\n");
   Program from_file;

@@ -31,7 +31,7 @@ TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
 TEST(StopDeadline, WorkThatNeverLooksIsEnded) {
   const auto ended = [](int number, bool resumes) {
     return in_child(nullptr, "", [&] {
-      if (resumes) set_stop_resumes();
+      if (resumes) set_stop_resumes("the same command");
       stop_by_signal(number);
       ::raise(SIGALRM);
       ::_exit(40);
@@ -48,7 +48,7 @@ TEST(StopDeadline, TheReportIsMadeForTheSignal) {
     in_child(nullptr, "", [&] {
       const int file = ::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       ::dup2(file, STDOUT_FILENO);
-      if (resumes) set_stop_resumes();
+      if (resumes) set_stop_resumes("the same command with --resume");
       set_stop_report([](int code, const std::string& message) {
         return StopReport{"", std::to_string(code) + " " + message + "\n"};
       });
@@ -61,7 +61,8 @@ TEST(StopDeadline, TheReportIsMadeForTheSignal) {
   EXPECT_EQ(printed(SIGINT, false), "130 stopped by a signal, in the middle of its work\n");
   EXPECT_EQ(printed(SIGTERM, false), "143 stopped by a signal, in the middle of its work\n");
   EXPECT_EQ(printed(SIGTERM, true),
-            "75 stopped by a signal, in the middle of its work: the same command goes on from what was saved\n");
+            "75 stopped by a signal, in the middle of its work: the same command with --resume goes on from what was "
+            "saved\n");
 }
 
 TEST(StopDeadline, ADrainHasItsOwnTime) {

@@ -96,6 +96,8 @@ void expect_same(const Ingested& made, bool roles, const Carries& carries, const
     expected.conversation = carries.conversation ? talk->conversation : r.id;
     expected.time = carries.time ? talk->time : 0;
     expected.writer = carries.writer ? "tiny-llama" : "";
+    EXPECT_FALSE(r.answer_was_cut()) << at << ": " << r.finish_reason;
+    expected.finish_reason = r.finish_reason;  // some fixtures have it
     if (carries.sampling) expected.sampling = SamplingOptions{0.7, 0, 0.9, 0};
     EXPECT_EQ(to_json(r), to_json(expected)) << at;
   }
@@ -263,6 +265,65 @@ TEST(Formats, RefusalsOfGatewayAndTraceRows) {
                             R"({"request":[],"response":null,"attributes":3,"type":{},"request_parameters":"{"})",
                             R"({"custom_id":"x","body":[]})"})
       EXPECT_NE(refusal(row, f.name), "accepted") << f.name << " " << row;
+}
+
+TrafficRecord only_record(const std::string& row) {
+  const ParsedLine line = parse_line(row, {});
+  const auto* parsed = line.rows.size() == 1 ? std::get_if<ParsedRecord>(&line.rows.front()) : nullptr;
+  EXPECT_TRUE(parsed) << row;
+  return parsed ? parsed->record : TrafficRecord{};
+}
+
+TEST(Otel, ContentThatIsMissingAndPartsInText) {
+  const auto modern = [](const std::string& user) {
+    return R"({"attributes":{"gen_ai.operation.name":"chat","gen_ai.input.messages":)" +
+           Json("[{\"role\":\"user\",\"parts\":" + user + "}]").dump() +
+           R"(,"gen_ai.output.messages":[{"role":"assistant","parts":[{"type":"reasoning","content":"hm"},)"
+           R"({"type":"text","content":"a"}],"finish_reason":"length"}]}})";
+  };
+  EXPECT_EQ(refusal(modern("[]")), "bad_field");
+  const TrafficRecord read = only_record(modern(R"([{"type":"text","content":"u"}])"));
+  EXPECT_EQ(read.messages.back().reasoning_content, "hm");
+  EXPECT_EQ(read.finish_reason, "length");
+  const auto indexed = [](const Json& content) {
+    Json attributes = {{"llm.request.type", "chat"},
+                       {"gen_ai.prompt.0.role", "user"},
+                       {"gen_ai.completion.0.role", "assistant"},
+                       {"gen_ai.completion.0.content", "It is a cat."},
+                       {"gen_ai.completion.0.finish_reason", "stop"}};
+    if (!content.is_null()) attributes["gen_ai.prompt.0.content"] = content;
+    return Json{{"attributes", attributes}}.dump();
+  };
+  const TrafficRecord parts = only_record(indexed(R"([{"type": "text", "text": "What is it?"}])"));
+  EXPECT_EQ(parts.messages[0].content, "What is it?");
+  EXPECT_EQ(parts.finish_reason, "stop");
+  for (const char* text : {"[1, 2]", R"([{"a": 1}])", R"({"type": "text"})", "plain"})
+    EXPECT_EQ(only_record(indexed(text)).messages[0].content, text) << "JSON that somebody wrote";
+  EXPECT_EQ(refusal(indexed(nullptr)), "bad_field");
+  EXPECT_EQ(refusal(indexed(R"([{"type": "image_url", "image_url": {"url": "x"}}])")), "unsupported_content");
+}
+
+TEST(Otel, WhyTheAnswerEndedAndWhatToolsItHad) {
+  const auto span = [](const Json& more) {
+    Json attributes = {{"gen_ai.operation.name", "chat"},
+                       {"gen_ai.prompt", R"([{"role":"user","content":"u"}])"},
+                       {"gen_ai.completion", R"([{"role":"assistant","content":"a"}])"}};
+    attributes.update(more);
+    return Json{{"attributes", attributes}}.dump();
+  };
+  for (const Json& reasons : {Json::array({"max_tokens"}), Json(R"(["length"])"), Json("length")})
+    EXPECT_EQ(only_record(span({{"gen_ai.response.finish_reasons", reasons}})).finish_reason, "length") << reasons;
+  EXPECT_EQ(only_record(span(Json::object())).finish_reason, "");
+  const std::string flat = R"([{"type":"function","name":"f","parameters":{}}])",
+                    nested = R"([{"type":"function","function":{"name":"f"}}])";
+  EXPECT_EQ(refusal(span({{"gen_ai.tool.definitions", flat}})), "unsupported_tool_calls");
+  EXPECT_EQ(only_record(span({{"gen_ai.tool.definitions", nested}})).tools, nested);
+  EXPECT_EQ(refusal(span({{"llm.request.functions.0.name", "f"}})), "unsupported_tool_calls");
+  const std::string events =
+      R"({"attributes":{"gen_ai.operation.name":"chat"},"events":[{"name":"gen_ai.user.message","attributes":)"
+      R"({"content":"u"}},{"name":"gen_ai.choice","attributes":{"finish_reason":"length","message":)"
+      R"("{\"content\":\"a\"}"}}]})";
+  EXPECT_EQ(only_record(events).finish_reason, "length");
 }
 
 TEST(Formats, TagsAreFoundInsideToo) {

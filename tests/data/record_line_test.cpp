@@ -31,11 +31,18 @@ TEST(RecordLine, IsWhatTheTreeGives) {
   chat.messages.push_back({"assistant", "", "[{\"b\":1,\"a\":2}]"});
   chat.messages.push_back({"tool", hard, "", "id\n", "n\""});
   chat.tools = "[{\"z\":1}]";
+  chat.template_kwargs = "{\"k\":\"\\n\"}";
+  chat.messages[1].unlearnt = true;
+  chat.messages[1].reasoning_content = hard;
+  chat.finish_reason = "length";
   chat.sampling = SamplingOptions{0.7, 40, 0.95, 0.05};
   pair.response = hard;
+  TrafficRecord with_ids = pair;
+  with_ids.prompt_token_ids = {1, 0, 2147483647};
+  with_ids.token_ids = {7};
   text.text = hard;
   std::string line = "left over";
-  for (const TrafficRecord& r : {chat, pair, text})
+  for (const TrafficRecord& r : {chat, pair, with_ids, text})
     for (const RecordOrigin& origin : {RecordOrigin{"chat", "a b.jsonl", 7, "tenant-x", &redactions},
                                        RecordOrigin{"plain", "é", 0, "", &none}, RecordOrigin{}}) {
       write_record_line(r, origin, line);

@@ -239,18 +239,36 @@ TEST(Redact, RecordFieldsAndNames) {
   EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation keep the same id
 }
 
+// Token ids spell the text that was redacted.
+TEST(RedactRecord, DropsTokenIdsOfTextsWithFinds) {
+  for (const char* prompt : {"I am jane", "I am jane@example.com"})
+    for (const char* response : {"Hello", "Hello +49 171 1234567"}) {
+      TrafficRecord r;
+      r.prompt = prompt;
+      r.response = response;
+      r.prompt_token_ids = {1, 2};
+      r.token_ids = {3};
+      RedactionCounts counts;
+      redact_record(r, kKey, counts);
+      EXPECT_EQ(r.prompt_token_ids.empty(), !counts.empty());
+      EXPECT_EQ(r.token_ids.empty(), !counts.empty());
+    }
+}
+
 TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
   TrafficRecord r;
   r.messages = {{"user", "u"},
                 {"assistant", "",
                  R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
   r.tools = R"([{"function":{"name":"f","description":"ask jane@example.com"}}])";
+  r.template_kwargs = R"({"persona":"jane@example.com","thinking":false})";
   RedactionCounts counts;
   redact_record(r, kKey, counts);
+  EXPECT_EQ(r.template_kwargs, R"({"persona":"[EMAIL]","thinking":false})");
   EXPECT_EQ(r.messages[1].tool_calls,
             R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
   EXPECT_EQ(r.tools, R"([{"function":{"name":"f","description":"ask [EMAIL]"}}])");
-  EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
+  EXPECT_EQ(counts, (RedactionCounts{{"email", 3}, {"ip", 1}}));
 }
 
 TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {

@@ -138,10 +138,135 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"",)"
                      R"("function_call":{"name":"f"}}]})"),
             "unsupported_tool_calls");
-  EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant",)"
-                   R"("content":"a"}]})")
-                .tools,
-            "");  // no template renders such a list
+  // Tools that are left out would make another prompt than the one that was served.
+  for (const char* odd : {R"("tools":[{"name":"flat"}])", R"("tools":[{"type":"function","name":"f","parameters":{}}])",
+                          R"("functions":[{"name":"f","parameters":{}}])"})
+    EXPECT_EQ(rejected("{" + std::string(odd) +
+                       R"(,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})"),
+              "unsupported_tool_calls")
+        << odd;
+  EXPECT_EQ(rejected(R"({"functions":[],"messages":[{"role":"user","content":"u"},{"role":"assistant",)"
+                     R"("content":"a"}]})"),
+            "accepted");
+}
+
+// Returns a row of a chat with this answer and these other fields.
+std::string chat_row(const std::string& answer, const std::string& others = "") {
+  return R"({"messages":[{"role":"user","content":"u"},)" + answer + "]" + others + "}";
+}
+
+TEST(RowParser, ThoughtsUnderTheirThreeNames) {
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    const std::string message = R"({"role":"assistant","content":"a",")" + std::string(name) + R"(":"hm"})",
+                      whole = R"({"choices":[{"message":)" + message + "}]}";
+    for (const std::string& row :
+         {chat_row(message), R"({"messages":[{"role":"user","content":"u"}],"response":)" + whole + "}",
+          R"({"call_type":"acompletion","startTime":1,"messages":[{"role":"user","content":"u"}],"response":)" + whole +
+              "}",
+          R"({"type":"GENERATION","traceId":"t","input":[{"role":"user","content":"u"}],"output":)" + message + "}"})
+      EXPECT_EQ(parsed(row).messages.back().reasoning_content, "hm") << row;
+  }
+  const auto thought = [](const std::string& fields) {
+    return parsed(chat_row(R"({"role":"assistant","content":"a",)" + fields + "}")).messages.back().reasoning_content;
+  };
+  EXPECT_EQ(thought(R"("reasoning_content":null,"reasoning":"hm")"), "hm");
+  EXPECT_EQ(thought(R"("reasoning_content":"","thinking":true,"reasoning":{})"), "");
+  EXPECT_EQ(rejected(chat_row(R"({"role":"assistant","content":"a","reasoning":[{"text":"hm"}]})")),
+            "unsupported_content");
+  EXPECT_EQ(rejected(R"({"type":"GENERATION","traceId":"t","input":"q","output":{"role":"assistant","content":"a",)"
+                     R"("reasoning":"hm"}})"),
+            "unsupported_content");  // a raw prompt has no place for it
+}
+
+TEST(RowParser, WhyAnAnswerEnded) {
+  const auto reason = [](const std::string& response) {
+    return parsed(R"({"messages":[{"role":"user","content":"u"}],"response":)" + response + "}").finish_reason;
+  };
+  const auto choice = [&](const std::string& fields) {
+    return reason(R"({"choices":[{"message":{"role":"assistant","content":"a"})" + fields + "}]}");
+  };
+  EXPECT_EQ(choice(""), "");
+  EXPECT_EQ(choice(R"(,"finish_reason":null)"), "");
+  EXPECT_EQ(choice(R"(,"finish_reason":"stop")"), "stop");
+  EXPECT_EQ(choice(R"(,"finish_reason":"stop","stop_reason":null)"), "stop");
+  EXPECT_EQ(choice(R"(,"finish_reason":"stop","stop_reason":128009)"), "stop");
+  EXPECT_EQ(choice(R"(,"finish_reason":"stop","stop_reason":"\n\n")"), "stop_string");
+  EXPECT_EQ(choice(R"(,"finish_reason":"stop","matched_stop":"END")"), "stop_string");
+  EXPECT_EQ(choice(R"(,"finish_reason":{"type":"stop","matched":"END"})"), "stop_string");
+  EXPECT_EQ(choice(R"(,"finish_reason":{"type":"stop","matched":2})"), "stop");
+  EXPECT_EQ(choice(R"(,"finish_reason":"tool_calls")"), "stop");
+  EXPECT_EQ(choice(R"(,"finish_reason":"length")"), "length");
+  EXPECT_EQ(choice(R"(,"finishReason":"MAX_TOKENS")"), "length");
+  EXPECT_EQ(choice(R"(,"finish_reason":"content_filter")"), "content_filter");
+  EXPECT_EQ(choice(R"(,"finish_reason":"abort")"), "other");
+  EXPECT_EQ(choice(R"(,"finish_reason":{"type":"length","length":9})"), "length");
+  for (const auto& [word, expected] :
+       {std::pair("end_turn", "stop"), std::pair("tool_use", "stop"), std::pair("max_tokens", "length"),
+        std::pair("stop_sequence", "stop_string"), std::pair("refusal", "content_filter")})
+    EXPECT_EQ(reason(R"({"role":"assistant","content":"a","stop_reason":")" + std::string(word) + "\"}"), expected);
+  const auto responses = [&](const std::string& fields) {
+    return reason(R"({"output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}])" + fields + "}");
+  };
+  EXPECT_EQ(responses(R"(,"status":"completed","incomplete_details":null)"), "stop");
+  EXPECT_EQ(responses(R"(,"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"})"), "length");
+  EXPECT_EQ(responses(R"(,"status":"failed")"), "other");
+  EXPECT_EQ(parsed(chat_row(R"({"role":"assistant","content":"a"})", R"(,"finish_reason":"length")")).finish_reason,
+            "length");
+  EXPECT_EQ(parsed(R"({"instruction":"i","output":"o","status":"approved"})").finish_reason, "");
+  const auto sglang = [](const std::string& answer) {
+    return parsed(R"({"id":"i","request_parameters":"{\"text\":\"p\"}",)" + answer + "}").finish_reason;
+  };
+  EXPECT_EQ(sglang(R"("text":"a","finish_reason":{"type":"length"})"), "length");
+  EXPECT_EQ(sglang(R"("out":{"text":"a","meta_info":{"finish_reason":{"type":"stop"}}})"), "stop");
+}
+
+TEST(RowParser, MessagesThatTheLogSaysNotToLearn) {
+  const auto unlearnt = [](const std::string& fields) {
+    return parsed(chat_row(R"({"role":"assistant","content":"a")" + fields + "}")).messages.back().unlearnt;
+  };
+  EXPECT_TRUE(unlearnt(R"(,"weight":0)"));
+  EXPECT_TRUE(unlearnt(R"(,"trainable":false)"));
+  for (const char* fields : {"", R"(,"weight":1)", R"(,"weight":null)", R"(,"trainable":true)"})
+    EXPECT_FALSE(unlearnt(fields)) << fields;
+}
+
+TEST(RowParser, ContentThatIsMissingIsNotAnEmptyTurn) {
+  const auto with_user = [](const std::string& content) {
+    return rejected(R"({"messages":[{"role":"user")" + content + R"(},{"role":"assistant","content":"a"}]})");
+  };
+  for (const char* content : {"", R"(,"content":null)", R"(,"content":[])", R"(,"text":"u")"})
+    EXPECT_EQ(with_user(content), "bad_field") << content;
+  EXPECT_EQ(with_user(R"(,"content":"")"), "accepted") << "somebody sent an empty message";
+  EXPECT_EQ(rejected(R"({"conversations":[{"from":"human"},{"from":"gpt","value":"a"}]})"), "bad_field");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":null},)"
+                     R"({"role":"user","content":"v"},{"role":"assistant","content":"a"}]})"),
+            "accepted");  // the turn is shown and not learnt
+}
+
+TEST(RowParser, PlaceholdersOfAGatewayAreNoTraffic) {
+  EXPECT_EQ(rejected(chat_row(R"({"role":"assistant","content":"redacted-by-litellm"})")), "replaced_content");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"default-message-value"},)"
+                     R"({"role":"assistant","content":"a"}]})"),
+            "replaced_content");
+  EXPECT_EQ(rejected(R"({"prompt":"redacted-by-litellm","completion":"a"})"), "replaced_content");
+  EXPECT_EQ(rejected(chat_row(R"({"role":"assistant","content":"It says redacted-by-litellm."})")), "accepted");
+}
+
+TEST(RowParser, VariablesOfTheTemplate) {
+  const std::string kwargs = R"("chat_template_kwargs":{"enable_thinking":false})",
+                    kept = R"({"enable_thinking":false})", answer = R"({"role":"assistant","content":"a"})";
+  EXPECT_EQ(parsed(chat_row(answer, "," + kwargs)).template_kwargs, kept);
+  EXPECT_EQ(parsed(chat_row(answer, ",\"extra_body\":{" + kwargs + "}")).template_kwargs, kept);
+  EXPECT_EQ(parsed(chat_row(answer, R"(,"chat_template_kwargs":{})")).template_kwargs, "");
+  EXPECT_EQ(rejected(chat_row(answer, R"(,"chat_template_kwargs":[1])")), "bad_field");
+  EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{)" + kwargs +
+                   R"(},"messages":[{"role":"user","content":"u"}],"response":)" + answer + "}")
+                .template_kwargs,
+            kept);
+  EXPECT_EQ(parsed(R"({"request_body":{"messages":[{"role":"user","content":"u"}],)" + kwargs +
+                   R"(},"response_body":)" + answer + "}")
+                .template_kwargs,
+            kept);
 }
 
 TEST(RowParser, ToolCallsAndToolsAreBounded) {
@@ -208,6 +333,13 @@ TEST(RowParser, PromptFamilies) {
   chat.instructions_as_chat = true;
   EXPECT_EQ(chat_text(parsed(alpaca, chat)), "user:do\n\nthis;assistant:done;");
   EXPECT_EQ(parsed(R"({"instruction":"do","input":"","response":"done"})").prompt, "do\n");
+  const std::string turns = R"({"instruction":"do","output":"done","system":"S","history":[["a","b"],["c","d"]]})";
+  EXPECT_EQ(chat_text(parsed(turns, chat)), "system:S;user:a;assistant:b;user:c;assistant:d;user:do;assistant:done;");
+  EXPECT_EQ(chat_text(parsed(R"({"instruction":"do","output":"done","system":"","history":"[[\"a\",\"b\"]]"})", chat)),
+            "user:a;assistant:b;user:do;assistant:done;");
+  EXPECT_EQ(rejected(turns), "unsupported_content") << "without a template there are no turns";
+  EXPECT_EQ(rejected(R"({"instruction":"do","output":"done","history":[["a"]]})", chat), "bad_field");
+  EXPECT_EQ(chat_text(parsed(R"({"instruction":"do","output":"done","history":[]})", chat)), "user:do;assistant:done;");
   EXPECT_EQ(chat_text(parsed(
                 R"({"prompt":[{"role":"user","content":"u"}],"completion":[{"role":"assistant","content":"a"}]})")),
             "user:u;assistant:a;");
@@ -295,6 +427,26 @@ TEST(RowParser, DomainFieldAndTimes) {
   EXPECT_EQ(parsed(R"({"text":"t","created_at":"2026-01-01T01:00:00+01:00"})").time, 1767225600);
   EXPECT_EQ(parsed(R"({"text":"t","time":"yesterday"})").time, 0);
   EXPECT_EQ(parsed(R"({"text":"t","time":-5})").time, 0);
+  // The values of Python's datetime.fromisoformat().
+  for (const auto& [text, seconds] :
+       std::vector<std::pair<const char*, int64_t>>{{"2026-01-01T10:00:00+0530", 1767241800},
+                                                    {"2026-01-01T10:00:00+05:30", 1767241800},
+                                                    {"2026-01-01T10:00:00-05", 1767279600},
+                                                    {"2026-01-01T10:00Z", 1767261600},
+                                                    {"2026-01-01 10:00", 1767261600},
+                                                    {"2026-01-01T10", 1767261600},
+                                                    {"2026-01-01", 1767225600},
+                                                    {"20260101", 1767225600},
+                                                    {"20260101T100000Z", 1767261600},
+                                                    {"20260101T1000", 1767261600},
+                                                    {"2026-01-01T10:00:00,5Z", 1767261600},
+                                                    {"1767261600.5", 1767261600},
+                                                    {"1767261600500", 1767261600}})
+    EXPECT_EQ(parsed(R"({"text":"t","time":")" + std::string(text) + "\"}").time, seconds) << text;
+  for (const char* bad : {"2026-13-01", "2026-1-1", "2026-01", "2026-01-01T", "2026-01-01T10:", "2026-01-01T10:00:",
+                          "2026-01-01T10:00:00.", "2026-01-01T10:00:00+", "2026-01-01T10:00:00+99:00", "2026-01-01Z",
+                          "2026-01-01T10:00:00Zulu", "", "10:00", "1e9", "99999999"})
+    EXPECT_EQ(parse_time(bad), -1) << bad;
   EXPECT_EQ(parse_time("2026-01-01 00:00:00"), 1767225600);
   EXPECT_EQ(parse_time("2026-01-01T00:00:00.250Z"), 1767225600);
   EXPECT_EQ(parse_time("2026-02-30T00:00:00Z"), -1);

@@ -103,14 +103,14 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const std::string one = R"([{"function":{"name":"f","arguments":{}}}])";
   const RowTokeniser t = with(chat_template("{{ '<call>' + c.function.name }}"));
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "", one}}))),
-            "<think>\n\n</think>\n\n<call>f<|im_end|>\n");
+            "<think>\n\n</think>\n\n<call>f<|im_end|>");
   const auto unlearnt = [](const RowTokeniser& by, const TrafficRecord& record) {
     auto made = by.tokenise(record);
     return std::holds_alternative<TokenisedRow>(made) ? std::get<TokenisedRow>(made).unlearnt_turns : -1;
   };
   const TrafficRecord two = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(t, two), 1);
-  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>\n");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>");
   // This template keeps the text of a turn but rewrites the call after it.
   std::string rewrites =
       chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
@@ -136,12 +136,110 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   const auto two = t.tokenise(chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}}));
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
-  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>\n");
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>");
   // The text of an answer does not begin with this template's generation prompt.
   const RowTokeniser think = with(
       "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ "
       "'assistant:<think>' }}{% endif %}");
   EXPECT_EQ(reason(think, chat({{"user", "u"}, {"assistant", "a"}})), "template_not_prefix_stable");
+}
+
+// Shows thoughts after the last question only, as the templates of Qwen3 do; a content may hold its thought itself.
+const char kThinking[] =
+    "{% set last = namespace(i=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set last.i = loop.index0 %}"
+    "{% endif %}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% set content = m.content %}"
+    "{% set thought = m.reasoning_content or '' %}{% if '</think>' in content %}"
+    "{% set thought = content.split('</think>')[0].split('<think>')[-1] %}"
+    "{% set content = content.split('</think>')[-1].strip('\n') %}{% endif %}"
+    "{% if m.role == 'assistant' and loop.index0 > last.i %}"
+    "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' }}{% endif %}{{ content }}"
+    "{% for c in m.tool_calls %}{{ '<call>' + c.function.name }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if enable_thinking is defined and not "
+    "enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}";
+
+ChatMessage with_thought(const std::string& content, const std::string& thought) {
+  return {.role = "assistant", .content = content, .reasoning_content = thought};
+}
+
+TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
+  const RowTokeniser t = with(kThinking);
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "2+2?"}, with_thought("Four.", "\ntwo, two\n")}))),
+            "<think>\ntwo, two\n</think>\n\nFour.<|im_end|>");
+  // The content may begin like the thought, and it may hold the thought itself, as servers without a parser return it.
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought("two", "two, two")}))),
+            "<think>\ntwo, two\n</think>\n\ntwo<|im_end|>");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "<think>a</think>\nb"}}))),
+            "<think>\na\n</think>\n\nb<|im_end|>");
+  ChatMessage call = with_thought("", "hm");
+  call.tool_calls = R"([{"function":{"name":"f","arguments":{}}}])";
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, call}))),
+            "<think>\nhm\n</think>\n\n<call>f<|im_end|>");
+  // What closes a conversation is not the model's here, either.
+  const RowTokeniser closed = with(std::string(kThinking) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
+  EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, chat({{"user", "u"}, with_thought("a", "hm")}))),
+            "<think>\nhm\n</think>\n\na<|im_end|>");
+  // An earlier thought is not shown any more, so that turn is not as it was served.
+  const auto two = t.tokenise(chat({{"user", "u"}, with_thought("a", "hm"), {"user", "v"}, with_thought("b", "so")}));
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
+  EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "<think>\nso\n</think>\n\nb<|im_end|>");
+}
+
+TEST_F(Tokenise, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) {
+  const RowTokeniser t = with(kChatMl);
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "hm")})), "thought_not_rendered");
+  const auto earlier = t.tokenise(chat({{"user", "u"}, with_thought("a", "hm"), {"user", "v"}, {"assistant", "b"}}));
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
+  EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(earlier).row), "b<|im_end|>");
+}
+
+TEST_F(Tokenise, OfACutAnswerNoEndIsLearnt) {
+  TrafficRecord record = chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "Once upon"}});
+  const auto learnt = [&](const std::string& chat_template, const std::string& reason) {
+    const RowTokeniser t = with(chat_template);
+    record.finish_reason = reason;
+    return learnt_text(t.tokenizer(), row(t, record));
+  };
+  for (const char* ended : {"", "stop"}) EXPECT_EQ(learnt(kChatMl, ended), "a<|im_end|>|Once upon<|im_end|>") << ended;
+  for (const char* cut : {"length", "stop_string", "content_filter", "other"})
+    EXPECT_EQ(learnt(kChatMl, cut), "a<|im_end|>|Once upon") << cut;
+  EXPECT_EQ(learnt(kThinking, "length"), "<think>\n\n</think>\n\nOnce upon");
+  // A template without special tokens, and one that changes the answer.
+  EXPECT_EQ(learnt("{% for m in messages %}{{ m.role + ': ' + m.content + '\n###\n' }}{% endfor %}"
+                   "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
+                   "length"),
+            "a\n###|Once upon");
+  record.messages.back().content = "<think>hm</think>Once";
+  EXPECT_EQ(learnt(kThinking, "length"), "<think>\nhm\n</think>\n\nOnce");
+  EXPECT_EQ(learnt(kThinking, "stop"), "<think>\nhm\n</think>\n\nOnce<|im_end|>");
+}
+
+TEST_F(Tokenise, TurnsThatAreShownAndNotLearnt) {
+  const RowTokeniser t = with(kChatMl);
+  TrafficRecord record =
+      chat({{"user", "u"}, {"assistant", "bad"}, {"user", "v"}, {"assistant", " "}, {"user", "w"}, {"assistant", "a"}});
+  record.messages[1].unlearnt = true;
+  const auto made = t.tokenise(record);
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(made));
+  EXPECT_EQ(std::get<TokenisedRow>(made).unlearnt_turns, 2) << "the opt-out, and an answer without anything in it";
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(made).row), "a<|im_end|>");
+  EXPECT_NE(prompt_of(t.tokenizer(), std::get<TokenisedRow>(made).row).find("bad"), std::string::npos);
+  record.messages.back().unlearnt = true;
+  const TokenRow none = row(t, record);
+  EXPECT_EQ(check_learnable(none)->reason, "no_loss_tokens");
+}
+
+TEST_F(Tokenise, VariablesOfTheRequestReachTheTemplate) {
+  const RowTokeniser t = with(kThinking);
+  TrafficRecord record = chat({{"user", "u"}, {"assistant", "b"}});
+  record.template_kwargs = R"({"enable_thinking":false})";
+  const TokenRow r = row(t, record);
+  EXPECT_EQ(learnt_text(t.tokenizer(), r), "b<|im_end|>") << "the empty thought was a part of the prompt";
+  EXPECT_TRUE(prompt_of(t.tokenizer(), r).ends_with("<think>\n\n</think>\n\n"));
+  record.template_kwargs = R"({"messages":[]})";
+  EXPECT_EQ(reason(t, record), "template_error");
 }
 
 TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
@@ -233,6 +331,29 @@ TEST_F(Tokenise, CompletionTokensOfPromptRows) {
   const TokenRow b = row(t, r);
   EXPECT_EQ(b.prompt_tokens, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), b), "4!");
+}
+
+// A record with token ids has what the model has read and written, so these are learnt if they spell the texts.
+TEST_F(Tokenise, TokenIdsOfARecordAreLearnt) {
+  const RowTokeniser t = with(kChatMl);
+  TrafficRecord r;
+  r.prompt = "2+2=";
+  r.response = "4!";
+  r.prompt_token_ids = t.tokenizer().encode(r.prompt, true);
+  r.token_ids = t.tokenizer().encode(r.response, false);
+  r.token_ids.push_back(t.tokenizer().eos_id());
+  const TokenRow a = row(t, r);
+  EXPECT_EQ(a.prompt_tokens, static_cast<int64_t>(r.prompt_token_ids.size()));
+  EXPECT_EQ(std::vector<int32_t>(a.tokens.begin() + a.prompt_tokens, a.tokens.end()), r.token_ids);
+  for (size_t i = 0; i < a.tokens.size(); ++i) EXPECT_EQ(a.loss_mask[i], static_cast<int64_t>(i) >= a.prompt_tokens);
+  const TrafficRecord right = r;
+  for (std::string TrafficRecord::* text : {&TrafficRecord::prompt, &TrafficRecord::response}) {
+    r = right;
+    r.*text += "?";
+    const TokenRow b = row(t, r);
+    EXPECT_EQ(prompt_of(t.tokenizer(), b), "<s>" + r.prompt) << "ids that spell other texts are not used";
+    EXPECT_EQ(learnt_text(t.tokenizer(), b), r.response);
+  }
 }
 
 TEST_F(Tokenise, TokenAcrossTheBorderBelongsToTheResponse) {

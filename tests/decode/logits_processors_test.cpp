@@ -14,6 +14,7 @@ namespace specdec::decode {
 namespace {
 
 using specdec::testing::expect_error;
+using Applied = LogitsProcessorState::Applied;
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
@@ -95,14 +96,14 @@ TEST(LogitsProcessors, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo)
   LogitsProcessorState state(rules, toy::Tokens{0, 0});
   state.commit(toy::Tokens{1, 1, 2});
   std::vector<float> logits = {5, 5, 5, 5};
-  EXPECT_TRUE(state.apply(logits));
+  EXPECT_EQ(state.apply(logits), Applied::kDone);
   EXPECT_EQ(logits, (std::vector<float>{5, 3, 3.5, 5}));
   LogitsProcessors repeated;
   repeated.repetition_penalty = 2;
   LogitsProcessorState other(repeated, toy::Tokens{0});
   other.commit(toy::Tokens{1});
   logits = {4, -4, 4, -4};
-  EXPECT_TRUE(other.apply(logits));
+  EXPECT_EQ(other.apply(logits), Applied::kDone);
   EXPECT_EQ(logits, (std::vector<float>{2, -8, 4, -4}));
 }
 
@@ -112,7 +113,7 @@ TEST(LogitsProcessors, BadWordsNeedTheirWholePrefixInTheAnswer) {
   LogitsProcessorState state(rules, toy::Tokens{1, 2});  // the same tokens in the prompt do not count
   const auto forbidden = [&state] {
     std::vector<float> logits(5, 0.f);
-    EXPECT_TRUE(state.apply(logits));
+    EXPECT_EQ(state.apply(logits), Applied::kDone);
     return logits[3] == -kInfinite;
   };
   EXPECT_FALSE(forbidden());
@@ -131,7 +132,7 @@ TEST(LogitsProcessors, OnlyAllowedTokensStay) {
   EXPECT_TRUE(rules.any());
   LogitsProcessorState state(rules, toy::Tokens{0});
   std::vector<float> logits(70, 1.f);  // not a multiple of 32
-  EXPECT_TRUE(state.apply(logits));
+  EXPECT_EQ(state.apply(logits), Applied::kDone);
   for (size_t id = 0; id < logits.size(); ++id) {
     const bool stays = id == 3 || id == 40 || id == 69;
     EXPECT_EQ(logits[id], stays ? 1.f : -kInfinite) << id;
@@ -148,7 +149,7 @@ TEST(LogitsProcessors, WhatEndsAnAnswerWaitsForItsMinimum) {
   LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // the prompt does not count
   const auto waits = [&state] {
     std::vector<float> logits(5, 0.f);
-    EXPECT_TRUE(state.apply(logits));
+    EXPECT_EQ(state.apply(logits), Applied::kDone);
     EXPECT_EQ(logits[0], 0.f);
     EXPECT_EQ(logits[1], logits[3]);
     EXPECT_EQ(state.allows(3, 5), logits[3] == 0.f);
@@ -170,26 +171,27 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   rules.bad_words = {{0}, {1}};
   LogitsProcessorState state(rules, toy::Tokens{0});
   std::vector<float> two(2, 1.f), three(3, 1.f);
-  EXPECT_FALSE(state.apply(two));
-  EXPECT_TRUE(state.apply(three));
+  EXPECT_EQ(state.apply(two), Applied::kNoTokenLeft);
+  EXPECT_EQ(state.apply(three), Applied::kDone);
   LogitsProcessors ends;  // every token that is allowed would end the answer too early
   ends.allowed_ids = ends.stop_ids = {0, 1};
   ends.min_tokens = 1;
   LogitsProcessorState too_early(ends, toy::Tokens{0});
-  EXPECT_FALSE(too_early.apply(two));
+  EXPECT_EQ(too_early.apply(two), Applied::kNoTokenLeft);
   std::vector<float> four(4, 1.f);
-  EXPECT_FALSE(too_early.apply(four));
+  EXPECT_EQ(too_early.apply(four), Applied::kNoTokenLeft);
   std::vector<float> broken = {0, 0, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_TRUE(state.apply(broken)) << "NaN is the sampler's to report";
+  EXPECT_EQ(state.apply(broken), Applied::kDone) << "NaN is the sampler's to report";
 }
 
 // Draft and target ask for the same mask, so it is computed once, and again only after a different token was pushed.
 TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}
-    void allowed(std::span<uint32_t> bits) override {
+    MaskState allowed(std::span<uint32_t> bits) override {
       ++calls;
       bits[0] = ~0u;
+      return MaskState::kReady;
     }
     void push(int32_t) override {}
     void pop(int64_t) override {}
@@ -265,7 +267,7 @@ TEST(LogitsProcessors, LeaveFiniteLogitsFiniteAtEveryExtreme) {
           LogitsProcessorState state(rules, prompt);
           for (const int32_t id : prompt) state.commit({&id, 1});
           std::vector<float> logits = {most, -most, tiny, -tiny, 0, -kInfinite, 30, 1};
-          ASSERT_TRUE(state.apply(logits));
+          ASSERT_EQ(state.apply(logits), Applied::kDone);
           for (const size_t i : {0u, 1u, 2u, 3u, 4u, 6u})
             ASSERT_TRUE(std::isfinite(logits[i])) << i << " repetition " << repetition;
           ASSERT_EQ(logits[5], -kInfinite);

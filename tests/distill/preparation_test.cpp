@@ -22,6 +22,10 @@ TEST(Preparation, ShortenKeepsWholeConversationsAndEnoughOfThem) {
   EXPECT_EQ(none.selection_conversations, kMinVerdictConversations);
   EXPECT_EQ(none.verdict_conversations, 2 * kMinVerdictConversations);
   for (size_t i = 0; i < none.verdict.size(); ++i) EXPECT_EQ(none.verdict[i].id, all.verdict[i].id);
+  HeldOut exact = all;
+  shorten(exact, 1, 5, true);
+  EXPECT_EQ(exact.selection_conversations, 1) << "under a time limit there is no least number";
+  EXPECT_EQ(exact.verdict.size(), 6u);
 }
 
 TEST(Preparation, TheChoiceOfLayersCostsWhatItMay) {

@@ -11,42 +11,13 @@
 #include "distill/evaluate.h"
 #include "distill/output.h"
 #include "distill/run_directory.h"
-#include "tests/distill/toy.h"
+#include "tests/distill/project.h"
 #include "tests/net/toy_server.h"
 
 namespace specdec::distill {
 namespace {
 
 using namespace specdec::testing;
-
-struct Project {
-  Scratch scratch;
-  SystemClock clock;
-  DistillOptions options;
-
-  explicit Project(size_t holdout = 40) {
-    fs::create_directories(scratch / "target");
-    model::save_decoder(toy_decoder(3, 1), scratch / "target");
-    toy_tokenizer(scratch / "target");
-    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(holdout, 6));
-    options.target = (scratch / "target").string();
-    options.data = (scratch / "data").string();
-    options.out = (scratch / "run").string();
-    options.draft = "prune:2";
-    options.learning_rate = 5e-3;
-    options.batch_tokens = 200;
-    options.max_steps = 120;
-    options.device.device = "cpu";
-    options.device.threads = 1;
-  }
-  DistillResult run() { return distill::run(options, {}, clock); }
-  // The rows that gave the verdict: the target's answers to the prompts of one half.
-  std::vector<TokenRow> judged_rows() const {
-    HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-    put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), {48}, "file", h);
-    return h.verdict;
-  }
-};
 
 TEST(Run, AMetricsServerGetsWhatTheFilesHave) {
   Project f;
@@ -197,7 +168,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
 TEST(Run, ADraftThatCannotGainIsToldSo) {
   Project f;
   f.options.draft = "model:" + f.options.target;
-  f.options.max_steps = 5;
+  f.options.max_steps = kTeachingSteps;
   const DistillResult r = f.run();
   EXPECT_EQ(r.exit_code, 3);
   EXPECT_EQ(r.json["verdict"], "no_significant_gain");
@@ -229,7 +200,7 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
     distill::run(
         f.options,
         [](const Progress& p) {
-          if (p.done == 57) ::raise(SIGKILL);
+          if (p.stage == "distill" && p.done == 57) ::raise(SIGKILL);
         },
         f.clock);
   });
@@ -265,7 +236,7 @@ TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
     distill::run(
         f.options,
         [](const Progress& p) {
-          if (p.done == 57) ::raise(SIGKILL);
+          if (p.stage == "distill" && p.done == 57) ::raise(SIGKILL);
         },
         f.clock);
   });
@@ -325,16 +296,22 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
   Project f;
   f.options.out = (f.scratch / "a run").string();
   EXPECT_EQ(f.run().json["next"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out +
-                                      "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
+                                      "/draft' --data " + f.options.data + " --out '" + f.options.out +
+                                      "/gate' --device cpu --threads 1");
   DistillOptions o = f.options;
   o.max_steps = 10;
-  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).command.find("--max-steps 40"), std::string::npos);
-  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).reason,
-            next_step(Verdict::kNoSignificantGain, o, false).reason);
+  const RunEnd rising{.rising = true}, flat{};
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, rising).command.find("--max-steps 40"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, rising).reason,
+            next_step(Verdict::kNoSignificantGain, o, flat).reason);
   o.max_steps = 0;
   o.time_limit_seconds = 20;
-  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, true).command.find("--time-limit 80s"), std::string::npos);
-  EXPECT_NE(next_step(Verdict::kInconclusive, o, true).reason.find("16 held-out conversations"), std::string::npos);
+  o.device.dtype = "bf16";
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, rising).command.find("--time-limit 80s"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kNoSignificantGain, o, rising).command.find("--dtype bf16"), std::string::npos)
+      << "it keeps what was given";
+  EXPECT_NE(next_step(Verdict::kInconclusive, o, flat).reason.find("16 held-out conversations"), std::string::npos);
+  EXPECT_NE(next_step(Verdict::kInconclusive, o, {.longer = 15}).command.find("--time-limit 5m"), std::string::npos);
 }
 
 // A stop at any stage before or after the training steps gives exit code 75, and the same command with --resume then

@@ -78,24 +78,32 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   EXPECT_TRUE(shared);
 }
 
-// LibTorch has fast products of 16-bit numbers only on some CPUs.
-TEST(Setup, SaysWhereSixteenBitsTrainSlowly) {
+// The target is loaded before the plan is made, so what it takes was available before.
+TEST(Setup, TheMemoryPlanCountsTheTarget) {
   const Scratch scratch;
   distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
-  bool slow = false;
-#if defined(__x86_64__)
-  slow = !__builtin_cpu_supports("avx512bw");
-#endif
+  const model::DecoderConfig config = config_of(1 << 16);
+  const model::MemoryPlan without = memory_plan(s, config, false);
+  EXPECT_EQ(without.target_bytes, 0);
+  s.target = std::make_shared<const model::Decoder>(toy_decoder(3));
+  const model::MemoryPlan with = memory_plan(s, config, false);
+  EXPECT_EQ(with.target_bytes, 4 * model::num_parameters(s.target->config));
+  EXPECT_EQ(with.total(), with.target_bytes + with.draft_bytes + with.cache_bytes() + with.workspace_bytes);
+}
+
+TEST(Setup, ADraftAsLargeAsItsTargetIsRemarked) {
+  const Scratch scratch;
+  distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
   set_log_sink({});  // the first sink also gets what earlier tests have logged
-  for (const char* dtype : {"fp32", "bf16"}) {
+  for (const bool large : {true, false}) {
     int said = 0;
     set_log_sink([&](LogLevel level, const std::string& text) {
-      said += level == LogLevel::kWarn && text.find("bf16 is slow on this CPU") == 0;
+      said += level == LogLevel::kWarn && text.find("as large as its target cannot be faster") != std::string::npos;
     });
-    s.options.device.dtype = dtype;
-    plan_memory(s, config_of(1 << 22));
+    s.target_config = config_of(large ? 1 << 16 : 1 << 18);
+    plan_memory(s, config_of(1 << 16));
     set_log_sink({});
-    EXPECT_EQ(said, slow && std::string(dtype) == "bf16") << dtype;
+    EXPECT_EQ(said, large);
   }
 }
 

@@ -3,6 +3,7 @@ where they are installed, by check-jsonschema (schemas of GitHub and GitLab), ac
 systemd-analyze and promtool. The scripts in these files are run."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -151,6 +152,37 @@ def check_kubernetes(folder):
     tool("kubernetes-validate", "--strict", folder / "kubernetes/specdec-cronjob.yaml")
 
 
+def check_serving(folder):
+    deployment, service = yaml.safe_load_all((folder / "kubernetes/specdec-serve.yaml").read_text())
+    pod = deployment["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    expect(
+        service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        and deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        and service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"],
+        "Service: it finds the server's pod and port",
+    )
+    claim, files = yaml.safe_load_all((folder / "kubernetes/specdec-storage.yaml").read_text())
+    mounted = [v["persistentVolumeClaim"]["claimName"] for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v]
+    expect(
+        mounted == [claim["metadata"]["name"]] == [files["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]],
+        "server and files are on the claim",
+    )
+    secret = yaml.safe_load((folder / "kubernetes/specdec-secret.yaml").read_text())
+    asked = [e["valueFrom"]["secretKeyRef"] for e in container["env"] if "valueFrom" in e]
+    expect(
+        {(a["name"], a["key"]) for a in asked} == {(secret["metadata"]["name"], k) for k in secret["stringData"]},
+        "the server's secrets are those of the Secret",
+    )
+    environment = {"SPECDEC_API_KEY": secret["stringData"]["API_KEY"]}
+    at = container["command"].index("--host")
+    run("serve", "--target", folder / "models/target", *container["command"][at:], env=environment, code=2)
+    expect(True, "an empty key is refused")
+    for name in ("specdec-jobset", "specdec-pytorchjob", "distill-job"):
+        text = (folder / f"kubernetes/{name}.yaml").read_text()
+        expect(re.search(r'image: "[^"]*-cuda"', text), f"{name}: a GPU has the image with CUDA")
+
+
 def check_slurm(folder):
     script = folder / "slurm/specdec.sbatch"
     text = script.read_text()
@@ -295,8 +327,8 @@ try:
     expect(
         result["schema"] == "specdec.init/1"
         and {f["action"] for f in result["files"]} == {"written"}
-        and len(result["files"]) == 16,
-        "sixteen files",
+        and len(result["files"]) == 20,
+        "twenty files",
     )
     expect(all(Path(f["path"]).is_file() for f in result["files"]), "they are there")
     expect(
@@ -339,10 +371,34 @@ try:
             "specdec.toml": "unchanged",
             "specdec.service": "unchanged",
             "specdec.timer": "unchanged",
+            "specdec-serve.service": "unchanged",
         },
         "--force --only",
     )
     run("init", folder, "--only", "lop", code=2, last_line=["--only", "lop"])
+
+    # --- paths are given from here, and written as seen from the directory ---
+    (work / "from/logs").mkdir(parents=True)
+    write_tiny_model(work / "from/models/target", layers=2, seed=1)
+    write_traffic(work / "from/logs/day.jsonl", 4)
+    before = Path.cwd()
+    os.chdir(work / "from")
+    _, out, _ = run("init", "sub/x", "--target", "models/target", "--logs", "logs/*.jsonl")
+    os.chdir(before)
+    fitted = {name: tomllib.loads((work / "from/sub/x" / name).read_text()) for name in ("LOOP.toml", "specdec.toml")}
+    expect(
+        fitted["LOOP.toml"]["loop"]["target"] == fitted["specdec.toml"]["monitor"]["target"] == "../../models/target"
+        and fitted["LOOP.toml"]["loop"]["logs"] == ["../../logs/*.jsonl"],
+        f"rebased: {fitted['LOOP.toml']['loop']}",
+    )
+    expect(
+        fitted["specdec.toml"]["serve"]["record"] == "../../logs"
+        and fitted["specdec.toml"]["monitor"]["source"] == ["../../logs/acceptance"],
+        "what is recorded is what the loop and the monitor read",
+    )
+    _, plan = run_json("loop", "run", work / "from/sub/x/LOOP.toml", "--plan")
+    expect(plan["verdict"] == "planned", "and the loop finds it")
+    expect("is not in this directory" in out and "init --image REGISTRY/" in out, "next says what a cluster lacks")
 
     # --- values that try to escape from their quotes ---
     odd = work / "odd $x %h 'a'"
@@ -393,6 +449,7 @@ try:
         check_github(folder)
         check_gitlab(folder)
         check_kubernetes(folder)
+        check_serving(folder)
         check_jobset(folder)
         check_pytorchjob(folder)
         check_launchers(folder)

@@ -224,6 +224,31 @@ try:
     positions = reached_positions("--k", 1)
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
+    # What was gated is what is served: the dtype of the gate, where that is not the checkpoint's. Other engines serve
+    # the checkpoint's.
+    report["inputs"]["dtype"] = "bf16"
+    (work / "gate/bf16.json").write_text(json.dumps(report))
+    pair = ("--target", target, "--draft", work / "draft", "--report", work / "gate/bf16.json")
+    run("package", *pair, "--store", work / "narrow")
+    narrow = next((work / "narrow/packages").iterdir())
+    expect(
+        'dtype = "bf16"' in (narrow / "engines/specdec.toml").read_text()
+        and "--dtype float32" in (narrow / "engines/vllm.sh").read_text(),
+        "launch files: ours in the gate's dtype, vLLM's in the checkpoint's",
+    )
+    for flags, said in (
+        ((), "decoding in bf16, in which the gate measured this package"),
+        (("--dtype", "fp32"), "warning: the gate measured this package in bf16, and --dtype fp32"),
+    ):
+        server = Started("serve", narrow, "--port", 0, "--threads", 1, *flags)
+        server.wait_for("listening on")
+        server.stop()
+        expect(any(said in line for line in server.lines), f"serve {flags} says {said}: {server.lines}")
+    server = Started("serve", package, "--port", 0, "--threads", 1)
+    server.wait_for("listening on")
+    server.stop()
+    expect(not any("in which the gate" in line for line in server.lines), "nothing to say where the gate's is its own")
+
     # The page is not metrics text: `check` exits 7, `watch` warns and polls again.
     web = http.server.HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()

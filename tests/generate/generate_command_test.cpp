@@ -41,7 +41,10 @@ TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
   GenerateOptions o = options();
   const GenerateOutput speculative = run(o);
   EXPECT_EQ(streamed, speculative.text);
-  EXPECT_EQ(text::Tokenizer(target).decode(speculative.result.tokens, true), speculative.text);
+  const text::Tokenizer tokenizer(target);
+  std::vector<int32_t> whole = tokenizer.encode(o.prompt, true);
+  whole.insert(whole.end(), speculative.result.tokens.begin(), speculative.result.tokens.end());
+  EXPECT_EQ(o.prompt + speculative.text, tokenizer.decode(whole, true)) << "the answer continues its prompt";
   EXPECT_GT(speculative.result.counts.accepted, 0);
   ASSERT_EQ(notes.size(), 2u);  // the memory plan, then one warning that the pair is not bound
   EXPECT_EQ(notes[0].rfind("memory: ", 0), 0u);
@@ -51,6 +54,31 @@ TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
   EXPECT_EQ(plain.text, speculative.text);
   EXPECT_EQ(plain.result.counts.steps, 0);
   EXPECT_EQ(notes.size(), 1u);
+}
+
+// The first token of this answer has a space before its text, which the decoder strips only where a text begins.
+TEST_F(GenerateCommand, TheFirstSpaceOfTheAnswerStays) {
+  GenerateOptions o = options();
+  o.prompt = "Once upon a";
+  EXPECT_EQ(run(o).text.substr(0, 6), " time,");
+}
+
+// Fine-tuned models often name the end of a turn in tokenizer_config.json alone.
+TEST_F(GenerateCommand, TheTokenizersEndEndsAnAnswer) {
+  GenerateOptions o = options();
+  const GenerateOutput free = run(o);
+  const int32_t end = free.result.tokens.at(5);
+  const auto first = std::find(free.result.tokens.begin(), free.result.tokens.end(), end) - free.result.tokens.begin();
+  const std::string name = text::Tokenizer(target).id_to_token(end);
+  Json config = {{"bos_token", "<s>"}, {"eos_token", name}};
+  write_file_atomic(target / "tokenizer_config.json", config.dump());
+  const GenerateOutput ended = run(o);
+  EXPECT_EQ(ended.result.finish_reason, "stop");
+  EXPECT_EQ(ended.result.tokens.size(), static_cast<size_t>(first) + 1);
+  EXPECT_EQ(ended.result.tokens.back(), end);
+  EXPECT_NE(std::find_if(notes.begin(), notes.end(),
+                         [&](const std::string& n) { return n.starts_with("info: answers end with " + name); }),
+            notes.end());
 }
 
 TEST_F(GenerateCommand, EmptyPromptIsBosAlone) {

@@ -11,6 +11,7 @@
 #include "engine/decode/step.h"
 #include "engine/model/forward.h"
 #include "tests/gpu/machine.h"
+#include "tests/gpu/report.h"
 #include "tests/model/toy_decoders.h"
 
 namespace specdec::gpu {
@@ -213,7 +214,7 @@ TEST(Answers, DrawnTokensFollowTheTarget) {
     const double p[] = {p_value(counts[0], first, draws), p_value(counts[1], second, draws)};
     EXPECT_GT(p[0], kSuspicious) << way.text() << ", first token";
     EXPECT_GT(p[1], kSuspicious) << way.text() << ", second token";
-    figures()["chi_square"][way.text()] = Json::array({p[0], p[1]});
+    record("chi_square", way.text(), Json::array({p[0], p[1]}));
   }
 }
 

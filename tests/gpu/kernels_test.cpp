@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "tests/gpu/machine.h"
+#include "tests/gpu/report.h"
 
 namespace specdec::gpu {
 namespace {
@@ -18,7 +19,8 @@ TEST(Kernels, EqualTheirTwins) {
   const self_test::GpuCheck check = check_gpu(machine().test_device(*memory), extent(), SystemClock());
   for (const self_test::KernelFault& fault : check.tested.faults) ADD_FAILURE() << fault.text();
   EXPECT_GT(check.tested.cases, 30);
-  figures()["self_test"] = to_json(self_test::GpuChecks{{check}, ""})["gpus"][0];
+  record("self_test", extent() == Extent::kFew ? "few shapes" : "many shapes",
+         to_json(self_test::GpuChecks{{check}, ""})["gpus"][0]);
 }
 
 }  // namespace

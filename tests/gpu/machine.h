@@ -6,7 +6,6 @@
 
 #include <memory>
 
-#include "base/json.h"
 #include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/eagle_head.h"
@@ -25,9 +24,6 @@ struct Machine {
   void wait() const { library->synchronize(index()); }
 };
 const Machine& machine();
-
-// What the tests measure, under the name of the test; main.cpp writes it to the file that SPECDEC_GPU_FIGURES names.
-Json& figures();
 
 // Returns a decoder of the host in a dtype on the machine, run by its kernels. kChar gives int8 products with bf16
 // beside them.

@@ -2,12 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 
 #include "base/version.h"
 #include "engine/kernels/visible_devices.h"
 #include "tests/gpu/machine.h"
+#include "tests/gpu/report.h"
 
 namespace specdec::gpu {
 
@@ -16,28 +15,23 @@ const Machine& machine() {
   return made;
 }
 
-Json& figures() {
-  static Json made = Json::object();
-  return made;
-}
-
 namespace {
 
 constexpr int kSkipped = 77;
 
-void describe_machine() {
+Json description() {
   kernels::CudaDevice device = {};
   int64_t free_bytes = 0, total_bytes = 0;
   if (machine().library->describe(0, &device) != 0 || machine().library->memory(0, &free_bytes, &total_bytes) != 0)
-    return;
-  figures()["device"] = {{"name", std::string(device.name)},
-                         {"compute_capability", std::to_string(device.major) + "." + std::to_string(device.minor)},
-                         {"free_bytes", free_bytes},
-                         {"total_bytes", total_bytes},
-                         {"cuda_driver", device.driver},
-                         {"cuda_runtime", device.runtime},
-                         {"visible_devices", kernels::visible_devices_text()}};
-  figures()["specdec"] = kToolVersion;
+    return nullptr;
+  return {{"name", std::string(device.name)},
+          {"compute_capability", std::to_string(device.major) + "." + std::to_string(device.minor)},
+          {"free_bytes", free_bytes},
+          {"total_bytes", total_bytes},
+          {"cuda_driver", device.driver},
+          {"cuda_runtime", device.runtime},
+          {"visible_devices", kernels::visible_devices_text()},
+          {"specdec", kToolVersion}};
 }
 
 int run_tests() {
@@ -46,10 +40,8 @@ int run_tests() {
     std::printf("gpu_test: SKIPPED: %s\n", reason.c_str());
     return kSkipped;
   }
-  describe_machine();
-  const int code = RUN_ALL_TESTS();
-  if (const char* file = std::getenv("SPECDEC_GPU_FIGURES")) std::ofstream(file) << figures().dump(2) << "\n";
-  return code;
+  start_report(description());
+  return RUN_ALL_TESTS();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "tests/base/scratch.h"
 #include "tests/gpu/machine.h"
+#include "tests/gpu/report.h"
 #include "tests/model/quantised_files.h"
 #include "tests/model/toy_batch.h"
 #include "tests/model/toy_decoders.h"
@@ -55,12 +56,11 @@ at::Tensor errors_of_rows(const std::string& type, at::ScalarType dtype) {
 }
 
 TEST(Passes, EqualTheCpusOverFamilies) {
-  Json& told = figures()["passes"];
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "smollm3", "olmo2",
                            "mixtral", "qwen3_moe"}) {
     const at::Tensor errors = errors_of_rows(type, at::kBFloat16);
     const double worst = errors.max().item<double>();
-    told[type] = worst;
+    record("passes", type, worst);
     // Where two experts are nearly equally good for a token, the rounding of bf16 chooses, and its row is another.
     const bool chooses = std::string(type).starts_with("mixtral") || std::string(type).ends_with("moe");
     const double row = chooses ? at::quantile(errors, 0.6).item<double>() : worst;
@@ -68,7 +68,7 @@ TEST(Passes, EqualTheCpusOverFamilies) {
   }
   for (const char* type : {"llama", "qwen2", "qwen3"}) {
     const double worst = errors_of_rows(type, at::kChar).max().item<double>();
-    told[std::string(type) + " int8"] = worst;
+    record("passes", std::string(type) + " int8", worst);
     EXPECT_LT(worst, 0.15) << type;
   }
 }
@@ -93,7 +93,7 @@ TEST(Passes, OfCodesEqualTheCpus) {
       const model::Batch here(decoder, texts), there(reference, texts);
       const at::Tensor found = forward(decoder, here.parts()).cpu(), expected = forward(reference, there.parts());
       const double error = (found - expected).abs().max().item<double>() / expected.std().item<double>();
-      figures()["passes"][name + (long_prompt ? ", long" : "")] = error;
+      record("passes", name + (long_prompt ? ", long" : ""), error);
       EXPECT_LT(error, 0.15) << name;
     }
   }

@@ -65,6 +65,8 @@ inline void step(const Case& c, Stepper& stepper, const std::vector<Sequence*>& 
       if (c.held_forgotten) ForgetfulStep::forget(*s);
     for (Sequence* s : batch) stepper.step({&s, 1});
   }
+  for (Sequence* s : batch)
+    if (c.held_forgotten) ForgetfulStep::forget(*s);
 }
 
 // Returns the probability of `tokens` after `context` under the target alone.
@@ -147,9 +149,14 @@ inline Outcome enumerate(const Case& c) {
     double accepted = 0;
     for (;;) {
       std::vector<Sequence*> batch;
-      for (Sequence* s : sequences)
-        if (static_cast<int64_t>(s->tokens().size()) < first_token + c.length) batch.push_back(s);
-      if (batch.empty()) break;
+      bool ended = true;
+      for (Sequence* s : sequences) {
+        if (static_cast<int64_t>(s->tokens().size()) >= first_token + c.length) continue;
+        ended = false;
+        if (stepper.ready(*s)) batch.push_back(s);
+      }
+      if (ended) break;
+      if (batch.empty()) continue;
       step(c, stepper, batch);
       for (const Sequence* s : batch) {
         out.min_drafted = std::min(out.min_drafted, s->outcome().drafted);

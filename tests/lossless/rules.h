@@ -21,10 +21,11 @@ class Automaton final : public Constraint {
     if (token == 2 && !answer.empty() && answer.back() == 1) return false;
     return token != 0 || std::count(answer.begin(), answer.end(), 0) < 2;
   }
-  void allowed(std::span<uint32_t> bits) override {
+  MaskState allowed(std::span<uint32_t> bits) override {
     std::fill(bits.begin(), bits.end(), 0u);
     for (uint32_t id = 0; id < 32 * bits.size(); ++id)
       if (allows(answer_, static_cast<int32_t>(id))) bits[id / 32] |= 1u << (id % 32);
+    return MaskState::kReady;
   }
   void push(int32_t token) override {
     if (!allows(answer_, token)) throw std::logic_error("pushed a token that was not allowed");

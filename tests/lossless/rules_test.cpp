@@ -3,6 +3,8 @@
 // verification ignores them.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/lossless/enumeration.h"
 
 namespace specdec::decode {
@@ -132,10 +134,11 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
 // updates penalties only once per step.
 class Frozen final : public Constraint {
  public:
-  void allowed(std::span<uint32_t> bits) override {
+  MaskState allowed(std::span<uint32_t> bits) override {
     std::fill(bits.begin(), bits.end(), 0u);
     for (int32_t id = 0; id < 32; ++id)
       if (toy::Automaton::allows(settled_, id)) bits[0] |= 1u << id;
+    return MaskState::kReady;
   }
   void push(int32_t token) override { tokens_.push_back(token), settle(); }
   void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
@@ -148,6 +151,62 @@ class Frozen final : public Constraint {
   }
   toy::Tokens tokens_, settled_;
 };
+
+// An automaton whose masks are late: that of a position is there only after it was asked for once, after token 1, else
+// `times` times.
+class Late final : public Constraint {
+ public:
+  explicit Late(int times) : times_(times) {}
+  MaskState allowed(std::span<uint32_t> bits) override {
+    const MaskState state = prepare();
+    return state == MaskState::kReady ? automaton_.allowed(bits) : state;
+  }
+  MaskState prepare() override {
+    const bool early = !tokens_.empty() && tokens_.back() == 1;
+    return asked_[tokens_]++ < (early ? 1 : times_) ? MaskState::kLate : MaskState::kReady;
+  }
+  void push(int32_t token) override { automaton_.push(token), tokens_.push_back(token); }
+  void pop(int64_t count) override {
+    automaton_.pop(count);
+    tokens_.resize(tokens_.size() - static_cast<size_t>(count));
+  }
+
+ private:
+  const int times_;
+  toy::Automaton automaton_;
+  toy::Tokens tokens_;
+  std::map<toy::Tokens, int> asked_;
+};
+
+// With 1 a mask is there when the draft needs it; with 2 it is late then, which ends drafting; with 3 it is late in
+// verification, too, and the draft is held. A step that drew new tokens instead would change the distribution of the
+// text.
+TEST(Rules, LateMasksLeaveTheDistributionAsItIs) {
+  for (const VerifyRule rule : kBoth)
+    for (const int times : {1, 2, 3}) {
+      Case c = ruled({}, 2, rule);
+      c.remaining = 4;
+      c.rules.constraint = [times] { return std::make_unique<Late>(times); };
+      const Outcome o = enumerate(c);
+      EXPECT_LE(o.error, kRounding) << to_string(rule) << " " << times;
+      EXPECT_NEAR(o.mass, 1, kRounding);
+      EXPECT_GT(o.max_drafted, 0);
+    }
+  Case tree = ruled({}, 2, VerifyRule::kToken);
+  tree.tree = {2, 1};
+  tree.remaining = 4;
+  tree.length = 2;
+  tree.rules.constraint = [] { return std::make_unique<Late>(3); };
+  EXPECT_LE(enumerate(tree).error, kRounding);
+}
+
+TEST(Rules, ADraftForgottenBecauseItsMaskIsLateIsFound) {
+  Case c = ruled({}, 1, VerifyRule::kToken);
+  c.length = 2;
+  c.held_forgotten = true;
+  c.rules.constraint = [] { return std::make_unique<Late>(3); };
+  EXPECT_GE(enumerate(c).error, 1e-3);
+}
 
 TEST(Rules, AStateThatLagsBehindIsFound) {
   Case c = ruled({}, 1, VerifyRule::kToken);

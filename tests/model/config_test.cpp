@@ -140,7 +140,8 @@ TEST(Config, RefusesWhatItCannotRun) {
       {with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 4.0}}), "low_freq_factor"},
       {with("rope_scaling", "llama3"), "object"},
       {with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}), "per layer type"},
-      {with("partial_rotary_factor", 0.4), "partial_rotary_factor"},
+      {with("partial_rotary_factor", 0.5), "llama models turn whole heads"},
+      {with("rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}), "turn whole heads"},
       {with("hidden_act", "relu"), "silu"},
       {with("dtype", "float8"), "float8"},
       {with("eos_token_id", 100), "eos_token_id"},
@@ -266,10 +267,28 @@ TEST(Config, PublishedMixtureAndYarn) {
   EXPECT_NEAR(yarn.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
+// The defaults of transformers 5.23: null means one for each head, an absent key the family's own number.
+TEST(Config, KeyHeadsThatAreLeftOutAreTheFamilys) {
+  const std::pair<const char*, int64_t> families[] = {{"llama", 32}, {"mistral", 8}, {"qwen2", 32},
+                                                      {"qwen3", 32}, {"gemma2", 4},  {"gemma3_text", 4},
+                                                      {"phi3", 32},  {"smollm3", 4}, {"olmo2", 32}};
+  for (const auto& [type, heads] : families) {
+    Json config = minimal();
+    config["model_type"] = type;
+    config["hidden_size"] = 256, config["num_attention_heads"] = 32;
+    EXPECT_EQ(parse(config).num_kv_heads, heads) << type;
+    config["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(parse(config).num_kv_heads, 32) << type;
+  }
+  Json few = with("model_type", "qwen2");
+  EXPECT_THROW(parse(few), Error) << "more heads of keys than heads";
+}
+
 TEST(Config, RefusesWhatAFamilyCannotBe) {
   const auto message = [](const char* type, const Json& extra) -> std::string {
     Json config = minimal();
     config["model_type"] = type;
+    config["num_key_value_heads"] = 4;
     config.update(extra);
     try {
       parse(config);
@@ -284,6 +303,13 @@ TEST(Config, RefusesWhatAFamilyCannotBe) {
       {"mistral",
        {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}},
        "same attention in every layer"},
+      {"qwen3",
+       {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}, {"sliding_window", 8}},
+       "layer 1 has sliding_attention, and there is no window: expected use_sliding_window"},
+      {"gemma2",
+       {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}, {"sliding_window", nullptr}},
+       "layer 1 has sliding_attention, and there is no window"},
+      {"phi3", {{"partial_rotary_factor", 0.4}}, "partial_rotary_factor: turns 3"},
       {"qwen2", {{"layer_types", {"full_attention"}}}, "expected 3 entries"},
       {"qwen2", {{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}, "chunked_attention"},
       {"gemma2", {{"use_bidirectional_attention", true}}, "causal"},

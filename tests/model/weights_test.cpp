@@ -10,6 +10,7 @@
 #include "engine/model/eagle_head.h"
 #include "engine/model/memory_plan.h"
 #include "tests/base/scratch.h"
+#include "tests/model/toy_decoders.h"
 
 namespace specdec::model {
 namespace {
@@ -143,6 +144,75 @@ TEST(Weights, WrongTensorsAreErrors) {
   }
   EXPECT_EQ(error_of([&](Stored& s) { s.add("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({3})); }),
             "loaded");
+}
+
+// Engines disagree about such a checkpoint: some use the stored matrix, others the embedding.
+TEST(Weights, ATiedHeadThatDiffersFromTheEmbeddingIsAnError) {
+  const Scratch scratch;
+  Decoder decoder = random_decoder(tiny(true), 7, at::kCPU, at::kFloat);
+  save_decoder(decoder, scratch.root());
+  const auto error_with = [&](const at::Tensor& head) {
+    Stored stored(decoder);
+    stored.add("lm_head.weight", head);
+    stored.write(scratch / "model.safetensors");
+    return load_error(scratch.root());
+  };
+  EXPECT_EQ(error_with(decoder.weights.embed), "loaded") << "a copy";
+  at::Tensor other = decoder.weights.embed.clone();
+  other[39][15] += 1;
+  for (const at::Tensor& head : {other, decoder.weights.embed.to(at::kBFloat16)}) {
+    const std::string error = error_with(head);
+    EXPECT_NE(error.find("lm_head.weight differs from model.embed_tokens.weight"), std::string::npos) << error;
+    EXPECT_NE(error.find("tie_word_embeddings"), std::string::npos) << error;
+  }
+  testing::expect_error(ErrorKind::kModel, {"lm_head.weight differs"},
+                        [&] { load_head(scratch.root(), at::kCPU, at::kFloat); });
+}
+
+// transformers 5 keeps a layer's experts in two tensors, and writes them so if it is asked not to convert them back.
+TEST(Weights, ExpertsInJoinedTensors) {
+  for (const std::string type : {"qwen3_moe", "mixtral"}) {
+    const Scratch scratch;
+    Json json = toy_config(type, 2);
+    json["num_experts_per_tok"] = 2;
+    if (type == "mixtral") {
+      json["num_local_experts"] = 3;
+    } else {
+      json.update(Json{{"num_experts", 3}, {"moe_intermediate_size", 24}, {"norm_topk_prob", true}});
+    }
+    Decoder decoder = random_decoder(parse_decoder_config(json, "toy"), 3, at::kCPU, at::kFloat);
+    save_decoder(decoder, scratch.root());
+    Stored plain(decoder);
+    const auto write_joined = [&](bool transposed) {
+      Stored joined = plain;
+      for (size_t i = joined.names.size(); i-- > 0;)
+        if (joined.names[i].find("experts.") != std::string::npos ||
+            joined.names[i].find("moe.gate") != std::string::npos)
+          joined.names.erase(joined.names.begin() + static_cast<std::ptrdiff_t>(i)),
+              joined.tensors.erase(joined.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      for (size_t l = 0; l < 2; ++l) {
+        const LayerWeights& w = decoder.weights.layers[l];
+        std::vector<at::Tensor> gate_up, down;
+        for (const ExpertWeights& e : w.experts) gate_up.push_back(at::cat({e.gate, e.up})), down.push_back(e.down);
+        const std::string mlp = "model.layers." + std::to_string(l) + ".mlp.";
+        const at::Tensor all = at::stack(gate_up);
+        joined.add(mlp + "experts.gate_up_proj", transposed ? all.transpose(1, 2).contiguous() : all);
+        joined.add(mlp + "experts.down_proj", at::stack(down));
+        if (type == "mixtral") joined.add(mlp + "gate.weight", w.router);
+      }
+      joined.write(scratch / "model.safetensors");
+    };
+    write_joined(false);
+    Decoder loaded = load_decoder(scratch.root(), at::kCPU, at::kFloat);
+    expect_equal(decoder, loaded);
+    const Decoder narrow = load_decoder(scratch.root(), at::kCPU, at::kBFloat16);
+    EXPECT_TRUE(
+        at::equal(narrow.weights.layers[1].experts[2].up, decoder.weights.layers[1].experts[2].up.to(at::kBFloat16)));
+    EXPECT_NO_THROW(load_decoder(scratch.root(), at::kCPU, at::kChar));
+    write_joined(true);
+    EXPECT_NE(load_error(scratch.root()).find("gate_up_proj has shape"), std::string::npos)
+        << load_error(scratch.root());
+  }
 }
 
 TEST(Weights, ValuesThatDoNotFitFp16AreErrors) {

@@ -375,6 +375,24 @@ TEST(Launch, SpecdecSettings) {
     EXPECT_NE(toml.find(line), std::string::npos) << toml;
 }
 
+// The gate may have run on a CPU in fp32; other engines serve the checkpoint as it is.
+TEST(Launch, OtherEnginesServeInTheCheckpointsDtype) {
+  LaunchPlan p = plan();
+  p.dtype = "fp32";
+  p.checkpoint_dtype = checkpoint_dtype({{"torch_dtype", "bfloat16"}});
+  for (const auto& [name, text] : files(p)) {
+    if (name == "sglang-schedule.json") continue;
+    const bool ours = name == "specdec.toml";
+    EXPECT_EQ(text.find("fp32") != std::string::npos, ours) << name << text;
+    EXPECT_EQ(text.find("float32"), std::string::npos) << name << text;
+    EXPECT_EQ(text.find("f32"), std::string::npos) << name << text;
+    EXPECT_TRUE(ours || text.find("bfloat16") != std::string::npos || text.find("bf16") != std::string::npos) << name;
+  }
+  EXPECT_EQ(checkpoint_dtype({{"text_config", {{"dtype", "float16"}}}}), "fp16");
+  EXPECT_EQ(checkpoint_dtype({{"torch_dtype", "bfloat16"}, {"quantization_config", Json::object()}}), "auto");
+  EXPECT_EQ(checkpoint_dtype(Json::object()), "auto");
+}
+
 TEST(Launch, NoSpeculationWhereNoKPays) {
   LaunchPlan p = plan();
   p.schedule = {{1, 256, 0}};

@@ -85,12 +85,15 @@ struct Bent {
       tensors[key] = stored;
     }
   }
-  std::string error() const {
-    const Scratch scratch;
+  void write(const std::filesystem::path& directory) const {
     std::vector<TensorToWrite> out;
     for (const auto& [name, t] : tensors) out.push_back({name, t.dtype, t.shape, t.bytes});
-    write_safetensors(scratch / "model.safetensors", out);
-    write_file_atomic(scratch / "config.json", config.dump());
+    write_safetensors(directory / "model.safetensors", out);
+    write_file_atomic(directory / "config.json", config.dump());
+  }
+  std::string error() const {
+    const Scratch scratch;
+    write(scratch.root());
     try {
       model::load_decoder(scratch.root(), at::kCPU, at::kHalf);
     } catch (const Error& e) {
@@ -142,6 +145,107 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
   EXPECT_SAYS(error_of("fp8_tensor",
                        [](Bent& b) { b.tensors["model.layers.0.mlp.odd_scale"] = b.tensors[down("weight_scale")]; }),
               "not part of", "odd_scale");
+}
+
+// Every shape that has to agree is compared before a weight is used, for each part of each kind of checkpoint.
+TEST(QuantisedErrors, ShapesThatDisagree) {
+  const auto wrong = [](const std::string& name, const char* part, const std::vector<int64_t>& shape) {
+    return error_of(name, [&](Bent& b) {
+      Bent::Stored& stored = b.tensors.at(down(part));
+      const size_t item = static_cast<size_t>(dtype_bytes(stored.dtype));
+      size_t count = 1;
+      for (const int64_t size : shape) count *= static_cast<size_t>(size);
+      stored.shape = shape;
+      stored.bytes.resize(count * item);
+    });
+  };
+  const auto shape_of = [](const std::string& name, const char* part) {
+    return Bent(name).tensors.at(down(part)).shape;
+  };
+  for (const auto& [name, parts] : std::vector<std::pair<std::string, std::vector<const char*>>>{
+           {"gptq", {"qweight", "qzeros", "scales", "g_idx"}},
+           {"gptq_act_order", {"qweight", "qzeros", "scales", "g_idx"}},
+           {"gptq_8bit", {"qweight", "qzeros", "scales", "g_idx"}},
+           {"awq", {"qweight", "qzeros", "scales"}},
+           {"fp8_block", {"weight", "weight_scale_inv"}},
+           {"fp8_channel", {"weight", "weight_scale"}}})
+    for (const char* part : parts) {
+      const std::vector<int64_t> right = shape_of(name, part);
+      EXPECT_EQ(wrong(name, part, right), "loaded") << name << " " << part;
+      for (size_t d = 0; d < right.size(); ++d) {
+        if (right[d] == 1) continue;
+        for (const int64_t size : {right[d] - 1, right[d] + 1, 2 * right[d]}) {
+          std::vector<int64_t> shape = right;
+          shape[d] = size;
+          EXPECT_SAYS(wrong(name, part, shape), "down_proj.", part);
+        }
+      }
+      std::vector<int64_t> deeper = right;
+      deeper.push_back(2);
+      EXPECT_SAYS(wrong(name, part, deeper), "down_proj.", part);
+    }
+  // A matrix of scales as one list is not the scales of blocks.
+  const std::vector<int64_t> blocks = shape_of("fp8_block", "weight_scale_inv");
+  EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", {blocks[0] * blocks[1]}), "weight_scale_inv has shape");
+}
+
+// The rows of scales say how many inputs share one, and config.json must agree with them.
+TEST(QuantisedErrors, GroupsComeFromTheScales) {
+  const auto with = [](const std::string& name, const Json& settings) {
+    return error_of(name, [&](Bent& b) {
+      Json& quantization = b.config["quantization_config"];
+      for (const auto& [key, value] : settings.items())
+        if (value.is_null())
+          quantization.erase(key);
+        else
+          quantization[key] = value;
+      for (auto it = b.tensors.begin(); it != b.tensors.end();)
+        it = it->first.ends_with("g_idx") ? b.tensors.erase(it) : std::next(it);
+    });
+  };
+  EXPECT_EQ(with("awq", Json::object()), "loaded");
+  EXPECT_SAYS(with("awq", {{"group_size", 16}}), "scales has", "group_size of config.json, 16");
+  EXPECT_SAYS(with("gptq", {{"group_size", 64}}), "scales has", "group_size of config.json, 64");
+  EXPECT_SAYS(with("gptq_8bit", {{"group_size", 8}}), "scales has");
+  EXPECT_SAYS(with("awq", {{"q_group_size", 64}}), "group_size and q_group_size disagree");
+  EXPECT_SAYS(with("awq", {{"w_bit", 8}}), "bits and w_bit disagree");
+  EXPECT_SAYS(with("gptq", {{"checkpoint_format", "gptq"}, {"format", "gptq_v2"}}), "checkpoint_format and format");
+  // llm-awq's names, no name at all, and GPTQModel's settings of single matrices.
+  EXPECT_EQ(with("awq", {{"group_size", nullptr}, {"q_group_size", 8}, {"bits", nullptr}, {"w_bit", 4}}), "loaded");
+  EXPECT_EQ(with("awq", {{"version", "GEMM"}, {"format", "gemm"}}), "loaded");
+  EXPECT_EQ(with("awq", {{"group_size", nullptr}}), "loaded");
+  EXPECT_EQ(with("gptq", {{"group_size", 64}, {"dynamic", {{"+:.*", {{"group_size", 8}}}}}}), "loaded");
+}
+
+// Where config.json does not bind the groups, the weights are those of the scales' own groups.
+TEST(QuantisedErrors, GroupsOfTheScalesGiveTheSameWeights) {
+  for (const std::string name : {"awq", "gptq"}) {
+    Bent bent(name);
+    bent.config["quantization_config"].erase("group_size");
+    for (auto it = bent.tensors.begin(); it != bent.tensors.end();)
+      it = it->first.ends_with("g_idx") ? bent.tensors.erase(it) : std::next(it);
+    const Scratch scratch;
+    bent.write(scratch.root());
+    model::Decoder decoder = model::load_decoder(scratch.root(), at::kCPU, at::kFloat);
+    const auto golden = load_golden("quantised/" + name + ".safetensors");
+    decoder.weights.visit(decoder.config, [&](const std::string& tensor_name, at::Tensor& tensor) {
+      EXPECT_TRUE(at::equal(tensor, golden.at(tensor_name).to(at::kFloat))) << name << " " << tensor_name;
+    });
+  }
+}
+
+// GPTQModel 5 names the format of zero points in `format`; read as the other one, every zero point would be off by one.
+TEST(QuantisedErrors, TheFormatOfZeroPointsUnderItsOtherName) {
+  Bent bent("gptq_act_order");
+  ASSERT_EQ(bent.config["quantization_config"]["checkpoint_format"], "gptq_v2");
+  bent.config["quantization_config"].erase("checkpoint_format");
+  bent.config["quantization_config"]["format"] = "gptq_v2";
+  const Scratch scratch;
+  bent.write(scratch.root());
+  model::Decoder decoder = model::load_decoder(scratch.root(), at::kCPU, at::kFloat);
+  const auto golden = load_golden("quantised/gptq_act_order.safetensors");
+  const std::string name = std::string(kDown) + "weight";
+  EXPECT_TRUE(at::equal(decoder.weights.layers[0].down, golden.at(name).to(at::kFloat)));
 }
 
 TEST(QuantisedErrors, PackingsThatAreNotRead) {

@@ -132,7 +132,7 @@ std::vector<Case> odd_hermes_calls() {
       {"broken off in the arguments",
        kHermes,
        "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": </tool_call> b",
-       " b",
+       "b",
        "",
        {{"add", "{\"a\": "}}},
       {"a call after one that was none",
@@ -143,8 +143,14 @@ std::vector<Case> odd_hermes_calls() {
        {{"add", "{}"}}},
       {"content after a call",
        kHermes,
-       "<tool_call>{\"name\":\"add\",\"arguments\":{}}</tool_call>\nDone.",
-       "\nDone.",
+       "<tool_call>\n{\"name\":\"add\",\"arguments\":{}}\n</tool_call>\nDone.",
+       "Done.",
+       "",
+       {{"add", "{}"}}},
+      {"content before and after a call",
+       kHermes,
+       "I look.\n\n<tool_call>\n{\"name\":\"add\",\"arguments\":{}}\n</tool_call>\nDone.",
+       "I look.\nDone.",
        "",
        {{"add", "{}"}}},
       {"no closing marker",
@@ -244,7 +250,7 @@ std::vector<Case> llama_calls() {
       {"text after a call",
        kLlama,
        "{\"name\": \"add\", \"parameters\": {}} and more",
-       " and more",
+       "and more",
        "",
        {{"add", "{}"}}},
   };
@@ -259,6 +265,12 @@ std::vector<Case> mistral_calls() {
        "",
        "",
        {{"add", "{\"a\": 1}"}, {"weather", "{}"}}},
+      {"text after a list",
+       kMistral,
+       "[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {}}\n]\nDone.",
+       "Done.",
+       "",
+       {{"add", "{}"}}},
       {"an empty list", kMistral, "x[TOOL_CALLS][]", "x[TOOL_CALLS][]", "", {}},
       {"the newer form",
        kMistral,
@@ -322,6 +334,32 @@ TEST(AnswerParser, DoesNotDependOnHowTheTextIsCut) {
       expect(whole, c, c.what);
       EXPECT_EQ(names, c.calls.size()) << c.what << ": a name comes in one piece";
     }
+}
+
+// content() says where the content comes from, as soon as decided() says that it is known.
+TEST(AnswerParser, KnowsWhereTheContentComesFrom) {
+  size_t parts = 0;
+  for (const Case& c : cases()) {
+    AnswerParser parser(format_of(c.format));
+    std::string content;
+    size_t decided = 0;
+    const auto expect_places = [&](const AnswerPiece& piece) {
+      content += piece.content;
+      std::string found;
+      for (const TextRange& range : parser.content()) found += c.text.substr(range.begin, range.end - range.begin);
+      EXPECT_EQ(found, content) << c.what;
+      EXPECT_GE(parser.decided(), decided) << c.what;
+      decided = parser.decided();
+    };
+    for (size_t i = 0; i < c.text.size(); ++i) {
+      expect_places(parser.push({&c.text[i], 1}));
+      EXPECT_LE(decided, i + 1) << c.what;
+      if (!parser.content().empty()) EXPECT_LE(parser.content().back().end, decided) << c.what;
+    }
+    expect_places(parser.finish());
+    parts += parser.content().size();
+  }
+  EXPECT_GT(parts, 20u);
 }
 
 TEST(AnswerParser, ArgumentsAreStreamed) {

@@ -27,10 +27,12 @@ using testing::kBos;
 using testing::kEos;
 using testing::kVocab;
 using testing::Scratch;
+using testing::space_stripping_tokenizer;
 
-// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X and EOS,
-// one with "loop" endlessly with 'x'. "die:start" makes start() fail and "die:step" makes step() fail; "die:device"
-// and "die:pass" do the same with a failure of the device. Any other prompt is answered with random letters drawn from
+// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X (up to the
+// character 0x1F, if X has it) and EOS, one with "loop" endlessly with 'x'. "die:start" makes start() fail and
+// "die:step" makes step() fail; "die:device" and "die:pass" do the same with a failure of the device. The masks of a
+// prompt with "masked" are late while set_late() says so. Any other prompt is answered with random letters drawn from
 // the seed and the prompt (at temperature 0, from the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
@@ -46,9 +48,11 @@ class FakeRunner final : public StepRunner {
     if (has(spec.same_prompt)) r.unread = 0;
     r.pass_dies = prompt.find("die:pass") != std::string::npos;
     r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
+    r.scored = spec.request.options.logprobs >= 0;
     r.endless = prompt.find("loop") != std::string::npos;
+    r.masked = prompt.find("masked") != std::string::npos;
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
-      for (const char c : prompt.substr(at + 4))
+      for (const char c : prompt.substr(at + 4, prompt.find('\x1f', at) - (at + 4)))
         r.answer.push_back(c == kMarker ? kVocab : static_cast<unsigned char>(c));
     } else {
       uint64_t key = spec.request.seed;
@@ -67,6 +71,11 @@ class FakeRunner final : public StepRunner {
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
+  }
+
+  bool ready(SequenceKey key) override {
+    const std::lock_guard lock(mutex_);
+    return !late_ || !running_.at(key).masked;
   }
 
   PrefillResult prefill(SequenceKey key, int64_t most) override {
@@ -120,6 +129,10 @@ class FakeRunner final : public StepRunner {
   void close_gate() { set_gate(false); }
   void open_gate() { set_gate(true); }
   bool at_gate() const { return locked(at_gate_); }
+  void set_late(bool late) {
+    const std::lock_guard lock(mutex_);
+    late_ = late;
+  }
   void lose_device() {
     const std::lock_guard lock(mutex_);
     lose_device_ = true;
@@ -162,7 +175,8 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, pass_dies = false, endless = false, preempted = false, again = false;
+    bool dies = false, pass_dies = false, endless = false, masked = false, preempted = false, again = false;
+    bool scored = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -188,6 +202,8 @@ class FakeRunner final : public StepRunner {
     hold(r, result.accepted + 1);
     for (int i = 0; i <= result.accepted; ++i, ++r.at)
       result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
+    for (const int32_t token : result.emitted)
+      if (r.scored) result.logprobs.push_back({{token, -1.f}, {}});
     result.overlaps.assign(static_cast<size_t>(std::min(result.accepted + 1, result.drafted)), 0.5);
   }
 
@@ -215,7 +231,7 @@ class FakeRunner final : public StepRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable opened_;
-  bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false, lose_device_ = false;
+  bool gate_open_ = true, at_gate_ = false, late_ = false, throw_in_step_ = false, lose_device_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
   size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, preempted_ = 0, started_ = 0, overtaken_ = 0;

@@ -1,5 +1,6 @@
 // Tests of the HTTP transport alone: listeners, the limit on the number of connections, and how connections end.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "tests/serve/toy_http.h"
 
@@ -39,6 +40,30 @@ TEST(Http, TheLongestIdleGivesWayToANewClient) {
   all.back()->send(get("/hello"));
   EXPECT_EQ(all.back()->read().status, 200) << "the latest still have their places";
   EXPECT_EQ(h.handler.count(503), 0);
+}
+
+// The process has no file descriptor left, as if connections and other files had taken all that it may have.
+TEST(Http, WithoutDescriptorsAnIdleConnectionGivesWay) {
+  Http h;
+  Client idle(h.port);
+  idle.send(get("/hello"));
+  ASSERT_EQ(idle.read().status, 200);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = std::min<rlim_t>(before.rlim_cur, 256);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  std::vector<int> fillers;
+  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) fillers.push_back(fd);
+  ASSERT_FALSE(fillers.empty());
+  ::close(fillers.back());
+  fillers.pop_back();
+  Client fresh(h.port);  // its own end takes the last descriptor
+  fresh.send(get("/hello"));
+  EXPECT_EQ(fresh.read().status, 200);
+  EXPECT_TRUE(idle.at_end());
+  for (const int fd : fillers) ::close(fd);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {

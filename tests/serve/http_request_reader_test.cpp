@@ -63,6 +63,50 @@ TEST(RequestReader, ZerosBeforeALengthMeanNothing) {
             "/a=hi /b=ho ");
 }
 
+TEST(RequestReader, OneEmptyLineBeforeARequestIsIgnored) {
+  ServeLimits limits;
+  const std::string request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+  for (const auto& [lines, whole] : {std::pair(0, true), {1, true}, {2, false}}) {
+    RequestReader reader(limits);
+    std::string text;
+    for (int i = 0; i < lines; ++i) text += "\r\n";
+    RequestReader::State state = RequestReader::State::kHead;
+    for (const char c : text + request) {  // one byte at a time
+      if (state != RequestReader::State::kHead) break;
+      *static_cast<char*>(reader.prepare().data()) = c;
+      reader.commit(1);
+      state = reader.read_head();
+    }
+    EXPECT_EQ(state, whole ? RequestReader::State::kWhole : RequestReader::State::kFaulty) << lines;
+  }
+}
+
+TEST(RequestReader, PathsAreDecodedAndOneKeyIsTaken) {
+  ServeLimits limits;
+  const auto read = [&limits](const std::string& text, RequestReader& reader) {
+    const auto buffer = reader.prepare();
+    std::copy(text.begin(), text.end(), static_cast<char*>(buffer.data()));
+    reader.commit(text.size());
+    return reader.read_head();
+  };
+  const auto path = [&](const std::string& target) -> std::string {
+    RequestReader reader(limits);
+    const bool whole = read("GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n", reader) == RequestReader::State::kWhole;
+    return whole ? reader.head().path + " " + reader.head().query : "refused";
+  };
+  EXPECT_EQ(path("/v1/models/org%2Fname"), "/v1/models/org/name ");
+  EXPECT_EQ(path("/v1/models/a%2fb%25?floor=%31"), "/v1/models/a/b% floor=%31") << "the query's reader decodes it";
+  for (const char* bad : {"/%", "/%2", "/%2?x", "/%zz", "/%+1", "/%00", "/a%0a", "/%7f"})
+    EXPECT_EQ(path(bad), "refused") << bad;
+  for (const auto& [keys, state] :
+       {std::pair("", RequestReader::State::kWhole),
+        {"Authorization: Bearer a\r\n", RequestReader::State::kWhole},
+        {"Authorization: Bearer a\r\nauthorization: Bearer a\r\n", RequestReader::State::kFaulty}}) {
+    RequestReader reader(limits);
+    EXPECT_EQ(read("GET / HTTP/1.1\r\nHost: a\r\n" + std::string(keys) + "\r\n", reader), state) << keys;
+  }
+}
+
 TEST(RequestReader, NothingBehindAFaultIsARequest) {
   const std::string next = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
   for (const auto& [head, status] : {std::pair{"Transfer-Encoding: chunked, identity", "400"},

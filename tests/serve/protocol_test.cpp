@@ -67,7 +67,8 @@ std::vector<Bad> bad_chats() {
        "messages[0].tool_calls[0].function.arguments"},
       {C, R"({"messages":[{"role":"assistant","tool_calls":[{"type":"custom","function":{"name":"f"}}]}]})",
        "messages[0].tool_calls[0].type"},
-      {C, R"({"messages":[{"role":"assistant","tool_calls":[]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":null}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"assistant","content":7}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"assistant","content":"x","reasoning_content":7}]})",
        "messages[0].reasoning_content"},
       {C, chat(R"("tools":{})"), "tools"},
@@ -199,6 +200,13 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
     EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":)" + std::string(schema) + "}"),
               "response_format.json_schema");
   EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
+  // Members that would have no effect.
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","json_schema":{"schema":{}}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"text","schema":{}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","schema":7})"), "response_format.schema");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strickt":true}})"),
+            "response_format.json_schema");
+  EXPECT_EQ(param(R"("structured_outputs":{"jsn":{}})"), "structured_outputs");
   EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
   EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar per request";
   EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"),
@@ -311,7 +319,19 @@ TEST(Protocol, ReadsToolsInTheOrderSentAndCallsAsTheTemplateTakesThem) {
     "chat_template_kwargs":{"enable_thinking":false}})");
   EXPECT_EQ(r.chat.messages[1].tool_calls,
             R"([{"id":"c1","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2.5,null]}}},)"
-            R"({"id":"c2","type":"function","function":{"name":"f","arguments":"{oops"}}])");
+            R"({"id":"c2","type":"function","function":{"name":"f","arguments":{}}}])");
+  const auto arguments = [](const std::string& text) {
+    const Json body = {{"messages",
+                        {{{"role", "assistant"},
+                          {"content", ""},
+                          {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", text}}}}}}}}}};
+    const ApiRequest request = accept(Endpoint::kChat, body.dump());
+    return Json::parse(request.chat.messages[0].tool_calls)[0]["function"]["arguments"].dump();
+  };
+  // A cut call does not make the rest of the conversation fail.
+  for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", "\"text\""})
+    EXPECT_EQ(arguments(none), "{}") << none;
+  for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
   EXPECT_EQ(r.chat.messages[1].content, "");
   EXPECT_EQ(r.chat.messages[1].reasoning_content, "hm");
   EXPECT_EQ(r.chat.messages[2].tool_call_id + r.chat.messages[2].name, "c1f");
@@ -437,7 +457,8 @@ TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {
   const std::string schema = R"({"type":"object","properties":{"zebra":{"type":"integer"},"ant":{"type":"string"}}})";
   for (const std::string& form :
        {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" + schema + "}}",
-        "\"guided_json\":" + schema, "\"structured_outputs\":{\"json\":" + schema + "}"}) {
+        R"("response_format":{"type":"json_object","schema":)" + schema + "}", "\"guided_json\":" + schema,
+        "\"structured_outputs\":{\"json\":" + schema + "}"}) {
     EXPECT_EQ(grammar(form).source, schema) << form;
     EXPECT_EQ(grammar(form).kind, text::GrammarKind::kJsonSchema);
   }

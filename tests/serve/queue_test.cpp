@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/philox.h"
 
@@ -51,6 +52,34 @@ TEST(RequestQueue, RefusesWhenFullAndForgetsTheCancelled) {
   queue.close();
   EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kClosed);
   EXPECT_EQ(queue.push(a), RequestQueue::Push::kClosed);
+}
+
+TEST(RequestQueue, AnswersDrawAloneWithoutASeedAndAlikeForEqualPromptsWithOne) {
+  GenerationRequest request;
+  request.prompts.assign(64, {1, 2});
+  request.n = 2;
+  request.seed = 7;
+  std::set<uint64_t> seeds;
+  for (size_t choice = 0; choice < request.choices(); ++choice) seeds.insert(request.answer(choice).seed);
+  EXPECT_EQ(seeds.size(), 128u);
+  request.options.seeded = true;
+  EXPECT_EQ(request.answer(0).seed, 7u) << "the request's own";
+  for (size_t choice = 2; choice < request.choices(); ++choice)
+    EXPECT_EQ(request.answer(choice).seed, request.answer(choice % 2).seed);
+  EXPECT_NE(request.answer(0).seed, request.answer(1).seed);
+}
+
+TEST(RequestQueue, MasksAreChargedToTheirTenant) {
+  RequestQueue queue(64);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(queue.push(waiting("alice")), RequestQueue::Push::kAccepted);
+    EXPECT_EQ(queue.push(waiting("bob")), RequestQueue::Push::kAccepted);
+  }
+  EXPECT_EQ(next(queue), "alice");
+  EXPECT_EQ(next(queue), "bob");
+  queue.masked("alice", 0.0015);  // as much as 1.5 tokens, which count 3
+  EXPECT_EQ(next(queue) + next(queue) + next(queue), "bobbobbob");
+  EXPECT_EQ(next(queue), "alice");
 }
 
 TEST(RequestQueue, OneTenantLeavesRoomForTheOthers) {

@@ -34,7 +34,7 @@ std::vector<std::string> lines(const fs::path& file) {
 FinishedAnswer finished(bool chat) {
   auto request = std::make_shared<GenerationRequest>();
   request->id = "req-1";
-  request->prompts = {{1, 2}};
+  request->prompts = {{1, 2, 3}};
   request->n = 2;
   request->domain = "code";
   request->time = 1700000123;
@@ -43,12 +43,13 @@ FinishedAnswer finished(bool chat) {
   decode::LogitsProcessors rules;
   if (chat) {
     request->messages = {{"system", "s"}, {"user", "u \"quoted\" \n"}};
+    request->template_kwargs = R"({"enable_thinking":false})";
     rules.constraint = [] { return std::unique_ptr<decode::Constraint>(); };
   } else {
     request->texts = {"the prompt"};
   }
   request->options.rules = std::make_shared<const decode::LogitsProcessors>(rules);
-  FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}};
+  FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}, {4, 5}};
   a.result.counts.add_step(2, 1, {0.5, 0.25});
   a.result.counts.emitted = 4;
   return a;
@@ -125,6 +126,25 @@ TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
   EXPECT_EQ(testing::get(dir / "t-old.jsonl"), "a line\n");
 }
 
+// Neither a stop string nor a token of the request is an end that the model wrote.
+TEST(Recorder, SaysThatARequestEndedItsAnswer) {
+  const Scratch dir;
+  specdec::testing::ManualClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.record_dir = dir / "traffic";
+  {
+    Recorder recorder(options, metrics, clock);
+    FinishedAnswer answer = finished(true);
+    answer.result.ended_by_request = true;
+    recorder.record(answer);
+  }
+  const auto traffic = lines(dir / "traffic" / names(dir / "traffic")[0]);
+  const TrafficRecord record = traffic_record_from_json(Json::parse(traffic[0]), "record");
+  EXPECT_EQ(record.finish_reason, "stop_string");
+  EXPECT_TRUE(record.answer_was_cut());
+}
+
 TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   const Scratch dir;
   specdec::testing::ManualClock clock;
@@ -137,7 +157,9 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   {
     Recorder recorder(options, metrics, clock);
     recorder.record(finished(true));
-    recorder.record(finished(false));
+    FinishedAnswer cut = finished(false);
+    cut.result.reason = FinishReason::kLength;
+    recorder.record(cut);
     recorder.stop();
     recorder.record(finished(false));  // ignored after stop()
   }
@@ -152,6 +174,8 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   EXPECT_EQ(chat.messages[1].content, "u \"quoted\" \n");
   EXPECT_EQ(chat.messages[2].role, "assistant");
   EXPECT_EQ(chat.messages[2].content, "the answer");
+  EXPECT_EQ(chat.finish_reason, "stop");
+  EXPECT_EQ(chat.template_kwargs, R"({"enable_thinking":false})");
   EXPECT_EQ(chat.writer, options.target);
   EXPECT_EQ(chat.domain, "code");
   EXPECT_EQ(chat.time, 1700000123);
@@ -161,6 +185,9 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   const TrafficRecord raw = traffic_record_from_json(Json::parse(traffic[1]), "raw");
   EXPECT_EQ(raw.prompt, "the prompt");
   EXPECT_EQ(raw.response, "the answer");
+  EXPECT_EQ(raw.finish_reason, "length");
+  EXPECT_EQ(raw.prompt_token_ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(raw.token_ids, (std::vector<int32_t>{4, 5}));
   const auto rotated = names(dir / "traffic" / "acceptance");
   ASSERT_EQ(rotated.size(), 1u);
   EXPECT_EQ(testing::get(dir / "traffic" / "acceptance" / rotated[0]), testing::get(dir / "acceptance.jsonl"));

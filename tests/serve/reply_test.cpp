@@ -101,10 +101,9 @@ TEST(Reply, StreamEvents) {
 // Makes an answer of two tokens that form one character, and a third token that adds nothing to the text.
 Answer scored() {
   Answer a = answer("é");
-  a.logprobs_offset = 4;
-  a.logprobs.push_back({"\xc3", 1, -0.5f, {{"\xc3", -0.5f}, {"x", -1.f}}});
-  a.logprobs.push_back({"\xa9", 0, -std::numeric_limits<float>::infinity(), {{"y", -0.25f}, {"y", -3.f}}});
-  a.logprobs.push_back({"</s>", 0, std::nullopt, {}});
+  a.logprobs.push_back({"\xc3", 4, -0.5f, {{"\xc3", -0.5f}, {"x", -1.f}}});
+  a.logprobs.push_back({"\xa9", 5, -std::numeric_limits<float>::infinity(), {{"y", -0.25f}, {"y", -3.f}}});
+  a.logprobs.push_back({"</s>", 5, std::nullopt, {}});
   return a;
 }
 

@@ -86,6 +86,15 @@ struct Running {
   std::optional<DeviceLost> lost;
 };
 
+// Returns the JSON of a stream's events.
+inline std::vector<Json> events_of(const std::string& body) {
+  std::vector<Json> events;
+  for (size_t at = 0; (at = body.find("data: ", at)) != std::string::npos; ++at)
+    if (body.compare(at, 7, "data: {") == 0)
+      events.push_back(Json::parse(body.substr(at + 6, body.find('\n', at) - at - 6)));
+  return events;
+}
+
 inline void wait_until(const std::function<bool()>& condition) {
   bool met = condition();  // called only once per attempt, because the call may change what it tests
   for (int i = 0; i < 60000 && !met; ++i) {

@@ -41,11 +41,12 @@ std::shared_ptr<GenerationRequest> request(const std::string& prompt, uint64_t s
 }
 
 struct Bench {
-  explicit Bench(size_t max_batch = 4, size_t queue_limit = 64) : queue(queue_limit) {
+  explicit Bench(size_t max_batch = 4, size_t queue_limit = 64, const text::Tokenizer& tokenizer = byte_tokenizer())
+      : queue(queue_limit) {
     SchedulerOptions options;
     options.max_batch = max_batch;
     const SchedulerParts parts{
-        .runner = runner, .queue = queue, .tokenizer = byte_tokenizer(), .metrics = metrics, .clock = clock};
+        .runner = runner, .queue = queue, .tokenizer = tokenizer, .metrics = metrics, .clock = clock};
     scheduler = std::make_unique<Scheduler>(options, parts,
                                             [this](const FinishedAnswer& answer) { finished.push_back(answer); });
   }
@@ -66,6 +67,40 @@ struct Bench {
   std::vector<FinishedAnswer> finished;
   std::unique_ptr<Scheduler> scheduler;
 };
+
+TEST(Scheduler, ASequenceWhoseMaskIsLateSitsOutAndTheOthersGoOn) {
+  Bench b;
+  b.runner.set_late(true);
+  const auto late = request("masked say:Hello"), other = request("say:Bob is quick");
+  EXPECT_EQ(b.queue.push(late), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(b.queue.push(other), RequestQueue::Push::kAccepted);
+  b.run_all();  // ends although an answer runs: there is nothing to do until the mask is there
+  EXPECT_EQ(collect(*other).at(0).text, "Bob is quick");
+  EXPECT_FALSE(collect(*late).at(0).result);
+  EXPECT_EQ(b.scheduler->running(), 1u);
+  const auto third = request("say:third");
+  EXPECT_EQ(b.answer(third).text, "third") << "new answers begin meanwhile";
+  b.runner.set_late(false);
+  b.run_all();
+  const Collected c = collect(*late).at(0);
+  EXPECT_EQ(c.text, "Hello");
+  ASSERT_TRUE(c.result);
+  EXPECT_EQ(c.result->reason, FinishReason::kStop);
+}
+
+TEST(Scheduler, WaitsForALateMaskAndNotForNothing) {  // a failure shows as a hang
+  Bench b;
+  b.runner.set_late(true);
+  const auto late = request("masked say:Hello");
+  EXPECT_EQ(b.queue.push(late), RequestQueue::Push::kAccepted);
+  std::thread engine([&] { b.scheduler->run(); });
+  while (b.scheduler->running() == 0) std::this_thread::yield();
+  b.queue.close();  // answers that run are finished
+  b.runner.set_late(false);
+  b.queue.masked("", 0.001);
+  engine.join();
+  EXPECT_EQ(collect(*late).at(0).text, "Hello");
+}
 
 TEST(Scheduler, AnswersUpToEosWithoutShowingIt) {
   Bench b;
@@ -104,12 +139,15 @@ TEST(Scheduler, StopStringsAcrossTokenBorders) {
     const Collected c = b.answer(r);
     EXPECT_EQ(c.text, "one two ");
     EXPECT_EQ(c.result->reason, FinishReason::kStop);
+    EXPECT_TRUE(c.result->ended_by_request);
     EXPECT_EQ(c.result->completion_tokens, 11) << "the stop string's tokens count";
   }
   Bench b;
   auto r = request("say:almost EN");
   r->stop = {"END"};
-  EXPECT_EQ(b.answer(r).text, "almost EN") << "held back text is shown at the end";
+  const Collected almost = b.answer(r);
+  EXPECT_EQ(almost.text, "almost EN") << "held back text is shown at the end";
+  EXPECT_FALSE(almost.result->ended_by_request);
   auto split = request("say:a€b");
   split->stop = {"€"};
   EXPECT_EQ(b.answer(split).text, "a") << "a stop string in the middle of a character's bytes";
@@ -122,14 +160,19 @@ TEST(Scheduler, AStopTokenEndsTheAnswerAndIsShownOnlyIfAskedFor) {
       Bench b;
       auto r = request("say:one.two", seed);
       r->options.eos_ids = {kEos, '.', 'z'};
+      r->stop_tokens = {'z', '.'};
       r->include_stop = include;
       const Collected c = b.answer(r);
       EXPECT_EQ(c.text, include ? "one." : "one");
       EXPECT_EQ(c.result->reason, FinishReason::kStop);
       EXPECT_EQ(c.ids, (std::vector<int32_t>{'o', 'n', 'e', '.'}));
+      EXPECT_TRUE(c.result->ended_by_request);
       auto whole = request("say:é", seed);  // EOS has no text that could be shown
       whole->include_stop = include;
-      EXPECT_EQ(b.answer(whole).text, "é");
+      whole->stop_tokens = {'.'};
+      const Collected ended = b.answer(whole);
+      EXPECT_EQ(ended.text, "é");
+      EXPECT_FALSE(ended.result->ended_by_request) << "the model's own EOS";
     }
 }
 
@@ -155,6 +198,23 @@ TEST(Scheduler, StopStringsAreIncludedAndLateOnes) {
     const Collected never = b.answer(r);
     EXPECT_EQ(never.text, "one END");
     EXPECT_EQ(never.result->reason, FinishReason::kLength);
+  }
+}
+
+// An answer continues its prompt. The decoder strips the first space of a text, which is the prompt's.
+TEST(Scheduler, TheFirstSpaceOfAnAnswerIsShownRecordedAndStoppedOn) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Bench b(4, 64, space_stripping_tokenizer());
+    const Collected c = b.answer(request("say: time, there", seed));
+    EXPECT_EQ(c.text, " time, there");
+    ASSERT_EQ(b.finished.size(), 1u);
+    EXPECT_EQ(b.finished[0].text, " time, there");
+    auto stopped = request("say: time, there", seed);
+    stopped->stop = {" ti"};
+    const Collected none = b.answer(stopped);
+    EXPECT_EQ(none.text, "");
+    EXPECT_EQ(none.result->reason, FinishReason::kStop);
+    EXPECT_EQ(none.result->completion_tokens, 3);
   }
 }
 

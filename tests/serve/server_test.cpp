@@ -168,7 +168,7 @@ TEST(Server, EveryErrorClass) {
   error(get("/v2/nothing"), 404, "unknown_url", "");
   error(get("/openapi.yaml"), 404, "unknown_url", "");
   error(get("/v1/models/"), 404, "unknown_url", "");
-  error(get("/v1/mod%65ls"), 404, "unknown_url", "");
+  error(get("/v1/mod%zzls"), 400, "malformed_request", "");
   error(get(completions), 405, "method_not_allowed", "");
   error("DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed", "");
   error("BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed", "");
@@ -180,6 +180,7 @@ TEST(Server, EveryErrorClass) {
   error(post(completions, R"({"prompt":"die:start"})"), 500, "internal_error", "");
   error(post(completions, R"({"prompt":"die:step"})"), 500, "internal_error", "");
   error(post(completions, R"({"prompt":"die:step","stream":true})"), 500, "internal_error", "");
+  EXPECT_EQ(s.ask(get("/v1/mod%65ls/tin%79")).status, 200);
   EXPECT_EQ(s.complete("say:fine")["choices"][0]["text"], "fine") << "and the server lives";
   EXPECT_EQ(s.ask(post(completions, R"({"prompt":"x","max_tokens":62,"seed":1})")).status, 200)
       << "prompt and answer fill the context";
@@ -297,6 +298,14 @@ TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
                 .status,
             200)
       << "the key says who asks";
+}
+
+TEST(Server, ConnectionsLeaveDescriptorsForOtherThings) {
+  EXPECT_EQ(connections_within(1 << 20, 1024, 16), 1024u);
+  EXPECT_EQ(connections_within(1024 + 16 + 256, 1024, 16), 1024u);
+  EXPECT_EQ(connections_within(1024, 1024, 16), 1024u - 256 - 16);
+  EXPECT_EQ(connections_within(256, 1024, 16), 256u - 64 - 16);
+  EXPECT_EQ(connections_within(50, 1024, 16), 1u);
 }
 
 TEST(Server, AFullQueueIs429AndHealthStillAnswers) {

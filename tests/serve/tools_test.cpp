@@ -122,6 +122,25 @@ TEST(Tools, NulIsRefusedByName) {
   EXPECT_EQ(s.ask(tool(R"("description":"\\u0000")")).status, 200) << "a backslash and letters are no NUL";
 }
 
+// What an assistant or a function gave may be nothing. Clients write null, or leave the content out.
+TEST(Tools, AssistantsAndFunctionsMayHaveGivenNothing) {
+  const auto accept = [](const std::string& body) {
+    return std::get<ApiRequest>(parse_request(Endpoint::kChat, body, {}));
+  };
+  for (const char* empty : {R"("content":null)", R"("content":"")", R"("content":[])",
+                            R"("content":null,"tool_calls":[])", R"("tool_calls":null)"}) {
+    const ApiRequest r = accept(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant",)" +
+                                std::string(empty) + R"(},{"role":"user","content":"y"}]})");
+    ASSERT_EQ(r.chat.messages.size(), 3u) << empty;
+    EXPECT_EQ(r.chat.messages[1].content, "") << empty;
+    EXPECT_EQ(r.chat.messages[1].tool_calls, "") << empty;
+  }
+  for (const char* empty : {R"("tool_call_id":"c")", R"("tool_call_id":"c","content":null)"}) {
+    const ApiRequest r = accept(R"({"messages":[{"role":"tool",)" + std::string(empty) + "}]}");
+    EXPECT_EQ(r.chat.messages.at(0).content, "") << empty;
+  }
+}
+
 TEST(Tools, ThoughtsAreApartFromTheContent) {
   Running s;
   s.model.reasoning = {"<think>", "</think>"};
@@ -130,6 +149,105 @@ TEST(Tools, ThoughtsAreApartFromTheContent) {
   EXPECT_EQ(said["content"], "Yes.");
   EXPECT_EQ(said["reasoning_content"], "Hm.");
   EXPECT_FALSE(message(s.ask(chat("say:Yes."))).contains("reasoning_content"));
+}
+
+// The template of some models ends with the marker of thoughts. An answer that follows a grammar has no thoughts.
+TEST(Tools, AGrammarIsTheWholeAnswer) {
+  Running s;
+  s.model.reasoning = {"<think>", "</think>"};
+  s.start();
+  const std::string said = "say:{\"a\":1}\x1f<think>\n";
+  for (const char* grammar : {R"("response_format":{"type":"json_object"})", R"("guided_regex":".*")",
+                              R"("guided_choice":["{\"a\":1}","b"])"}) {
+    const Json followed = message(s.ask(chat(said, grammar)));
+    EXPECT_EQ(followed["content"], R"({"a":1})") << grammar;
+    EXPECT_FALSE(followed.contains("reasoning_content")) << grammar;
+  }
+  const Json thought = message(s.ask(chat(said)));
+  EXPECT_EQ(thought["content"], "");
+  EXPECT_EQ(thought["reasoning_content"], R"({"a":1})");
+}
+
+TEST(Tools, StopStringsEndTheContentAndNotTheThoughts) {
+  Running s;
+  s.model.reasoning = {"<think>", "</think>"};
+  s.start();
+  const auto said = [&](const std::string& text, const Json& stop, int64_t seed, const std::string& more = "") {
+    return message(s.ask(chat("say:" + text, "\"stop\":" + stop.dump() + ",\"seed\":" + std::to_string(seed) + more)));
+  };
+  const std::string thought = "I think about Q: why?\n\n</think>\n\n", answer = "It is 42.\n\nQ: next";
+  for (int64_t seed = 0; seed < 4; ++seed) {  // the fixture's steps have other lengths with each seed
+    for (const std::string stop : {"Q:", "\n\n", "k>", "42"})
+      for (const bool begun : {false, true}) {
+        const Json split = said(begun ? thought + answer + "\x1f<think>\n" : " <think>" + thought + answer, stop, seed);
+        EXPECT_EQ(split["content"], answer.substr(0, answer.find(stop))) << stop;
+        EXPECT_EQ(split["reasoning_content"], "I think about Q: why?") << stop;
+      }
+    EXPECT_EQ(said(" \n<thing> END", {"\n<", "END"}, seed)["content"], " ") << "what only begins like a thought";
+    EXPECT_EQ(said(" <thi", {"hi"}, seed)["content"], " <t");
+    const Json unfinished = said("<think>END", "END", seed);
+    EXPECT_EQ(unfinished["content"], "");
+    EXPECT_EQ(unfinished["reasoning_content"], "END");
+    EXPECT_EQ(said("  x  x", "  ", seed, R"(,"min_tokens":2)")["content"], "  x")
+        << "the first two spaces are complete before the minimum";
+  }
+  Running whole;
+  whole.start();
+  EXPECT_EQ(message(whole.ask(chat("say:<think>a END", R"("stop":["END"])")))["content"], "<think>a ")
+      << "without a split everything is content";
+}
+
+// Joins the tokens of a list of log-probabilities, which are single bytes here.
+std::string joined(const Json& logprobs) {
+  std::string text;
+  for (const Json& token : logprobs["content"])
+    for (const Json& byte : token["bytes"]) text += static_cast<char>(byte.get<int>());
+  return text;
+}
+
+// The list of log-probabilities has the tokens of message.content: no thoughts, calls, markers, stop strings or end.
+TEST(Tools, LogprobsAreThoseOfTheContent) {
+  Running s;
+  s.model.reasoning = {"<think>", "</think>"};
+  s.model.tool_format = ToolFormat::kHermes;
+  s.start();
+  const std::string call = std::string(kCall) + "\n";
+  struct Case {
+    std::string said, more, content;
+  };
+  const std::vector<Case> cases = {{"It is 42.", "", "It is 42."},
+                                   {"<think>\nIt is it?\n</think>\n\nIt is 42é.", "", "It is 42é."},
+                                   {"It is 42. Q: x", R"("stop":["Q:"])", "It is 42. "},
+                                   {"<think>Q:</think>It Q: x", R"("stop":["Q:"])", "It "},
+                                   {"Well. \n" + call + "So <tool_cal.", kTools, "Well.\nSo <tool_cal."},
+                                   {call + call + "After", kTools, "After"},
+                                   {call, kTools, ""},
+                                   {" <thi", "", " <thi"},
+                                   {"It is long", R"("max_tokens":5)", "It is"},
+                                   {"cut é", R"("max_tokens":5)", "cut \xEF\xBF\xBD"}};
+  for (const Case& c : cases)
+    for (const bool stream : {false, true}) {
+      const std::string more = R"("logprobs":true,"top_logprobs":0)" + (c.more.empty() ? "" : "," + c.more) +
+                               (stream ? R"(,"stream":true)" : "");
+      const Response r = s.ask(chat("say:" + c.said, more));
+      ASSERT_EQ(r.status, 200) << r.body;
+      std::string content, tokens;
+      if (stream) {
+        for (const Json& event : events_of(r.body)) {
+          if (event["choices"].empty()) continue;
+          const Json& choice = event["choices"][0];
+          content += choice["delta"].value("content", "");
+          tokens += joined(choice["logprobs"].is_null() ? Json{{"content", Json::array()}} : choice["logprobs"]);
+        }
+      } else {
+        const Json choice = Json::parse(r.body)["choices"][0];
+        content = choice["message"]["content"].is_null() ? "" : choice["message"]["content"].get<std::string>();
+        tokens = joined(choice["logprobs"]);
+      }
+      EXPECT_EQ(content, c.content) << c.said;
+      // A character that was cut has its first byte in the list, and stands in the text as U+FFFD.
+      EXPECT_EQ(tokens, c.said.starts_with("cut") ? "cut \xC3" : c.content) << c.said << (stream ? ", streamed" : "");
+    }
 }
 
 // Special tokens are left out of an answer's text. Those that mark calls must not be.

@@ -2,6 +2,7 @@
 // vocabulary.
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -72,6 +73,38 @@ inline void write_byte_tokenizer(const std::filesystem::path& directory) {
     vocab[utf8(printable ? byte : stand_in++)] = byte;
   }
   write_tokenizer(directory, vocab, kBos, kEos);
+}
+
+// Writes a tokenizer in the manner of Llama 2, whose decoder strips the first space of a text. Token ids are byte
+// values here, too: ASCII letters and signs are tokens of their own, other bytes are byte tokens.
+inline void write_space_stripping_tokenizer(const std::filesystem::path& directory) {
+  write_byte_tokenizer(directory);
+  Json file = Json::parse(get(directory / "tokenizer.json"));
+  Json& vocab = file["model"]["vocab"] = Json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
+    vocab[byte == ' ' ? "▁" : byte > ' ' && byte < 127 ? std::string(1, static_cast<char>(byte)) : name] = byte;
+  }
+  file["model"]["byte_fallback"] = true;
+  file["pre_tokenizer"] = nullptr;
+  file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  file["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+                       {{"type", "ByteFallback"}},
+                       {{"type", "Fuse"}},
+                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
+  put(directory / "tokenizer.json", file.dump());
+}
+
+inline const text::Tokenizer& space_stripping_tokenizer() {
+  static const Scratch directory;
+  static const text::Tokenizer tokenizer = [] {
+    write_space_stripping_tokenizer(directory.root());
+    return text::Tokenizer(directory.root());
+  }();
+  return tokenizer;
 }
 
 inline const text::Tokenizer& byte_tokenizer() {

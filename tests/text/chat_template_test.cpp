@@ -126,6 +126,20 @@ TEST(ChatTemplate, NoneIsNotIterableAndIndentKeepsTheLastNewline) {
     EXPECT_THROW(rendered(wrong), Error) << wrong;
 }
 
+// The expected texts are what Jinja 3.1.6 gives, but for the last.
+TEST(ChatTemplate, EntitiesFloatsAndWordsAreThoseOfJinja) {
+  const auto rendered = [](const char* source) { return ChatTemplate(source, "", "").render({{"user", "x"}}, false); };
+  EXPECT_EQ(ChatTemplate("{{ messages[0].content | e }} {{ 5 | escape }}", "", "")
+                .render({{"user", "<a href=\"/\">' & b"}}, false),
+            "&lt;a href=&#34;/&#34;&gt;&#39; &amp; b 5");
+  EXPECT_EQ(rendered("{{ 1e20 }} {{ 1.5 }} {{ 2.0 }} {{ 1e-7 }} {{ -0.5 }} {{ 1e16 | string }} {{ [1e20] | tojson }}"),
+            "1e+20 1.5 2.0 1e-07 -0.5 1e+16 [1e+20]");
+  EXPECT_EQ(rendered("{{ 'one two,three_4' | wordcount }} {{ ' ' | wordcount }} {{ 'é a' | wordcount }}"), "3 0 2");
+  EXPECT_EQ(rendered("{{ 7 }} {{ true }} {{ none }} {{ nothing }}"), "7 True None ");
+  for (const auto& [source, names] : {std::pair("{{ '%s' % 'x' }}", "%"), {"{{ 'x' | no_such }}", "no_such"}})
+    EXPECT_NE(error_of([&, s = source] { rendered(s); }, ErrorKind::kData).find(names), std::string::npos) << source;
+}
+
 TEST(ChatTemplate, RaiseExceptionIsTheMessage) {
   const ChatTemplate chat("{{ raise_exception('roles must alternate') }}", "", "");
   const std::string message = error_of([&] { chat.render({{"user", "x"}}, false); }, ErrorKind::kData);

@@ -74,6 +74,71 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
+// llguidance 1.9.1 lets an excluded integer through where the other bound lies in the same unit.
+TEST(Grammar, AnExcludedBoundIsNeverTaken) {
+  const auto taken = [](const std::string& bounds, const std::string& text) {
+    return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"number",)" + bounds + "}", text);
+  };
+  const struct {
+    const char *bounds, *inside, *outside;
+  } cases[] = {
+      {R"("exclusiveMinimum":0,"maximum":0.5)", "0.3", "0"},
+      {R"("exclusiveMinimum":0,"maximum":0.5)", "0.5", "0.0"},
+      {R"("exclusiveMinimum":2,"maximum":2.5)", "2.25", "2"},
+      {R"("exclusiveMinimum":2.0,"maximum":2.5)", "2.25", "2.0"},
+      {R"("minimum":-0.5,"exclusiveMaximum":0)", "-0.25", "0"},
+      {R"("minimum":-2.5,"exclusiveMaximum":-2)", "-2.5", "-2"},
+      {R"("minimum":0,"exclusiveMinimum":true,"maximum":0.5)", "0.3", "0"},
+      {R"("exclusiveMinimum":0,"maximum":1)", "1", "0"},
+      {R"("exclusiveMinimum":0)", "7.5", "0"},
+      {R"("exclusiveMinimum":0.25,"maximum":0.5)", "0.26", "0.25"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_TRUE(taken(c.bounds, c.inside)) << c.bounds << " " << c.inside;
+    EXPECT_FALSE(taken(c.bounds, c.outside)) << c.bounds << " " << c.outside;
+  }
+  const std::string nested =
+      R"({"type":"object","properties":{"default":{"type":"array","items":{"exclusiveMinimum":0,"maximum":0.5,)"
+      R"("type":"number"}}},"required":["default"],"additionalProperties":false})";
+  EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, nested, R"({"default":[0.1]})"));
+  EXPECT_FALSE(takes(bytes(), GrammarKind::kJsonSchema, nested, R"({"default":[0]})"));
+  EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"integer","exclusiveMinimum":0,"maximum":3})", "1"));
+  EXPECT_FALSE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"integer","exclusiveMinimum":0})", "0"));
+}
+
+// llguidance keeps numbers as doubles, which hold not every integer above 2^53.
+TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
+  const auto taken = [](const std::string& bounds, const std::string& text) {
+    return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"integer",)" + bounds + "}", text);
+  };
+  const std::string narrow = R"("minimum":9007199254740993,"maximum":9007199254740995)";
+  EXPECT_TRUE(taken(narrow, "9007199254740994"));
+  EXPECT_FALSE(taken(narrow, "9007199254740992"));
+  EXPECT_FALSE(taken(narrow, "9007199254740996"));
+  EXPECT_FALSE(taken(R"("exclusiveMaximum":-9007199254740993)", "-9007199254740993"));
+  EXPECT_TRUE(taken(R"("minimum":0,"maximum":9223372036854775807)", "1795000000000000001")) << "the bound of 64 bits";
+  EXPECT_FALSE(taken(R"("maximum":9223372036854775807)", "9223372036854775808"));
+  for (const char* refused : {R"({"const":9007199254740993})", R"({"enum":[1,9007199254740993]})",
+                              R"({"type":"integer","minimum":18446744073709551615})",
+                              R"({"type":"number","exclusiveMinimum":600000000000000})"})
+    EXPECT_THROW((void)bytes().compile(GrammarKind::kJsonSchema, refused), Error) << refused;
+  EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"const":9007199254740992})", "9007199254740992"));
+}
+
+// The report's expression: a mask exceeds its bound on work, and from then on there is none.
+TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
+  const auto matcher = bytes().compile(GrammarKind::kRegex, "(([^q]*[aeiou][^z]{1,14}){1,40})")->matcher();
+  const size_t before = matcher->bytes();
+  Bits bits((kVocab + 31) / 32);
+  int steps = 0;
+  for (; steps < 2000 && matcher->allowed(bits); ++steps) matcher->push("aebicodu "[steps % 9]);
+  EXPECT_GT(matcher->bytes(), before) << "the tables grow with the text";
+  if (steps < 2000) {
+    EXPECT_FALSE(matcher->allowed(bits));
+    EXPECT_EQ(bits, Bits((kVocab + 31) / 32)) << "nothing is allowed";
+  }
+}
+
 // After the end only end-of-text is allowed, however many steps follow, and also after pops.
 TEST(Grammar, StaysAtItsEnd) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();

@@ -1,12 +1,16 @@
 // Tests of the decoder that turns tokens into text one by one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "base/philox.h"
 #include "tests/base/scratch.h"
+#include "tests/source_folder.h"
+#include "tests/text/byte_tokenizer.h"
 #include "tests/text/loaded_tokenizers.h"
 #include "tests/text/shared_data.h"
 #include "text/tokenizer.h"
@@ -178,6 +182,178 @@ TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
   IncrementalDecoder decoder(tokenizer);
   for (const int32_t id : {1, 1, 2, 0, 3}) EXPECT_EQ(decoder.push(id), "");
   EXPECT_EQ(decoder.finish(), tokenizer.decode({1, 1, 2, 0, 3}, true));
+}
+
+// How the texts of contexts and continuations relate, counted over many pairs.
+struct Continued {
+  int64_t whole = 0;  // the text of both begins with that of the context
+  int64_t cut = 0;    // it does not, because the context ends within a character or a run of byte tokens
+};
+
+bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
+
+// Returns whether the rule for cut contexts may apply to a context: it ends within a run of byte tokens or with a
+// replacement character, which may stand for the beginning of a character.
+bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
+  for (auto id = context.rbegin(); id != context.rend(); ++id) {
+    if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special
+    if (tokenizer.id_to_token(*id).empty()) continue;
+    return is_byte_token(tokenizer.id_to_token(*id)) || tokenizer.decode(context, true).ends_with("\xEF\xBF\xBD");
+  }
+  return false;
+}
+
+// Checks that the text of `ids` after `context` is decode(context and ids) without decode(context), or, if the first
+// does not begin with the second, without what both have in common.
+void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& context, const std::vector<int32_t>& ids,
+                      Continued& seen) {
+  std::vector<int32_t> both = context;
+  both.insert(both.end(), ids.begin(), ids.end());
+  const std::string before = tokenizer.decode(context, true), text = tokenizer.decode(both, true);
+  size_t common = 0;  // ends between two characters
+  for (size_t i = 0; i <= std::min(before.size(), text.size()); ++i) {
+    const auto begins = [i](const std::string& t) { return i == t.size() || (t[i] & 0xC0) != 0x80; };
+    if (begins(before) && begins(text)) common = i;
+    if (i == before.size() || i == text.size() || before[i] != text[i]) break;
+  }
+  const bool whole = common == before.size();
+  ++(whole ? seen.whole : seen.cut);
+  if (!whole) EXPECT_TRUE(may_be_cut(tokenizer, context)) << before << " | " << text;
+  const std::string expected = text.substr(common);
+  IncrementalDecoder decoder(tokenizer, context);
+  std::string found;
+  for (const int32_t id : ids) {
+    const std::string piece = decoder.push(id);
+    EXPECT_TRUE(whole_utf8(piece));
+    found += piece;
+    ASSERT_TRUE(expected.starts_with(found)) << before << " | " << expected << " | " << found;
+  }
+  ASSERT_EQ(found + decoder.finish(), expected) << before;
+}
+
+std::pair<std::vector<int32_t>, std::vector<int32_t>> split_at(const std::vector<int32_t>& ids, size_t at) {
+  const auto border = ids.begin() + static_cast<ptrdiff_t>(at);
+  return {{ids.begin(), border}, {border, ids.end()}};
+}
+
+// Divides every text at every border of tokens (of long texts at some), and joins contexts and continuations at random.
+Continued check_continuations(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
+  Continued seen;
+  std::vector<std::vector<int32_t>> encoded;
+  for (const std::string& text : texts) {
+    const std::vector<int32_t>& ids = encoded.emplace_back(tokenizer.encode(text, true));
+    for (size_t at = 0; at <= ids.size(); at += 1 + ids.size() / 40) {
+      const auto [context, rest] = split_at(ids, at);
+      expect_continues(tokenizer, context, rest, seen);
+    }
+  }
+  PhiloxStream random(11, 0);
+  const auto part = [&] {
+    std::vector<int32_t> ids = encoded[random.below(encoded.size())];
+    if (random.uniform() < 0.5) {
+      ids.clear();
+      for (size_t i = random.below(50); i > 0; --i)
+        ids.push_back(static_cast<int32_t>(
+            random.below(random.uniform() < 0.5 ? 260 : static_cast<uint64_t>(tokenizer.vocab_size()))));
+    }
+    return split_at(ids, random.below(ids.size() + 1));
+  };
+  for (int round = 0; round < 100; ++round) expect_continues(tokenizer, part().first, part().second, seen);
+  return seen;
+}
+
+std::vector<std::string> continued_texts() {
+  std::vector<std::string> texts = multilingual();
+  texts.insert(texts.end(), {"Once upon a time, there was", "[INST] Hi [/INST] Sure, here", "def f(x):\n    return x",
+                             "<|user|>\nHi<|end|>\n<|assistant|>\n Yes", "a  b   c", "1 2 3 ,4 . don't"});
+  return texts;
+}
+
+// Answers continue their prompts. This holds for small tokenizers of every family, as transformers saves them.
+TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
+  const fs::path families = fs::path(source_folder()) / "tests/text/golden/families";
+  Continued all;
+  int tokenizers = 0;
+  for (const auto& entry : fs::directory_iterator(families)) {
+    SCOPED_TRACE(entry.path().filename().string());
+    const Continued seen = check_continuations(Tokenizer(entry.path()), continued_texts());
+    all.whole += seen.whole;
+    all.cut += seen.cut;
+    ++tokenizers;
+  }
+  EXPECT_GE(tokenizers, 19);
+  EXPECT_GT(all.whole, 9000);
+  EXPECT_GT(all.cut, 20) << "contexts that end within a character are among them";
+  std::printf("%d tokenizers: %lld continuations, %lld of cut contexts\n", tokenizers,
+              static_cast<long long>(all.whole), static_cast<long long>(all.cut));
+}
+
+// The same for the published tokenizers, on the texts of their conformance tests.
+TEST(IncrementalDecoder, AContextIsContinuedByPublishedTokenizers) {
+  SKIP_WITHOUT(shared_data() / "tokenizers");
+  SKIP_WITHOUT(shared_data() / "tokenizer-conformance/large/inputs.json");
+  std::vector<std::string> texts = continued_texts();
+  for (const Json& input : read_json(shared_data() / "tokenizer-conformance/large/inputs.json"))
+    texts.push_back(input["text"]);
+  Continued all;
+  int tokenizers = 0;
+  const auto check = [&](const fs::path& directory) {
+    SCOPED_TRACE(directory.string());
+    const Continued seen = check_continuations(loaded(directory), texts);
+    all.whole += seen.whole;
+    all.cut += seen.cut;
+    ++tokenizers;
+  };
+  for (const char* folder : {"tokenizers", "models"})
+    for (const auto& entry : fs::recursive_directory_iterator(shared_data() / folder)) {
+      const fs::path directory = entry.path().parent_path();
+      // Hugging Face's own library cannot read the merges of these two either.
+      if (directory.filename() == "llama2" || directory.filename() == "added-tokens") continue;
+      if (entry.path().filename() == "tokenizer.json") check(directory);
+    }
+  Scratch tinyllama;
+  write_tinyllama(tinyllama);
+  check(tinyllama.root());
+  EXPECT_GE(tokenizers, 6);
+  EXPECT_GT(all.whole, 5000);
+  std::printf("%d tokenizers: %lld continuations, %lld of cut contexts\n", tokenizers,
+              static_cast<long long>(all.whole), static_cast<long long>(all.cut));
+}
+
+TEST(IncrementalDecoder, TheFirstSpaceOfAnAnswerIsItsOwn) {
+  const Tokenizer& tokenizer = testing::space_stripping_tokenizer();
+  const auto bytes = [](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); };
+  const auto answer = [&](const std::vector<int32_t>& context, const std::vector<int32_t>& ids) {
+    IncrementalDecoder decoder(tokenizer, context);
+    std::string text;
+    for (const int32_t id : ids) text += decoder.push(id);
+    return text + decoder.finish();
+  };
+  EXPECT_EQ(answer(bytes("Once upon a"), bytes(" time")), " time");
+  EXPECT_EQ(answer({testing::kBos}, bytes(" time")), "time") << "here the text begins";
+  EXPECT_EQ(answer(bytes(" "), bytes(" time")), " time") << "a context without visible text";
+  EXPECT_EQ(answer(bytes("a"), bytes("")), "");
+  // The context of é and of the first byte of € ends within a character, which the answer completes.
+  EXPECT_EQ(answer({'a', 0xC3, 0xA9}, bytes("b")), "b");
+  EXPECT_EQ(answer({'a', 0xE2}, {0x82, 0xAC, 'b'}), "€b");
+  EXPECT_EQ(answer({'a', 0xE2}, bytes("b")), "b") << "the replacement character is the context's";
+  EXPECT_EQ(answer({'a', 0xC3, 0xA9}, {0xE2, 'b'}),
+            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+            "b")
+      << "one bad byte turns the whole run into replacement characters";
+}
+
+// The text of a special token that is shown is a context like any other.
+TEST(IncrementalDecoder, ASpaceAfterAShownTokenStays) {
+  const Tokenizer& tokenizer = testing::space_stripping_tokenizer();
+  for (const bool shown : {false, true}) {
+    IncrementalDecoder decoder(tokenizer, {testing::kBos},
+                               shown ? std::vector<int32_t>{testing::kEos} : std::vector<int32_t>());
+    std::string text = decoder.push(testing::kEos);
+    EXPECT_EQ(text, shown ? "</s>" : "");
+    for (const char c : std::string_view(" a")) text += decoder.push(c);
+    EXPECT_EQ(text + decoder.finish(), shown ? "</s> a" : "a");
+  }
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "deploy/serve/chat/call_reader.h"
-#include "deploy/serve/stop.h"
 
 namespace specdec::deploy {
 
@@ -57,36 +56,73 @@ bool ends_with_marker(std::string_view prompt, const std::string& marker) {
   return !marker.empty() && prompt.ends_with(marker);
 }
 
+ThoughtSplitter::ThoughtSplitter(const ReasoningMarkers& markers, bool begun)
+    : begin_(markers.begin),
+      end_(markers.begin.empty() ? std::vector<std::string>() : std::vector<std::string>{markers.end}),
+      place_(markers.begin.empty() ? Place::kAfter
+             : begun               ? Place::kThoughts
+                                   : Place::kStart) {}
+
+std::string ThoughtSplitter::push(char c) {
+  if (place_ == Place::kThoughts) {
+    if (!end_.matched()) return end_.push({&c, 1});
+    if (c != '\n') place_ = Place::kAfter;
+    return {};
+  }
+  if (tag_.empty() && is_json_space(c)) return {};
+  tag_ += c;
+  if (tag_ == begin_)
+    place_ = Place::kThoughts;
+  else if (!begin_.starts_with(tag_))
+    place_ = Place::kAfter;
+  return {};
+}
+
 class AnswerParser::Machine {
  public:
   explicit Machine(std::shared_ptr<const AnswerFormat> format)
-      : format_(std::move(format)), markers_(call_markers(format_->tools)) {
+      : format_(std::move(format)),
+        markers_(call_markers(format_->tools)),
+        thoughts_(format_->reasoning, format_->begins_reasoning) {
     if (format_->begins_in_call)
       begin_call_start();
-    else if (format_->begins_reasoning)
-      begin_reasoning();
     else
-      phase_ = format_->reasoning.begin.empty() ? Phase::kBody : Phase::kStart;
+      phase_ = thoughts_.place() == ThoughtSplitter::Place::kAfter ? Phase::kBody : Phase::kThoughts;
   }
 
   AnswerPiece push(std::string_view text) {
-    for (const char c : text) step(c);
+    for (const char c : text) {
+      const size_t before = out_.content.size();
+      ++read_;
+      step(c);
+      note_content(out_.content.size() - before);
+    }
     return std::exchange(out_, {});
   }
 
   AnswerPiece finish() {
-    if (phase_ == Phase::kReasoning) add_reasoning(search_->finish());
+    const size_t before = out_.content.size();
+    if (phase_ == Phase::kThoughts) add_reasoning(thoughts_.finish());
     if (phase_ == Phase::kContent) add_content(search_->finish());
     // After a call raw_ holds at most the beginning of what would close it.
     if (phase_ != Phase::kCallEnd) add_content(std::exchange(raw_, ""));
     if (calls_ == 0) out_.content += std::exchange(spaces_, "");
+    note_content(out_.content.size() - before);
     return std::exchange(out_, {});
+  }
+
+  const std::vector<TextRange>& content() const { return content_; }
+
+  size_t decided() const {
+    const size_t searched = phase_ == Phase::kThoughts  ? thoughts_.held()
+                            : phase_ == Phase::kContent ? search_->held()
+                                                        : 0;
+    return read_ - searched - raw_.size() - spaces_.size();
   }
 
  private:
   enum class Phase {
-    kStart,      // before the first byte that shows whether the answer begins with thoughts
-    kReasoning,  // in thoughts
+    kThoughts,   // in thoughts, or before the first byte that shows whether the answer begins with them
     kBody,       // before the first byte of the content
     kContent,    // in content, looking for the marker of a call
     kCallStart,  // after the marker of a call
@@ -96,12 +132,8 @@ class AnswerParser::Machine {
 
   void step(char c) {
     switch (phase_) {
-      case Phase::kStart:
-        return in_start(c);
-      case Phase::kReasoning:
-        add_reasoning(search_->push({&c, 1}));
-        if (search_->matched()) end_reasoning();
-        return;
+      case Phase::kThoughts:
+        return in_thoughts(c);
       case Phase::kBody:
         return in_body(c);
       case Phase::kContent:
@@ -117,13 +149,19 @@ class AnswerParser::Machine {
     }
   }
 
-  // Thoughts begin with their marker, which only white space may precede.
-  void in_start(char c) {
+  // Notes that the last `bytes` of what is decided are content.
+  void note_content(size_t bytes) {
+    if (bytes == 0) return;
+    const size_t end = decided();
+    if (content_.empty() || content_.back().end != end - bytes) content_.push_back({end - bytes, end});
+    content_.back().end = end;
+  }
+
+  void in_thoughts(char c) {
+    add_reasoning(thoughts_.push(c));
     raw_ += c;
-    if (tag_.empty() && is_json_space(c)) return;
-    tag_ += c;
-    if (tag_ == format_->reasoning.begin) return begin_reasoning();
-    if (format_->reasoning.begin.starts_with(tag_)) return;
+    if (thoughts_.place() == ThoughtSplitter::Place::kThoughts) raw_.clear();
+    if (thoughts_.place() != ThoughtSplitter::Place::kAfter) return;
     phase_ = Phase::kBody;
     replay();
   }
@@ -131,14 +169,6 @@ class AnswerParser::Machine {
   // Takes the text that was held back once more, in the phase in which it belongs.
   void replay() {
     for (const char held : std::exchange(raw_, "")) step(held);
-  }
-
-  void begin_reasoning() {
-    raw_.clear();
-    phase_ = Phase::kReasoning;
-    search_.emplace(std::vector<std::string>{format_->reasoning.end});
-    new_lines_ = 0;
-    fresh_ = true;
   }
 
   // Holds new lines back until another byte follows, because those before the closing marker belong to it.
@@ -153,14 +183,7 @@ class AnswerParser::Machine {
     }
   }
 
-  void end_reasoning() {
-    phase_ = Phase::kBody;
-    skip_new_lines_ = true;
-  }
-
   void in_body(char c) {
-    if (skip_new_lines_ && c == '\n') return;
-    skip_new_lines_ = false;
     raw_ += c;
     if (format_->tools == ToolFormat::kLlama3Json) {
       if (is_json_space(c)) return;
@@ -175,11 +198,14 @@ class AnswerParser::Machine {
     search_.emplace(markers_);
   }
 
-  // Holds white space back until other text follows, because white space before a call is not content.
+  // Holds white space back until other text follows, because white space before a call is not content. After a call it
+  // is content only if it divides content from content.
   void add_content(const std::string& text) {
     for (const char c : text) {
       spaces_ += c;
-      if (markers_.empty() || !is_json_space(c)) out_.content += std::exchange(spaces_, "");
+      if (!markers_.empty() && is_json_space(c)) continue;
+      if (calls_ > 0 && content_.empty() && out_.content.empty()) spaces_ = c;
+      out_.content += std::exchange(spaces_, "");
     }
   }
 
@@ -282,6 +308,7 @@ class AnswerParser::Machine {
       case ToolFormat::kQwen3Coder:
         if (raw_ == kClose) {
           raw_.clear();
+          spaces_.clear();
           return begin_content();
         }
         if (kClose.starts_with(raw_)) return;
@@ -295,7 +322,10 @@ class AnswerParser::Machine {
           phase_ = Phase::kCallStart;
           return;
         }
-        if (in_list_ && c == ']') raw_.clear();
+        if (in_list_ && c == ']') {
+          raw_.clear();
+          spaces_.clear();
+        }
         break;
       case ToolFormat::kNone:
         break;
@@ -308,13 +338,16 @@ class AnswerParser::Machine {
 
   const std::shared_ptr<const AnswerFormat> format_;
   const std::vector<std::string> markers_;
-  Phase phase_ = Phase::kStart;
+  ThoughtSplitter thoughts_;
+  Phase phase_ = Phase::kThoughts;
   AnswerPiece out_;
-  std::optional<StopMatcher> search_;  // for the end of thoughts, or for the marker of a call
+  size_t read_ = 0;                    // bytes of the text
+  std::vector<TextRange> content_;     // where the content comes from
+  std::optional<StopMatcher> search_;  // for the marker of a call
   std::string raw_;                    // text whose meaning is not known yet
   std::string tag_;                    // the part of a tag that has been read
   size_t new_lines_ = 0;
-  bool fresh_ = false, skip_new_lines_ = false;
+  bool fresh_ = true;  // the thoughts have no text yet
   std::string spaces_;
   std::unique_ptr<CallReader> reader_;
   bool begun_ = false;    // the call has been returned in part
@@ -329,5 +362,7 @@ AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
 
 AnswerPiece AnswerParser::push(std::string_view text) { return machine_->push(text); }
 AnswerPiece AnswerParser::finish() { return machine_->finish(); }
+const std::vector<TextRange>& AnswerParser::content() const { return machine_->content(); }
+size_t AnswerParser::decided() const { return machine_->decided(); }
 
 }  // namespace specdec::deploy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -12,6 +13,8 @@
 namespace specdec::deploy {
 
 namespace {
+
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kMaxQuotedName = 256;  // bytes of a name or key, longer ones are no call
 constexpr size_t kMaxTag = 256;
@@ -199,35 +202,92 @@ class JsonCallReader final : public CallReader {
   std::string early_;  // arguments that came before the name
 };
 
-// Returns the schema of a parameter, null if no tool of this name declares it.
-const nlohmann::ordered_json* parameter_schema(const OfferedTools& offered, const std::string& tool,
-                                               const std::string& key) {
-  for (const OfferedTool& candidate : offered.list) {
-    if (candidate.name != tool) continue;
-    const auto properties = candidate.parameters.find("properties");
-    if (properties == candidate.parameters.end() || !properties->is_object()) return nullptr;
-    const auto schema = properties->find(key);
-    return schema != properties->end() && schema->is_object() ? &*schema : nullptr;
-  }
-  return nullptr;
+// Returns the tool of this name, or null.
+const OfferedTool* tool_of(const OfferedTools& offered, const std::string& name) {
+  const auto found =
+      std::find_if(offered.list.begin(), offered.list.end(), [&](const OfferedTool& t) { return t.name == name; });
+  return found == offered.list.end() ? nullptr : &*found;
 }
 
-// Returns whether the schema allows something that is not a string.
-bool may_be_json(const nlohmann::ordered_json& schema) {
-  const auto type = schema.find("type");
-  if (type == schema.end()) return schema.contains("anyOf") || schema.contains("oneOf") || schema.contains("$ref");
-  if (!type->is_array()) return *type != "string";
-  return std::any_of(type->begin(), type->end(), [](const auto& t) { return t != "string"; });
+bool has_type(const OrderedJson& value, const OrderedJson& type) {
+  if (type == "string") return value.is_string();
+  if (type == "null") return value.is_null();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "number") return value.is_number();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (type == "integer")
+    return value.is_number_integer() || (value.is_number() && std::trunc(value.get<double>()) == value.get<double>());
+  return true;
 }
 
-std::string value_json(const nlohmann::ordered_json* schema, const std::string& text) {
-  if (schema && may_be_json(*schema)) {
-    if (text == "True" || text == "False") return text == "True" ? "true" : "false";
-    if (text == "None") return "null";
-    try {
-      return parse_ordered_json(text, "value").dump();
-    } catch (const Error&) {  // no JSON, or too deep
+// Says whether a parameter's schema takes a value, as far as types, enum, const and alternatives tell. A schema that is
+// too intricate takes everything.
+class SchemaFit {
+ public:
+  SchemaFit(const OrderedJson& root, const OrderedJson& value) : root_(root), value_(value) {}
+
+  bool takes(const OrderedJson& schema) {
+    if (schema.is_boolean()) return schema.get<bool>();
+    if (!schema.is_object() || ++steps_ > kMostSteps) return true;
+    const auto at = [&](const char* key) { return schema.find(key); };
+    const auto takes_it = [this](const OrderedJson& alternative) { return takes(alternative); };
+    if (const auto type = at("type"); type != schema.end()) {
+      const auto fits = [this](const OrderedJson& one) { return has_type(value_, one); };
+      if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
     }
+    if (const auto only = at("const"); only != schema.end() && *only != value_) return false;
+    if (const auto values = at("enum"); values != schema.end() && values->is_array())
+      if (std::find(values->begin(), values->end(), value_) == values->end()) return false;
+    for (const char* key : {"anyOf", "oneOf"})
+      if (const auto any = at(key); any != schema.end() && any->is_array())
+        if (std::none_of(any->begin(), any->end(), takes_it)) return false;
+    if (const auto all = at("allOf"); all != schema.end() && all->is_array())
+      if (!std::all_of(all->begin(), all->end(), takes_it)) return false;
+    const auto reference = at("$ref");
+    const OrderedJson* const target = reference == schema.end() ? nullptr : target_of(*reference);
+    return !target || takes(*target);
+  }
+
+ private:
+  static constexpr int kMostSteps = 1000;
+
+  const OrderedJson* target_of(const OrderedJson& reference) const {
+    if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return nullptr;
+    try {
+      return &root_.at(OrderedJson::json_pointer(reference.get<std::string>().substr(1)));
+    } catch (const OrderedJson::exception&) {
+      return nullptr;
+    }
+  }
+
+  const OrderedJson &root_, &value_;
+  int steps_ = 0;
+};
+
+// Returns the value that a text without quotes stands for, if it can be read as anything but text. Models write
+// Python's words, too.
+std::optional<OrderedJson> json_of(const std::string& text) {
+  if (text == "True" || text == "False") return text == "True";
+  if (text == "None") return OrderedJson();
+  try {
+    return parse_ordered_json(text, "value");
+  } catch (const Error&) {  // no JSON, or too deep
+    return std::nullopt;
+  }
+}
+
+// Returns a parameter's value as JSON: a string where the schema takes one, else what the text stands for. A null is a
+// null wherever the schema takes it. Parameters that no tool declares are strings.
+std::string value_json(const OfferedTool* tool, const std::string& key, const std::string& text) {
+  const OrderedJson* properties =
+      tool && tool->parameters.contains("properties") ? &tool->parameters["properties"] : nullptr;
+  if (properties && properties->is_object() && properties->contains(key)) {
+    const OrderedJson &schema = (*properties)[key], quoted = text;
+    const auto takes = [&](const OrderedJson& value) { return SchemaFit(tool->parameters, value).takes(schema); };
+    if (const auto value = json_of(text);
+        value && (value->is_null() ? takes(*value) || !takes(quoted) : !takes(quoted)))
+      return value->dump();
   }
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -287,7 +347,7 @@ class XmlCallReader final : public CallReader {
     if (!text_.empty() && text_.front() == '\n') text_.erase(0, 1);
     if (!text_.empty() && text_.back() == '\n') text_.pop_back();
     arguments += (keys_.size() == 1 ? "" : ", ") + Json(key_).dump(-1, ' ', false, Json::error_handler_t::replace) +
-                 ": " + value_json(parameter_schema(offered_, name_, key_), text_);
+                 ": " + value_json(tool_of(offered_, name_), key_, text_);
   }
 
   const OfferedTools& offered_;

@@ -29,8 +29,8 @@ class CallReader {
 // string are unpacked. If `known` is not null, any other name than one of these tools' is no call.
 std::unique_ptr<CallReader> make_json_call_reader(const OfferedTools* known);
 
-// Reads name><parameter=key>value</parameter>…</function>, which follows "<function=". A value becomes JSON if its type
-// in the tool's parameters is not a string; keys that no tool declares are strings.
+// Reads name><parameter=key>value</parameter>…</function>, which follows "<function=". A value is a
+// string if the schema of the tool's parameter takes one, else JSON; keys that no tool declares are strings.
 std::unique_ptr<CallReader> make_xml_call_reader(const OfferedTools& offered);
 
 // Reads name[ARGS]{…} or name{…}; [CALL_ID]id may stand after the name.

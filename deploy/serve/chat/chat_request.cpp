@@ -58,8 +58,9 @@ std::string message_content(const Json& message, const std::string& param) {
   return joined;
 }
 
-// Reads the calls of an earlier answer as the template gets them: arguments become JSON where they are a JSON object,
-// and stay text where the model wrote something else.
+// Reads the calls of an earlier answer as the template gets them. Arguments that are no JSON, such as those of a call
+// that max_tokens has cut, become {}: with the text most templates would fail, in each later request of the
+// conversation.
 std::string tool_calls(const Json& calls, const std::string& param, const ServeLimits& limits) {
   if (!calls.is_array() || calls.size() > limits.tools)
     reject(param, "an array of at most " + std::to_string(limits.tools) + " calls");
@@ -79,6 +80,7 @@ std::string tool_calls(const Json& calls, const std::string& param, const ServeL
     call["type"] = "function";
     OrderedJson given = tool_arguments(arguments ? arguments->get<std::string>() : "{}");
     if (has_nul(given)) reject(at + ".function.arguments", kNoNul);
+    if (given.is_string()) given = OrderedJson::object();
     call["function"] = {{"name", name->get<std::string>()}, {"arguments", std::move(given)}};
     list.push_back(std::move(call));
   }
@@ -106,8 +108,9 @@ ChatMessage read_message(const Json& message, const std::string& param, const Se
     for (const auto& [key, value] : {std::pair("tool_call_id", &read.tool_call_id), std::pair("name", &read.name)})
       if (const Json* text = find_field(message, key)) *value = read_text(*text, param + "." + key);
   }
-  // An answer that only calls functions has no content.
-  if (read.tool_calls.empty() || find_field(message, "content")) read.content = message_content(message, param);
+  // What an assistant or a function gave may be nothing, which clients write as null or leave out.
+  const bool may_be_empty = assistant || read.role == "tool";
+  if (!may_be_empty || find_field(message, "content")) read.content = message_content(message, param);
   return read;
 }
 

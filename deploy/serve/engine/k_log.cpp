@@ -35,13 +35,18 @@ std::optional<std::string> KLog::line(const KBasis& basis, double now) {
   const double speculative = basis.tokens_per_second(k), plain = basis.tokens_per_second(0);
   if (!std::isfinite(speculative) || !std::isfinite(plain)) return std::nullopt;
   std::string out =
-      "K " + (said_ >= 0 ? std::to_string(said_) + " → " : std::string()) + std::to_string(basis.k) + " at batch " +
+      std::string(basis.assumed_after && basis.k > 0 ? "trying " : "") + "K " +
+      (said_ >= 0 ? std::to_string(said_) + " → " : std::string()) + std::to_string(basis.k) + " at batch " +
       std::to_string(basis.batch) + (basis.draft.empty() ? "" : " (draft " + basis.draft + ")") + ": draft " +
       milliseconds(basis.draft_seconds) + "/token, verify " + milliseconds(basis.verify_seconds[0]) + " at K = 0 and " +
       milliseconds(basis.verify_seconds[static_cast<size_t>(k)]) + " at K = " + std::to_string(k) + ", overlap";
+  if (basis.assumed_after) out += " assumed";
   for (int i = 0; i < k; ++i) out += format(" %.2f", basis.overlaps[static_cast<size_t>(i)]);
-  out +=
-      ", expected " + rate(speculative) + " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
+  if (basis.assumed_after)
+    out += format(" (%lld drafted token%s seen)", static_cast<long long>(*basis.assumed_after),
+                  *basis.assumed_after == 1 ? "" : "s");
+  out += (basis.assumed_after ? ", which would give " : ", expected ") + rate(speculative) +
+         " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
   said_ = basis.k;
   said_at_ = now;
   return out;

@@ -39,6 +39,33 @@ std::optional<ValidationReport> packaged_report(const ServeOptions& options,
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
+// Returns the dtype, as --dtype names it, in which the gate measured the package's pair, if that is not what auto means
+// for its target: what is gated is what is served. "" if auto is right, or if the package tells nothing.
+std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std::string& name) {
+  if (!package || !package->manifest.report.is_object()) return "";
+  const Json dtype = package->manifest.report.value("/inputs/dtype"_json_pointer, Json());
+  if (dtype != "fp32" && dtype != "bf16" && dtype != "fp16" && dtype != "int8") return "";
+  try {
+    const model::DecoderConfig config = model::load_decoder_config(packaged_target(*package, name).directory);
+    const bool is_own =
+        config.quantisation.method == model::Quantisation::Method::kNone && dtype == model::dtype_flag(config.dtype);
+    return is_own ? "" : dtype.get<std::string>();
+  } catch (const Error&) {  // loading the pair reports it, after a stale draft
+    return "";
+  }
+}
+
+// Lets the pair be served as it was gated, unless --dtype says otherwise. Returns a line about it; "" if there is
+// nothing to say.
+std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
+  if (gated.empty() || gated == device.dtype) return "";
+  if (device.dtype != "auto")
+    return "warning: the gate measured this package in " + gated + ", and --dtype " + device.dtype +
+           " serves it in another";
+  device.dtype = gated;
+  return "decoding in " + gated + ", in which the gate measured this package (--dtype changes it)";
+}
+
 // Holds the chat template. Checking a template forks the process, so it is loaded before the server starts threads. An
 // error is kept for later, because a stale draft must be reported before any other error.
 struct Chat {
@@ -134,12 +161,15 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   wanted.rank_command = hooks.rank_command;
   wanted.on_rank_lost = hooks.on_lost;
+  wanted.progress = hooks.progress;
+  if (options.draft.empty()) note(take_gated_dtype(gated_dtype(package, wanted.target), wanted.device));
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) return {true, pair.warning};
   if (chat.error) throw *chat.error;
   if (chat.verified) chat.verified->require_unchanged();
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
+  if (!pair.end_note.empty()) note("info: " + pair.end_note);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   if (!options.package.empty() && pair.package_digest.empty())

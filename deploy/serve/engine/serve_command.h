@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/progress.h"
 #include "deploy/serve/options.h"
 
 namespace specdec::deploy {
@@ -19,6 +20,7 @@ struct ServeHooks {
   // For tensor_parallel above 1, as in TensorRankOptions.
   std::vector<std::string> rank_command = {};
   std::function<void(const Error&)> on_lost = {};
+  ProgressFn progress = {};  // of loading the models
 };
 
 struct ServeOutcome {

@@ -28,6 +28,16 @@ std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
   }
 }
 
+bool is_masks_spent(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const decode::MasksSpent&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 struct StepperRunner::Running {
@@ -103,6 +113,8 @@ PrefillResult StepperRunner::prefill(SequenceKey key, int64_t most) {
 
 void StepperRunner::preempt(SequenceKey key) { stepper_.close(running_.at(key)->sequence); }
 
+bool StepperRunner::ready(SequenceKey key) { return stepper_.ready(running_.at(key)->sequence); }
+
 // Runs one step. The stepper records the failure of a single sequence in that sequence's outcome. If a pass of the
 // target throws, all sequences are as before. Returns false if the caches were full.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
@@ -128,12 +140,12 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
   end_trials();
   for (const SequenceKey key : batch) {
     batch_.push_back(&running_.at(key)->sequence);
-    batch_.back()->outcome().emitted.clear();
+    batch_.back()->outcome().clear();
   }
   const bool room = run(batch_);
   for (size_t i = 0; i < batch.size(); ++i) {
     decode::Sequence& s = *batch_[i];
-    const bool untouched = s.outcome().emitted.empty() && !s.outcome().failure;
+    const bool untouched = s.outcome().emitted.empty() && !s.outcome().failure && !s.outcome().mask_late;
     results[i].cache_full = !room || (untouched && batch.size() > 1 && !run({&batch_[i], 1}));
     if (!results[i].cache_full) collect(*running_.at(batch[i]), results[i]);
   }
@@ -157,6 +169,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   static_cast<decode::StepOutcome&>(result) = s.outcome();
   result.logprobs = std::move(logprobs);
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
+  if (result.mask_late) return;
   result.failed = result.failure || result.emitted.empty();
   // A sequence that emitted nothing and has no failure of its own was in a pass that failed even when run alone. An
   // exception of such a pass that is not an Error comes from the compute library. If a sequence's own failure is such
@@ -164,7 +177,8 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   result.device_failed = result.failed && cause && kind_of(cause).value_or(unknown) == ErrorKind::kDevice;
-  result.no_token_left = result.failure && kind_of(result.failure) == ErrorKind::kUsage;
+  result.masks_spent = result.failure && is_masks_spent(result.failure);
+  result.no_token_left = result.failure && !result.masks_spent && kind_of(result.failure) == ErrorKind::kUsage;
   if (result.failed) return;
   if (!s.options().speculate) result.decision.plain = decode::PlainReason::kRequest;
   std::vector<double> kept(static_cast<size_t>(std::min(result.suffix_drafted, result.suffix_accepted + 1)), 1.0);
@@ -197,6 +211,8 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
     basis.verify_seconds.clear();
     for (int k = 0; k <= any.max_k(); ++k)
       basis.verify_seconds.push_back(held->costs.verify_seconds(basis.batch, tree_nodes(any.tree(), k)));
+    const int64_t seen = held->overlap.observed() + held->coupled_overlap.observed();
+    basis.assumed_after = seen < decode::OverlapMean::kAssumed ? std::optional(seen) : std::nullopt;
     basis.overlaps.assign(static_cast<size_t>(any.max_k()), 0);
     std::vector<int> chosen;
     for (const decode::Sequence* const s : sequences) {

@@ -40,6 +40,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey start(const SequenceSpec& spec) override;
   PrefillResult prefill(SequenceKey key, int64_t most) override;
   void preempt(SequenceKey key) override;
+  bool ready(SequenceKey key) override;
   // If a pass for the whole batch throws, each sequence is stepped alone, so that only the sequences that cause the
   // failure fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;

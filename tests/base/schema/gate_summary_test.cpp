@@ -54,6 +54,18 @@ TEST(GateSummary, WhatIsOpenSaysWhatToGiveMoreOf) {
   r.machine.reset();
   r.alpha.ci.low = 0.4;
   EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts=16 --max-requests 0");
+  GateCommand few = kCommand;
+  few.flags = {"--max-requests=4", "--speed-prompts=2"};
+  r.speedup.n = 2;
+  for (const bool busy : {false, true}) {
+    r.machine.emplace().busy = busy;
+    EXPECT_EQ(next_command(r, few),
+              "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-requests 0 "
+              "--speed-prompts 8")
+        << "no circle: what this run's own limits left open is given more of";
+  }
+  r.machine.reset();
+  r.speedup.n = 8;
   r.requests_available = r.alpha.n;
   EXPECT_EQ(next_command(r, kCommand), "specdec data ingest LOG... --target models/target --out traffic-more");
   r.has_lossless = false;

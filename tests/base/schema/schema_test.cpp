@@ -43,6 +43,9 @@ TEST(TrafficRecord, ThreeForms) {
   chat.messages.push_back({"assistant", "", R"([{"function":{"name":"f"}}])"});
   chat.messages.push_back({"tool", "r", "", "c1", "f"});
   chat.tools = R"([{"z":1,"a":2}])";
+  chat.messages[2].unlearnt = true;
+  chat.template_kwargs = R"({"enable_thinking":false})";
+  chat.finish_reason = "length";
   chat.sampling = SamplingOptions{.temperature = 0.5, .top_k = 3, .top_p = 0.9, .min_p = 0.1};
   check_schema(to_json(chat), ErrorKind::kData, {"schema", "id", "messages"}, read);
   TrafficRecord pair;
@@ -50,6 +53,15 @@ TEST(TrafficRecord, ThreeForms) {
   pair.prompt = "p";
   pair.response = "r";
   check_schema(to_json(pair), ErrorKind::kData, {"schema", "id"}, read);
+  pair.prompt_token_ids = {1, 0, 2147483647};
+  pair.token_ids = {7};
+  check_schema(to_json(pair), ErrorKind::kData, {"schema", "id", "token_ids", "prompt_token_ids"}, read);
+  const auto refuse_ids = [&](const char* key, const Json& ids) {
+    refuse(to_json(pair), ErrorKind::kData, "token_ids", [&](Json& j) { j[key] = ids; }, read);
+  };
+  for (const Json& bad :
+       {Json::array({-1}), Json::array({1.5}), Json::array({"1"}), Json::array({2147483648}), Json("1"), Json::array()})
+    for (const char* key : {"token_ids", "prompt_token_ids"}) refuse_ids(key, bad);
   TrafficRecord text;
   text.id = text.conversation = "3";
   text.text = "t";
@@ -70,11 +82,32 @@ TEST(TrafficRecord, ThreeForms) {
       json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; },
       read);
   refuse(json, ErrorKind::kData, "tools: expected a JSON array", [](Json& j) { j["tools"] = "{}"; }, read);
+  refuse(json, ErrorKind::kData, "finish_reason", [](Json& j) { j["finish_reason"] = "bored"; }, read);
+  refuse(
+      json, ErrorKind::kData, "template_kwargs: expected a JSON object", [](Json& j) { j["template_kwargs"] = "[]"; },
+      read);
+  refuse(json, ErrorKind::kData, "weight", [](Json& j) { j["messages"][2]["weight"] = 2; }, read);
+  EXPECT_TRUE(traffic_record_from_json(json, "row").messages[2].unlearnt);
+  EXPECT_EQ(json["messages"][2]["weight"], 0);
   refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
+  refuse(
+      json, ErrorKind::kData, "token_ids", [](Json& j) { j["token_ids"] = j["prompt_token_ids"] = Json::array({1}); },
+      read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
   EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation,
             "9");
+}
+
+TEST(TrafficRecord, AnAnswerWasCutIfSomethingElseThanTheModelEndedIt) {
+  TrafficRecord record;
+  EXPECT_FALSE(record.answer_was_cut()) << "older records do not say why the answer ended";
+  record.finish_reason = "stop";
+  EXPECT_FALSE(record.answer_was_cut());
+  for (const char* reason : {"length", "stop_string", "content_filter", "other"}) {
+    record.finish_reason = reason;
+    EXPECT_TRUE(record.answer_was_cut()) << reason;
+  }
 }
 
 TEST(RejectRecord, RoundTripAndRefusals) {

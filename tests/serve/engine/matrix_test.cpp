@@ -234,6 +234,50 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   }
 }
 
+// Offsets are those of the text that is shown, whose first space the decoder strips, echoed or not.
+TEST(Matrix, OffsetsAreThoseOfTheText) {
+  const Scratch directory;
+  testing::write_space_stripping_tokenizer(directory.root());
+  Json file = Json::parse(testing::get(directory / "tokenizer.json"));
+  file["model"]["vocab"] = {{"▁a", 0}, {"▁", 1}, {"c", 2}, {"<0xC3>", 3}};
+  for (const int i : {0, 1}) file["added_tokens"][i]["id"] = i == 0 ? kToyBos : kToyEos;
+  file["post_processor"]["special_tokens"]["<s>"]["ids"] = {kToyBos};
+  testing::put(directory / "tokenizer.json", file.dump());
+  const text::Tokenizer tokenizer(directory.root());
+  ToyServer server({.k = 3, .tokenizer = &tokenizer});
+  for (const Json& prompt : {Json{kToyBos}, Json{kToyBos, 0}, Json{kToyBos, 1, 0, 2}, Json{kToyBos, 2, 2}})
+    for (const bool echo : {false, true})
+      for (int64_t seed = 0; seed < 20; ++seed) {
+        const Json choice = server.complete({{"prompt", prompt},
+                                             {"max_tokens", 8},
+                                             {"echo", echo},
+                                             {"logprobs", 0},
+                                             {"seed", seed},
+                                             {"allowed_token_ids", {0, 1, 2}}})["choices"][0];
+        const std::string text = choice["text"];
+        const Json &tokens = choice["logprobs"]["tokens"], &offsets = choice["logprobs"]["text_offset"];
+        std::string joined;
+        bool stripped = echo || prompt.size() == 1;  // the next token begins the text
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          const size_t end = i + 1 < tokens.size() ? offsets[i + 1].get<size_t>() : text.size();
+          std::string own = tokens[i];
+          if (own == "<s>")
+            own = "";
+          else if (std::exchange(stripped, false) && own.starts_with(' '))
+            own.erase(0, 1);
+          EXPECT_EQ(offsets[i], joined.size()) << choice;
+          EXPECT_EQ(text.substr(joined.size(), end - joined.size()), own) << choice;
+          joined += own;
+        }
+        EXPECT_EQ(joined, text) << choice;
+      }
+  // The bytes of an unfinished character count by themselves until its text comes.
+  const Json cut = server.complete(
+      {{"prompt", {kToyBos, 2}}, {"max_tokens", 3}, {"logprobs", 0}, {"allowed_token_ids", {3}}})["choices"][0];
+  EXPECT_EQ(cut["text"], "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(cut["logprobs"]["text_offset"], Json({0, 1, 2}));
+}
+
 TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
   ToyServer server({3, VerifyRule::kToken});
   size_t prompt_tokens = 0;
@@ -257,6 +301,19 @@ TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
                                    {"temperature", i % 2}});
     EXPECT_EQ(r.status, 400);
     EXPECT_EQ(Json::parse(r.body)["error"]["code"], "no_token_left");
+  }
+  EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
+}
+
+TEST(Matrix, AnAnswerWhoseMasksCostTooMuchEndsWithAnErrorOfItsOwn) {
+  ToyOptions options;
+  options.masks.seconds = options.masks.seconds_per_mask = 0;
+  ToyServer server(options);
+  const Json body = {{"prompt", "a"}, {"max_tokens", 5}, {"guided_regex", "[abcd]+"}};
+  for (int i = 0; i < 40; ++i) {  // more than the failures in a row after which a device counts as broken
+    const Response r = server.ask(body);
+    EXPECT_EQ(r.status, 400);
+    EXPECT_EQ(Json::parse(r.body)["error"]["code"], "grammar_too_costly");
   }
   EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
 }

@@ -204,6 +204,40 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   }
 }
 
+// One request of 64 equal prompts without a seed is as good as 64 requests: any two answers are independent, and the
+// number of answers with one token is as spread as that of independent draws. The server draws its seeds from the
+// system, so each of the three comparisons fails by chance once in a million runs.
+TEST(SamplingThroughTheServer, PromptsOfOneRequestAreAnsweredIndependently) {
+  constexpr int64_t kPrompts = 64, kRequests = 600;
+  constexpr double kErrorRate = 1e-6;
+  ToyServer server({2, VerifyRule::kToken, kPrompts});
+  Option option;
+  option.max_tokens = 1;
+  std::map<Tokens, double> single, pairs;
+  walk(option, toy_logits(21), {}, 1, single);
+  for (const auto& [first, p] : single)
+    for (const auto& [second, q] : single) pairs[{first[0], second[0]}] = p * q;
+  const auto [likeliest, p] =
+      *std::max_element(single.begin(), single.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::map<Tokens, int64_t> near, far;
+  double spread = 0;
+  const Json body = {{"prompt", std::vector<Tokens>(kPrompts, kPrompt)}, {"max_tokens", 1}, {"return_token_ids", true}};
+  for (int64_t request = 0; request < kRequests; ++request) {
+    const Json choices = server.complete(body)["choices"];
+    ASSERT_EQ(choices.size(), static_cast<size_t>(kPrompts));
+    Tokens drawn;
+    for (const Json& choice : choices) drawn.push_back(choice["token_ids"][0].get<int32_t>());
+    for (size_t i = 0; i < drawn.size(); i += 2) ++near[{drawn[i], drawn[i + 1]}];
+    for (size_t i = 0; i < drawn.size() / 2; ++i) ++far[{drawn[i], drawn[i + drawn.size() / 2]}];
+    const auto count = static_cast<double>(std::count(drawn.begin(), drawn.end(), likeliest[0]));
+    spread += (count - kPrompts * p) * (count - kPrompts * p) / (kPrompts * p * (1 - p));
+  }
+  EXPECT_GE(p_value_of(near, pairs, kRequests * kPrompts / 2), kErrorRate);
+  EXPECT_GE(p_value_of(far, pairs, kRequests * kPrompts / 2), kErrorRate);
+  const double above = chi_square_p_value(spread, kRequests);
+  EXPECT_GE(std::min(above, 1 - above), kErrorRate / 2) << "spread " << spread << " of about " << kRequests;
+}
+
 // The comparison with the distribution fails, as it should, if an option is left out of the requests.
 TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
   ToyServer server({2, VerifyRule::kToken});

@@ -43,6 +43,8 @@ struct ToyOptions {
   bool coupled_seeds = false;  // if false, requests with a seed are verified by `rule` like all others
   std::vector<int> tree = {};
   bool suffix = false;
+  const text::Tokenizer* tokenizer = nullptr;  // of kToyVocab tokens; null: toy_tokenizer()
+  MaskLimits masks = {};
   std::string record_dir = {};  // folder for request records, rejected requests included; "" = nothing is recorded
 };
 
@@ -60,10 +62,11 @@ class ToyServer {
     serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
     limits.n = static_cast<int64_t>(limits.choices);  // allows as many answers per request as possible
+    limits.masks = options.masks;
     server_.emplace(serve, limits, clock_);
     ServedModel model;
     model.card.names = {"toy"};
-    model.tokenizer = &toy_tokenizer();
+    model.tokenizer = options.tokenizer ? options.tokenizer : &toy_tokenizer();
     model.eos_ids = {kToyEos};
     model.vocab_size = kToyVocab;
     model.max_context = model.card.max_context = 64;

@@ -1,6 +1,9 @@
 // Lets the tests of tests/gpu run on fibers, which tests these tests.
 #include "tests/gpu/machine.h"
 
+#include <gtest/gtest.h>
+
+#include "tests/gpu/report.h"
 #include "tests/kernels/fibers/model/fiber_library.h"
 
 namespace specdec::gpu {
@@ -10,9 +13,10 @@ const Machine& machine() {
   return made;
 }
 
-Json& figures() {
-  static Json made = Json::object();
-  return made;
-}
-
 }  // namespace specdec::gpu
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  specdec::gpu::start_report({{"name", "fibers"}});
+  return RUN_ALL_TESTS();
+}

@@ -40,7 +40,7 @@ void expect_reference(const std::string& name, const Json& config, at::ScalarTyp
 }
 
 TEST(CudaPass, EqualsTheReferenceOverFamilies) {
-  Json windows = toy_config("mistral", 2), partial = toy_config("llama", 2), many = toy_config("llama", 1),
+  Json windows = toy_config("mistral", 2), partial = toy_config("phi3", 2), many = toy_config("llama", 1),
        qwen3 = toy_config("qwen3", 2);
   windows["sliding_window"] = 20;
   partial["partial_rotary_factor"] = 0.5;

@@ -1,0 +1,18 @@
+// What this machine's CPU computes with.
+#pragma once
+
+#include <string>
+
+namespace specdec {
+
+struct CpuFeatures {
+  bool avx2 = false, avx512 = false;  // avx512: F, BW, DQ and VL, which LibTorch's and our own kernels need together
+  // Instructions that multiply bf16 numbers as fast as fp32 ones or faster. Without them LibTorch's products of 16-bit
+  // matrices take many times as long as those of fp32 ones.
+  bool avx512_bf16 = false, amx_bf16 = false;
+  bool multiplies_bf16() const { return avx512_bf16 || amx_bf16; }
+  std::string text() const;  // such as "AVX2, AVX-512, AVX-512 BF16"; "none of AVX2, …" if there is none
+};
+CpuFeatures cpu_features();
+
+}  // namespace specdec

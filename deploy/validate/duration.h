@@ -1,0 +1,34 @@
+// Foretells how long a validation takes, so that nobody waits without knowing for what.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "deploy/validate/options.h"
+
+namespace specdec::deploy {
+
+// Two timed roll-outs of one batch: of one token, which is mostly the reading of the prompts, and of kTimedTokens more.
+struct RolloutCost {
+  static constexpr int64_t kTimedTokens = 8;
+  int64_t requests = 1;
+  double one_token = 0, more_tokens = 0;  // seconds
+  double token() const;                   // seconds of a further token of the whole batch, as if none were accepted
+  double seconds(int64_t requests, int64_t tokens) const;
+};
+
+// What is measured, and on how many requests.
+struct ValidationWork {
+  int64_t rows = 0;
+  bool answers_anew = false, acceptance = false, rollout = false, speed = false, lossless = false;
+};
+
+// Seconds that each part takes at most, unless other processes use the machine. Early stopping takes less.
+struct ExpectedTime {
+  double acceptance = 0, rollout = 0, speed = 0, lossless = 0;
+  double total() const { return acceptance + rollout + speed + lossless; }
+  std::string text() const;  // one line with the flags that make it shorter
+};
+ExpectedTime expected_time(const RolloutCost& cost, const ValidateOptions& options, const ValidationWork& work);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,44 @@
+#include "base/model_directory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/base/scratch.h"
+
+namespace specdec {
+namespace {
+
+using namespace testing;
+
+// People come with files of other programs. The error says what such a file is and what to give instead.
+TEST(ModelDirectory, WhatIsNoModelIsNamed) {
+  const Scratch scratch;
+  const auto refused = [&](const std::string& name, const std::vector<std::string>& words) {
+    expect_error(ErrorKind::kModel, words, [&] { resolve_model((scratch / name).string()); });
+  };
+  put(scratch / "model.gguf", "GGUF");
+  refused("model.gguf", {"model.gguf", "GGUF is llama.cpp's format", "original checkpoint"});
+  put(scratch / "only/model.gguf", "GGUF");
+  refused("only", {"no config.json", "GGUF", "original checkpoint"});
+  put(scratch / "whole/config.json", "{}");
+  put(scratch / "whole/model.safetensors", "");
+  refused("whole/model.safetensors", {"found a file", "did you mean its folder, " + (scratch / "whole").string()});
+  put(scratch / "adapter/adapter_config.json", "{}");
+  refused("adapter", {"no config.json", "LoRA adapter", "merge"});
+  put(scratch / "run/draft/config.json", "{}");
+  refused("run", {"did you mean " + (scratch / "run/draft").string()});
+  put(scratch / "empty/notes.txt", "");
+  refused("empty", {"no config.json", "no manifest.json"});
+}
+
+// "models/target" of the README, typed where it is not, must not be asked for at a hub.
+TEST(ModelDirectory, AUsualFolderIsNoOrganisation) {
+  set_hub_resolver([](const HubName&) -> HubSnapshot { throw Error(ErrorKind::kNetwork, "the hub was asked"); });
+  for (const char* name : {"models/no-such-target", "runs/draft", "weights/x"})
+    expect_error(ErrorKind::kModel, {name, "no such directory", "hf://"}, [&] { resolve_model(name); });
+  for (const char* name : {"org/no-such-target", "hf://models/no-such-target"})
+    expect_error(ErrorKind::kNetwork, {"the hub was asked"}, [&] { resolve_model(name); });
+  set_hub_resolver({});
+}
+
+}  // namespace
+}  // namespace specdec

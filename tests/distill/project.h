@@ -1,0 +1,45 @@
+// A target, its data and the options of a run on them, for the tests of whole runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "distill/contexts.h"
+#include "distill/run.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+
+using namespace specdec::testing;
+
+struct Project {
+  Scratch scratch;
+  SystemClock clock;
+  DistillOptions options;
+
+  explicit Project(size_t holdout = 40) {
+    fs::create_directories(scratch / "target");
+    model::save_decoder(toy_decoder(3, 1), scratch / "target");
+    toy_tokenizer(scratch / "target");
+    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(holdout, 6));
+    options.target = (scratch / "target").string();
+    options.data = (scratch / "data").string();
+    options.out = (scratch / "run").string();
+    options.draft = "prune:2";
+    options.learning_rate = 5e-3;
+    options.batch_tokens = 200;
+    options.max_steps = 120;
+    options.device.device = "cpu";
+    options.device.threads = 1;
+  }
+  DistillResult run() { return distill::run(options, {}, clock); }
+  // The rows that gave the verdict: the target's answers to the prompts of one half.
+  std::vector<TokenRow> judged_rows() const {
+    HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
+    put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), {48}, "file", h);
+    return h.verdict;
+  }
+};
+
+}  // namespace specdec::distill

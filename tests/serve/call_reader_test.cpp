@@ -1,0 +1,60 @@
+// Tests how parameters without quotes (Qwen3-Coder's) become JSON: of the text and what it stands for, the one that the
+// parameter's schema takes.
+#include "deploy/serve/chat/call_reader.h"
+
+#include <gtest/gtest.h>
+
+namespace specdec::deploy {
+namespace {
+
+// Returns the arguments of a call of f with the parameter p, whose schema and text are given.
+std::string value(const std::string& schema, const std::string& text, const std::string& definitions = "{}") {
+  OfferedTools offered;
+  offered.list.push_back({"f", nlohmann::ordered_json::parse(R"({"type":"object","properties":{"p":)" + schema +
+                                                             R"(},"$defs":)" + definitions + "}")});
+  const auto reader = make_xml_call_reader(offered);
+  std::string name, arguments;
+  for (const char c : "f>\n<parameter=p>\n" + text + "\n</parameter>\n</function>") reader->push(c, name, arguments);
+  const auto parsed = nlohmann::json::parse(arguments, nullptr, false);
+  return parsed.contains("p") ? parsed["p"].dump() : "no parameter: " + arguments;
+}
+
+TEST(XmlCalls, AValueIsAStringWhereverTheSchemaTakesOne) {
+  const std::string optional = R"({"anyOf":[{"type":"string"},{"type":"null"}]})";
+  for (const std::string& schema :
+       {optional, std::string(R"({"type":["string","null"]})"), std::string(R"({"$ref":"#/$defs/name"})"),
+        std::string(R"({"oneOf":[{"type":"number"},{"type":"string"}]})"), std::string(R"({})"),
+        std::string(R"({"allOf":[{"$ref":"#/$defs/name"}]})")})
+    for (const char* text : {"12345", "true", "True", "[1, 2]", "1e5", "x"})
+      EXPECT_EQ(value(schema, text, R"({"name":{"type":"string"}})"), nlohmann::json(text).dump()) << schema;
+  for (const char* null : {"null", "None"}) {
+    EXPECT_EQ(value(optional, null), "null") << "what Pydantic writes for Optional[str]";
+    EXPECT_EQ(value(R"({"type":"string"})", null), nlohmann::json(null).dump());
+  }
+}
+
+TEST(XmlCalls, AValueIsJsonWhereTheSchemaTakesNoString) {
+  EXPECT_EQ(value(R"({"enum":[1,2]})", "2"), "2");
+  EXPECT_EQ(value(R"({"enum":[1,2]})", "3"), "3") << "wrong, but not less so as text";
+  EXPECT_EQ(value(R"({"enum":["1","2"]})", "2"), "\"2\"");
+  EXPECT_EQ(value(R"({"enum":["a",2]})", "2"), "2");
+  EXPECT_EQ(value(R"({"const":7})", "7"), "7");
+  EXPECT_EQ(value(R"({"const":"7"})", "7"), "\"7\"");
+  EXPECT_EQ(value(R"({"type":"integer"})", "12"), "12");
+  EXPECT_EQ(value(R"({"type":"boolean"})", "False"), "false");
+  EXPECT_EQ(value(R"({"type":["integer","null"]})", "None"), "null");
+  EXPECT_EQ(value(R"({"type":"array"})", "[1, 2]"), "[1,2]");
+  EXPECT_EQ(value(R"({"anyOf":[{"type":"integer"},{"type":"array"}]})", "[1]"), "[1]");
+  EXPECT_EQ(value(R"({"type":"integer"})", "two"), "\"two\"");
+  EXPECT_EQ(value(R"({"$ref":"#/$defs/n"})", "5", R"({"n":{"type":"number"}})"), "5");
+}
+
+TEST(XmlCalls, IntricateSchemasTakeEverything) {
+  EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":{"$ref":"#/$defs/a"}})"), "\"5\"");
+  EXPECT_EQ(value(R"({"$ref":"#/$defs/none"})", "5"), "\"5\"");
+  const std::string twice = R"({"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}],"type":"string"})";
+  EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":)" + twice + "}"), "\"5\"");  // a failure shows as a hang
+}
+
+}  // namespace
+}  // namespace specdec::deploy

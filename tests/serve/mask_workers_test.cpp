@@ -1,0 +1,173 @@
+#include "deploy/serve/mask_workers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <map>
+#include <mutex>
+
+#include "tests/serve/running_server.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::MaskState;
+
+constexpr int64_t kIds = 40;
+constexpr size_t kWords = 2;
+
+// Allows only the id that equals the number of tokens so far. Waits at a gate before each mask, if it has one.
+class Counting final : public decode::Constraint {
+ public:
+  struct Shared {
+    std::shared_future<void> gate = {};
+    std::atomic<size_t> bytes{0};
+    std::atomic<int> masks{0}, alive{0};
+    std::atomic<double> cost{0};  // what a mask adds to the fake CPU clock
+  };
+  explicit Counting(Shared& shared, std::atomic<double>& clock) : shared_(shared), clock_(clock) { ++shared_.alive; }
+  ~Counting() override { --shared_.alive; }
+  MaskState allowed(std::span<uint32_t> bits) override {
+    if (shared_.gate.valid()) shared_.gate.wait();
+    ++shared_.masks;
+    clock_.store(clock_.load() + shared_.cost.load());
+    std::fill(bits.begin(), bits.end(), 0u);
+    bits[tokens_.size() / 32] = 1u << (tokens_.size() % 32);
+    return MaskState::kReady;
+  }
+  void push(int32_t token) override { tokens_.push_back(token); }
+  void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
+  size_t bytes() const override { return shared_.bytes.load(); }
+
+ private:
+  Shared& shared_;
+  std::atomic<double>& clock_;
+  std::vector<int32_t> tokens_;
+};
+
+struct Bench {
+  explicit Bench(MaskLimits limits = {}, size_t held_bytes = 1 << 30)
+      : budget(held_bytes, held_bytes),
+        workers(
+            limits, budget,
+            [this](const std::string& tenant, double seconds) {
+              const std::lock_guard lock(mutex);
+              charged[tenant] += seconds;
+              ++done;
+            },
+            [this] { return clock.load(); }) {}
+  std::unique_ptr<decode::Constraint> constraint(Counting::Shared& shared, const std::string& tenant = "alice") {
+    return workers.off_thread([this, &shared] { return std::make_unique<Counting>(shared, clock); }, tenant, kIds)();
+  }
+  int masks_done() {
+    const std::lock_guard lock(mutex);
+    return done;
+  }
+  // Asks until the mask is no longer late.
+  MaskState await(decode::Constraint& c) {
+    MaskState state = c.prepare();
+    wait_until([&] { return (state = c.prepare()) != MaskState::kLate; });
+    return state;
+  }
+  size_t allowed(decode::Constraint& c) {
+    EXPECT_EQ(await(c), MaskState::kReady);
+    std::vector<uint32_t> bits(kWords, 7);
+    EXPECT_EQ(c.allowed(bits), MaskState::kReady);
+    for (size_t id = 0; id < 32 * kWords; ++id)
+      if (bits[id / 32] >> (id % 32) & 1) return id;
+    return 32 * kWords;
+  }
+
+  std::atomic<double> clock{0};
+  std::mutex mutex;
+  std::map<std::string, double> charged;
+  int done = 0;
+  ByteBudget budget;
+  MaskWorkers workers;
+};
+
+TEST(MaskWorkers, GiveTheMaskOfThePositionHoweverItWasReached) {
+  Bench b;
+  Counting::Shared shared;
+  const auto c = b.constraint(shared);
+  EXPECT_EQ(b.allowed(*c), 0u);
+  c->push(5), c->push(6);
+  EXPECT_EQ(b.allowed(*c), 2u);
+  const int masks = shared.masks;
+  c->pop(2), c->push(5), c->push(6);
+  EXPECT_EQ(b.allowed(*c), 2u);
+  EXPECT_EQ(shared.masks, masks) << "the same tokens again";
+  c->pop(1), c->push(7), c->push(8);
+  EXPECT_EQ(b.allowed(*c), 3u);
+  c->pop(3);
+  EXPECT_EQ(b.allowed(*c), 0u);
+  for (int32_t i = 0; i < 33; ++i) c->push(i);
+  EXPECT_EQ(b.allowed(*c), 33u);
+}
+
+TEST(MaskWorkers, ASlowMaskIsLateAndDelaysNobodyElse) {
+  Bench b;
+  std::promise<void> gate;
+  Counting::Shared slow{gate.get_future().share()}, quick;
+  const auto a = b.constraint(slow), other = b.constraint(quick, "bob");
+  EXPECT_EQ(a->prepare(), MaskState::kLate);
+  std::vector<uint32_t> bits(kWords);
+  EXPECT_EQ(a->allowed(bits), MaskState::kLate) << "without begin_step() nobody waits";
+  b.workers.begin_step();
+  EXPECT_EQ(a->allowed(bits), MaskState::kLate);
+  b.workers.settle();  // returns although the mask is not there
+  EXPECT_EQ(b.allowed(*other), 0u);
+  a->push(1), a->push(2);  // moves on while the first mask is being computed
+  EXPECT_EQ(a->prepare(), MaskState::kLate);
+  gate.set_value();
+  EXPECT_EQ(b.allowed(*a), 2u);
+}
+
+TEST(MaskWorkers, AnAnswersTimeHasALimitAndIsCharged) {
+  Bench b({.seconds = 1, .seconds_per_mask = 0.5});
+  Counting::Shared shared;
+  shared.cost = 0.75;
+  const auto c = b.constraint(shared);
+  EXPECT_EQ(b.await(*c), MaskState::kReady);
+  for (int32_t i = 0; i < 3; ++i) {  // 4 masks take 3 s, which is 1 s and half a second for each
+    c->push(i);
+    EXPECT_EQ(b.await(*c), MaskState::kReady) << i;
+  }
+  c->push(3);
+  EXPECT_EQ(b.await(*c), MaskState::kSpent);
+  EXPECT_EQ(shared.alive, 0) << "its memory is given back at once";
+  c->push(4);
+  EXPECT_EQ(c->prepare(), MaskState::kSpent);
+  wait_until([&] { return b.masks_done() == 5; });
+  EXPECT_DOUBLE_EQ(b.charged["alice"], 5 * 0.75);
+}
+
+TEST(MaskWorkers, AnAnswersMemoryHasALimitAndCountsForItsTenant) {
+  Bench b({.bytes = 1000}, 1500);
+  Counting::Shared large, first, second;
+  large.bytes = 1001;
+  first.bytes = second.bytes = 800;
+  EXPECT_EQ(b.await(*b.constraint(large)), MaskState::kSpent);
+  auto holder = b.constraint(first);
+  EXPECT_EQ(b.await(*holder), MaskState::kReady);
+  EXPECT_EQ(b.budget.held(), 800u);
+  EXPECT_EQ(b.await(*b.constraint(second)), MaskState::kSpent) << "the budget is full";
+  holder.reset();
+  wait_until([&] { return b.budget.held() == 0; });
+  EXPECT_EQ(b.await(*b.constraint(second)), MaskState::kReady);
+}
+
+TEST(MaskWorkers, AnAnswerMayEndWhileItsMaskIsComputed) {
+  Bench b;
+  std::promise<void> gate;
+  Counting::Shared shared{gate.get_future().share()};
+  auto c = b.constraint(shared);
+  EXPECT_EQ(c->prepare(), MaskState::kLate);
+  c.reset();
+  gate.set_value();
+  wait_until([&] { return b.masks_done() == 1 && shared.alive == 0; });
+}
+
+}  // namespace
+}  // namespace specdec::deploy
