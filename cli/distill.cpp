@@ -1,9 +1,9 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 
 #include "base/clock.h"
 #include "cli/command.h"
+#include "cli/output.h"
 #include "distill/options.h"
 #include "engine/parallel/launch.h"
 
@@ -149,8 +149,7 @@ int print_launch(const Global& global) {
   const parallel::Launch launch = parallel::detect_launch(parallel::process_environment());
   const std::string text = global.json ? to_json(launch).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
                                        : parallel::launch_text(launch);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    throw Error(ErrorKind::kIo, "standard output: write failed");
+  write_output(text);
   return 0;
 }
 

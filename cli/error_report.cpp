@@ -12,6 +12,7 @@
 #include "base/shell.h"
 #include "base/verdict.h"
 #include "cli/log.h"
+#include "cli/output.h"
 #include "cli/stop_deadline.h"
 
 namespace specdec::cli {
@@ -67,7 +68,9 @@ int run_reported(const std::function<int()>& work, const Global& global, const s
     return report_error(Error(kind, message), global, command);
   };
   try {
-    return work();
+    const int code = work();
+    require_output_written();
+    return code;
   } catch (const Error& e) {
     return report_error(e, global, command);
   } catch (const DeviceLost& lost) {

@@ -15,6 +15,7 @@
 #include "cli/log.h"
 #include "cli/monitor_baseline.h"
 #include "cli/monitor_past.h"
+#include "cli/output.h"
 #include "monitor/check.h"
 #include "monitor/source.h"
 
@@ -67,7 +68,7 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
     print_evidence(result.json["evidence"]);
     std::printf("next: %s\n", result.json["next"].get<std::string>().c_str());
   }
-  std::fflush(stdout);
+  require_output_written();
 }
 
 int run_check(const Global& global, monitor::CheckOptions options) {

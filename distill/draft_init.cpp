@@ -10,6 +10,7 @@
 #include "distill/draft_vocab.h"
 #include "distill/evaluate.h"
 #include "distill/teacher.h"
+#include "engine/model/draft_model.h"
 
 namespace specdec::distill {
 
@@ -98,8 +99,7 @@ DraftInit init_eagle(const DraftInitOptions& options, const std::shared_ptr<cons
 
 bool is_eagle(const DraftSpec& spec) {
   if (spec.kind != "model") return spec.kind == "eagle3";
-  const fs::path config = fs::path(spec.argument) / "config.json";
-  return fs::exists(config) && model::is_eagle_config(read_json(config, ErrorKind::kModel));
+  return fs::exists(fs::path(spec.argument) / "config.json") && model::holds_eagle_head(spec.argument);
 }
 
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab) {

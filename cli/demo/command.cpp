@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/error.h"
 #include "cli/demo/demo.h"
 #include "cli/demo/traffic_generator.h"
+#include "cli/output.h"
 
 namespace specdec::cli {
 
@@ -22,7 +22,7 @@ int print_traffic(const TrafficOptions& o) {
   const DemoEdition edition = o.edition == "first" ? DemoEdition::kFirst : DemoEdition::kUpdated;
   for (int64_t i = o.first; i < o.first + o.count; ++i)
     std::printf("%s\n", to_chat_row(demo_conversation(o.seed, i, edition)).c_str());
-  if (std::fflush(stdout) != 0) throw Error(ErrorKind::kIo, "stdout: cannot be written");
+  require_output_written();
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "cli/engine/runners.h"
 #include "cli/error_report.h"
 #include "cli/log.h"
+#include "cli/output.h"
 #include "deploy/validate/draft_costs.h"
 #include "distill/comparison.h"
 #include "distill/forecast.h"
@@ -101,11 +102,6 @@ void label_first(const Global& global, distill::DistillOptions& options) {
   options.teacher = "labels:" + o.out;
 }
 
-void put(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw Error(ErrorKind::kIo, "standard output: write failed");
-}
-
 // Only rank 0 prints results and notes. All ranks print the error that ends them.
 void be_quiet(const Global& global) {
   if (std::freopen("/dev/null", "w", stdout) == nullptr) throw Error(ErrorKind::kIo, "/dev/null cannot be opened");
@@ -154,9 +150,9 @@ int run_study(const Global& global, const distill::DistillOptions& options, cons
     };
   const bool compares = !options.compared.empty();
   const distill::DistillResult result = compares ? distill::compare(options, tools) : distill::forecast(options, tools);
-  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-      : compares  ? comparison_text(result.json, options.out)
-                  : forecast_text(result.json, options.out));
+  write_output(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+               : compares  ? comparison_text(result.json, options.out)
+                           : forecast_text(result.json, options.out));
   return result.exit_code;
 }
 
@@ -197,8 +193,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     if (!ranks.is_first()) return result.exit_code;
     write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
                 options.out, "report");
-    put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-                    : table(result.json, options.out));
+    write_output(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                             : table(result.json, options.out));
     return result.exit_code;
   });
 }

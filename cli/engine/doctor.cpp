@@ -1,10 +1,8 @@
 // The part of `specdec doctor` that needs LibTorch: checks the GPUs and prints what it found, in JSON, for the program
 // that started it (cli/doctor.cpp).
-#include <cstdio>
-
 #include "base/clock.h"
-#include "base/error.h"
 #include "cli/engine/runners.h"
+#include "cli/output.h"
 #include "engine/self_test/gpu_check.h"
 
 namespace specdec::cli {
@@ -12,8 +10,7 @@ namespace specdec::cli {
 int run_doctor_gpus(const Global&) {
   const Json found = self_test::to_json(self_test::check_gpus(SystemClock()));
   const std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw Error(ErrorKind::kIo, "standard output: write failed");
+  write_output(text);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/verdict.h"
 #include "cli/engine/runners.h"
+#include "cli/output.h"
 #include "deploy/report/gate_ci.h"
 
 namespace specdec::cli {
@@ -54,8 +55,7 @@ int run_validate(const Global& global, const deploy::ValidateOptions& options) {
   const std::string text =
       global.json ? to_json(v.report).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
                   : deploy::report_text(v.report, v.details) + "  report             " + options.out + "/report.html\n";
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    throw Error(ErrorKind::kIo, "standard output: write failed");
+  write_output(text);
   return options.exit_zero ? 0 : exit_code(v.report.verdict);
 }
 

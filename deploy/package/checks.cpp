@@ -75,9 +75,13 @@ void check_config(const Json& config, const fs::path& file, std::vector<Finding>
   const auto warn = [&](const char* rule, const std::string& text) {
     findings.push_back({false, rule, file.string(), text});
   };
-  for (const char* key : {"use_cache", "target_hidden_size", "draft_vocab_size"})
+  for (const char* key : {"use_cache", "target_hidden_size"})
     if (config.contains(key) && config[key].is_null())
       warn("nulls", std::string(key) + ": null: SGLang and vLLM expect a number: leave the key out");
+  if (config.contains("draft_vocab_size") && config["draft_vocab_size"].is_null())
+    warn("nulls",
+         "draft_vocab_size: null: vLLM and SGLang take the target's vocabulary, SGLang its lm_head, too; specdec "
+         "itself expects a number");
   if (!config.contains("torch_dtype") || !config.contains("dtype"))
     warn("dtype-keys", "write both torch_dtype and dtype: each generation of engines reads one");
   if (!config.contains("architectures"))

@@ -38,7 +38,9 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   return ranges;
 }
 
-bool starts_plain(const LaunchPlan& plan) { return plan.verdict != Verdict::kPass && plan.tried_k > 0; }
+bool starts_plain(const LaunchPlan& plan) {
+  return plan.verdict != Verdict::kPass && plan.tried_k > 0 && plan.obstacle.empty();
+}
 // Returns the plan as if the gate had passed with the K that it tried.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
@@ -51,6 +53,7 @@ LaunchPlan forced(LaunchPlan plan) {
 std::string gate_comment(const LaunchPlan& plan, const std::string& how) {
   std::string text = plan.gate.empty() ? "" : "# Gate: " + plan.gate + "\n";
   text += "# Schedule: " + schedule_line(plan.schedule) + "\n";
+  if (!plan.obstacle.empty()) text += "# " + plan.obstacle + ", so this starts without the draft.\n";
   if (starts_plain(plan))
     text += "# The gate did not pass, so this starts without the draft. To draft nevertheless, " + how + "\n";
   return text;
@@ -116,14 +119,16 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
 
 // Returns SGLang's flags for speculation. With a top-k of 1 the number of draft tokens is the number of steps plus one.
 // Block verification and a K that depends on the batch size work with EAGLE only: with STANDALONE, SGLang 0.5.23
-// refuses to start with the former and ignores the latter.
+// refuses to start with the former and ignores the latter. Rejection sampling, which block verification needs, is
+// refused for a head with a reduced vocabulary; SGLang's own rule, which is exact, verifies such a head.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") +
                      " --speculative-draft-model-path " + draft;
   text += " --speculative-num-steps " + std::to_string(plan.max_k()) +
           " --speculative-eagle-topk 1 --speculative-num-draft-tokens " + std::to_string(plan.max_k() + 1);
-  if (plan.eagle3 && !plan.greedy) text += " --speculative-use-rejection-sampling";
-  if (plan.eagle3 && plan.verify == "block") text += " --speculative-use-block-verification";
+  const bool samples = plan.eagle3 && !plan.head.reduced_vocabulary;
+  if (samples && !plan.greedy) text += " --speculative-use-rejection-sampling";
+  if (samples && plan.verify == "block") text += " --speculative-use-block-verification";
   return text;
 }
 
@@ -150,14 +155,19 @@ std::string sglang_schedule(const LaunchPlan& plan) {
 
 // Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
 // size of a range, and beyond the last key nothing is drafted. In 1.2 a key is the first batch size of a range, and the
-// last key's K applies to all larger batches. In both versions the first entry must equal max_draft_len.
+// last key's K applies to all larger batches. In both versions the first entry must equal max_draft_len. In 1.3 the
+// decoding types are the tags of a union, which 1.2 looked up by the names of its classes.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = plan.eagle3 ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
-          (!plan.eagle3 ? "DraftTarget"
-           : v1_2       ? "Eagle"
-                        : "Eagle3") +
+          (!plan.eagle3 ? (v1_2 ? "DraftTarget" : "Draft_Target") : (v1_2 ? "Eagle" : "Eagle3")) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
+  // A layer here is the one whose output is read, where the head's numbering counts the layers before.
+  if (plan.eagle3 && !plan.head.taps.empty()) {
+    std::string layers;
+    for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);
+    text += "  eagle3_layers_to_capture: [" + layers + "]\n";
+  }
   const ScheduleRanges ranges = engine_ranges(plan);
   if (ranges.size() == 1 || ranges[0][2] != plan.max_k()) return text;
   text += "  draft_len_schedule:\n";
@@ -183,27 +193,42 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
       std::string("# TensorRT-LLM ") + (v1_2 ? "1.2" : "1.3") + ", from the package's directory: trtllm-serve " +
       shell_quoted(target) +
       (v1_2 ? " --extra_llm_api_options engines/tensorrt-llm-1.2.yaml" : " --config engines/tensorrt-llm.yaml") + "\n" +
-      gate_comment(plan, "remove the # before the last lines.") + "dtype: " + engine_dtype(plan) + "\n";
+      "# Its counters, which specdec monitor reads, are at http://HOST:8000/prometheus/metrics.\n" +
+      gate_comment(plan, "remove the # before the last lines.") + "dtype: " + engine_dtype(plan) +
+      "\nreturn_perf_metrics: true\n";
   if (plan.max_k() > 0) text += tensorrt_llm_speculation(plan, v1_2);
   if (starts_plain(plan)) text += commented(tensorrt_llm_speculation(forced(plan), v1_2));
   return text;
 }
 
+// Returns what the log of the converter must say of a head that names its layers, as a comment line. Older converters
+// take the default layers whatever the head names.
+std::string llama_cpp_taps(const LaunchPlan& plan) {
+  if (!plan.eagle3 || plan.head.taps.empty() || plan.max_k() == 0) return "";
+  std::string taps;
+  for (const int64_t layer : plan.head.taps) taps += (taps.empty() ? "" : ", ") + std::to_string(layer);
+  return "# The converter must print target_layers = [" + taps + "] for the draft: older ones take other layers.\n";
+}
+
 std::string llama_cpp(const LaunchPlan& plan) {
   const std::string own = own_dtype(plan), type = own == "bf16" ? "bf16" : own == "fp32" ? "f32" : "f16";
-  const auto flags = [](int k) {
-    return "--spec-type draft-simple --spec-draft-n-max " + std::to_string(k) + " --spec-draft-n-min 1 -ngld all";
+  const auto flags = [&](int k) {
+    return std::string("--spec-type ") + (plan.eagle3 ? "draft-eagle3" : "draft-simple") + " --spec-draft-n-max " +
+           std::to_string(k) + " --spec-draft-n-min 1 -ngld all";
   };
+  const std::string of_head = plan.eagle3 ? " --target-model-dir \"$target\"" : "";
   std::string text =
       script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
-                  "convert PACKAGE/draft with convert_hf_to_gguf.py and add -md FILE " + flags(plan.tried_k));
+                  std::string("convert PACKAGE/draft with convert_hf_to_gguf.py") +
+                      (plan.eagle3 ? " --target-model-dir TARGET" : "") + " and add -md FILE " + flags(plan.tried_k));
+  text += llama_cpp_taps(plan);
   text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" +
           plan.draft_id.substr(0, 12) + "\n";
   text +=
       "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
       "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for "
       "convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
-      "--outtype \"$3\" --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\n"
+      "--outtype \"$3\" --outfile \"$gguf/$2.partial\" \"${@:4}\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\n"
       "# The converter needs Python packages: pip install -r \"$LLAMA_CPP/requirements.txt\". TARGET_GGUF names a GGUF "
       "of "
       "this very\n# target that you serve already, which is then not converted.\n"
@@ -211,7 +236,7 @@ std::string llama_cpp(const LaunchPlan& plan) {
       type + "\n";
   if (plan.max_k() > 0)
     text += "draft_type=${DRAFT_TYPE:-" + type +
-            "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"\n";
+            "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"" + of_head + "\n";
   text +=
       "exec llama-server -m \"${TARGET_GGUF:-$gguf/target.gguf}\" --alias " + shell_quoted(plan.name) + " --metrics";
   if (plan.max_k() > 0) text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" " + flags(plan.max_k());
@@ -298,6 +323,7 @@ std::string specdec_toml(const LaunchPlan& plan) {
 }  // namespace
 
 int LaunchPlan::max_k() const {
+  if (!obstacle.empty()) return 0;
   int k = 0;
   for (const ScheduleRow& row : schedule) k = std::max(k, row.k);
   return k;
@@ -314,17 +340,6 @@ std::string checkpoint_dtype(const Json& config) {
       if (value == "float16") return "fp16";
     }
   return "auto";
-}
-
-bool is_eagle3(const Json& config) {
-  const auto names = [](const Json& value) {
-    return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos;
-  };
-  if (!config.is_object()) return false;
-  if (config.contains("architectures") && config["architectures"].is_array())
-    for (const Json& architecture : config["architectures"])
-      if (names(architecture)) return true;
-  return config.value("speculators_model_type", Json()) == "eagle3";
 }
 
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference) {
@@ -362,9 +377,11 @@ const std::vector<std::string>& known_engines() {
   return kEngines;
 }
 
-std::map<std::string, std::string> launch_files(const LaunchPlan& plan, const std::vector<std::string>& engines) {
+std::map<std::string, std::string> launch_files(const LaunchPlan& given, const std::vector<std::string>& engines) {
   std::map<std::string, std::string> files;
   for (const std::string& engine : engines) {
+    LaunchPlan plan = given;
+    if (plan.eagle3) plan.obstacle = head_obstacle(engine, plan.head);
     if (engine == "specdec") {
       files["specdec.toml"] = specdec_toml(plan);
     } else if (engine == "vllm") {

@@ -1,8 +1,8 @@
 // Writes a package's launch files, which make each engine serve the package's pair with the settings that passed the
 // gate. If the pair did not pass, the files start the engine without the draft, and a comment in them says why and how
 // to draft anyway. The files are plain text without absolute paths, because the package's digest covers them. Their
-// flags are those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of August 2026, KServe v1alpha2, and
-// the chart vllm/vllm-stack of the vLLM production stack.
+// flags are those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of September 2026, KServe v1alpha2,
+// and the chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
 
 #include <map>
@@ -11,6 +11,7 @@
 
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
+#include "deploy/package/head_support.h"
 
 namespace specdec::deploy {
 
@@ -28,19 +29,20 @@ struct LaunchPlan {
   std::string verify;
   bool greedy = false;                // validated at temperature 0
   bool eagle3 = false;                // the draft is an EAGLE-3 head, else a separate model
+  HeadFacts head;                     // of the head
   std::vector<std::string> variants;  // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;  // from batch 1, ascending; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;   // of the gate
   std::string gate;                   // gate_line() of the report, for a comment; "" = none
   int tried_k = 0;                    // the K that the gate tried, if it did not pass
+  // Why the engine that a file is for cannot serve this draft. launch_files() sets it; if it is not "", the file starts
+  // the engine without the draft and says why.
+  std::string obstacle;
   int max_k() const;
 };
 
 // Returns the value for LaunchPlan::checkpoint_dtype of a target's config.json.
 std::string checkpoint_dtype(const Json& config);
-
-// Returns whether this config.json describes an EAGLE-3 head, in the plain layout or that of the speculators library.
-bool is_eagle3(const Json& config);
 
 // Makes a plan with the report's schedule. If the report has none, every batch size gets the report's best K, or the K
 // of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).

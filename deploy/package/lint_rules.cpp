@@ -8,7 +8,7 @@ const std::vector<LintRule>& lint_rules() {
   static const std::vector<LintRule> kRules = {
       {"vocab-size", "vocab_size equals the target's, and padding rows take no probability"},
       {"tokenizer", "the tokenizer is the target's, byte for byte"},
-      {"vocab-map", "d2t and t2d describe the same ascending ids, int64 and bool, special tokens kept"},
+      {"vocab-map", "d2t and t2d describe the same ids, int64 and bool, special tokens kept"},
       {"tensors", "every required tensor exists in its shape, none is unknown, the head looks trained"},
       {"not-finite", "no NaN, no infinity"},
       {"embedding", "embed_tokens is absent or the target's"},
@@ -18,6 +18,7 @@ const std::vector<LintRule>& lint_rules() {
       {"aux-layers", "both engines tap the layers that were trained on"},
       {"context", "max_position_embeddings covers the target's"},
       {"layers", "an EAGLE-3 head has one layer"},
+      {"target-support", "every engine hands out the target's hidden states, which an EAGLE-3 head reads"},
       {"measured", "it was loaded again and measured, with the acceptance that the trainer reported"},
       {"gate", "the gate passed, and the schedule drafts only where a gain was measured"},
       {"nulls", "no null where an engine expects a number"},

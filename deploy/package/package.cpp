@@ -13,6 +13,7 @@
 #include "base/minisign.h"
 #include "base/model_directory.h"
 #include "base/schema/binding.h"
+#include "base/schema/draft_kind.h"
 #include "base/schema/gate_summary.h"
 #include "base/sha256.h"
 #include "base/shell.h"
@@ -276,6 +277,17 @@ PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int
   return manifest;
 }
 
+LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::string& name) {
+  LaunchPlan plan = launch_plan(in.report, name, options.reference);
+  plan.variants = options.quantise;
+  plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
+  plan.eagle3 = kind_of_draft(options.draft) == DraftKind::kEagle3;
+  if (plan.eagle3)
+    plan.head = head_facts(read_json(options.target / "config.json", ErrorKind::kModel),
+                           read_json(options.draft / "config.json", ErrorKind::kModel));
+  return plan;
+}
+
 }  // namespace
 
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress) {
@@ -294,11 +306,13 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);
   }
-  LaunchPlan plan = launch_plan(in.report, name, options.reference);
-  plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
-  plan.eagle3 = is_eagle3(read_json(options.draft / "config.json", ErrorKind::kModel));
-  plan.variants = options.quantise;
-  const auto launch = launch_files(plan, options.engines.empty() ? known_engines() : options.engines);
+  const std::vector<std::string>& engines = options.engines.empty() ? known_engines() : options.engines;
+  const LaunchPlan plan = plan_of(options, in, name);
+  const auto launch = launch_files(plan, engines);
+  if (plan.eagle3)
+    for (const std::string& engine : engines)
+      if (const std::string why = head_obstacle(engine, plan.head); !why.empty())
+        outcome.warnings.push_back(why + ": its launch file for " + engine + " starts without the draft");
 
   PackageManifest manifest = manifest_of(options, in, now);
   const PublicFiles in_a_store;

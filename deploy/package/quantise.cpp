@@ -14,10 +14,10 @@
 #include "base/output_directory.h"
 #include "base/safetensors.h"
 #include "base/schema/binding.h"
+#include "base/schema/draft_kind.h"
 #include "base/small_float.h"
 #include "base/version.h"
 #include "deploy/package/checks.h"
-#include "deploy/package/launch.h"
 
 namespace specdec::deploy {
 
@@ -170,7 +170,8 @@ class Quantiser {
         config_(read_json(draft / "config.json", ErrorKind::kModel)),
         files_(draft) {
     if (!config_.is_object()) throw Error(ErrorKind::kModel, file_ + ": expected an object");
-    if (is_eagle3(config_)) refuse("an EAGLE-3 head; expected a draft that is a model of its own");
+    if (const DraftKind kind = kind_of_draft(draft); kind != DraftKind::kModel)
+      refuse(std::string(name_of(kind)) + "; expected a draft that is a model of its own");
     if (config_.contains("quantization_config") && !config_["quantization_config"].is_null())
       refuse("quantised already (quantization_config); start from the 16- or 32-bit draft");
     for (const char* key : {"num_experts", "num_local_experts"})

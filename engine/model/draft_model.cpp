@@ -1,16 +1,18 @@
 #include "engine/model/draft_model.h"
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/schema/draft_kind.h"
 
 namespace specdec::model {
 
-bool holds_eagle_head(const std::filesystem::path& directory) {
-  return is_eagle_config(read_json(directory / "config.json", ErrorKind::kModel));
-}
+bool holds_eagle_head(const std::filesystem::path& directory) { return kind_of_draft(directory) == DraftKind::kEagle3; }
 
 DraftConfig load_draft_config(const std::filesystem::path& directory, const DecoderConfig& target) {
-  if (!holds_eagle_head(directory)) return {load_decoder_config(directory), std::nullopt};
+  const DraftKind kind = kind_of_draft(directory);
+  if (kind != DraftKind::kModel && kind != DraftKind::kEagle3)
+    throw Error(ErrorKind::kModel, directory.string() + ": " + name_of(kind) +
+                                       ": specdec runs small models and EAGLE-3 heads; " + loaded_by(kind));
+  if (kind == DraftKind::kModel) return {load_decoder_config(directory), std::nullopt};
   const EagleConfig head = load_eagle_config(directory, target);
   return {head.layer, head};
 }

@@ -18,9 +18,10 @@ constexpr const char* kArchitecture = "LlamaForCausalLMEagle3";
 constexpr const char* kVaryingRope =
     "the target's rope scaling depends on the length of the text (dynamic or longrope): EAGLE-3 heads for such targets "
     "are not supported; use a draft model";
-// The class names of heads with a plain Llama layer, all of which engines run with the same code.
+// The class names of heads with a plain Llama layer, all of which engines run with the same code. Original heads call
+// themselves LlamaForCausalLM.
 constexpr const char* kArchitectures[] = {kArchitecture, "Eagle3LlamaForCausalLM", "Eagle3Speculator",
-                                          "Eagle3DraftModel"};
+                                          "Eagle3DraftModel", "LlamaForCausalLM"};
 
 [[noreturn]] void fail_eagle(const std::string& where, const std::string& message) {
   throw Error(kEagleError, where + ": " + message);
@@ -103,17 +104,6 @@ void parse_taps(const Json& config, const DecoderConfig& target, const std::stri
 }
 
 }  // namespace
-
-bool is_eagle_config(const Json& config) {
-  if (!config.is_object()) return false;
-  const auto names = [](const Json& value) {
-    return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos;
-  };
-  if (config.contains("architectures") && config["architectures"].is_array() &&
-      std::any_of(config["architectures"].begin(), config["architectures"].end(), names))
-    return true;
-  return config.value("speculators_model_type", Json()) == "eagle3";
-}
 
 EagleConfig eagle_config_for(const DecoderConfig& target) {
   const int64_t n = target.num_layers;

@@ -35,9 +35,6 @@ struct EagleConfig {
   int64_t num_taps() const { return static_cast<int64_t>(taps.size()); }
 };
 
-// Returns whether a config.json describes an EAGLE-3 head, in either layout.
-bool is_eagle_config(const Json& config);
-
 // Returns the configuration of a new head for this target: a layer of the target's widths, with its rope, and the
 // default taps. A target of 4 to 6 layers has no three different default taps; its head names others. Throws
 // Error(kUsage) for fewer than 4 layers.

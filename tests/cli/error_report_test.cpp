@@ -1,12 +1,17 @@
 #include "cli/error_report.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <stdexcept>
 
 #include "base/device_lost.h"
+#include "cli/output.h"
 
 namespace specdec::cli {
 namespace {
@@ -38,6 +43,58 @@ TEST(RunReported, WhatTheWorkThrowsHasTheExitCodeOfItsKind) {
   const Reported io = thrown(std::filesystem::filesystem_error("rename", "/a/b", missing));
   EXPECT_EQ(io.code, 74);
   EXPECT_EQ(io.line, "specdec: error: /a/b: No such file or directory\n");
+}
+
+// Standard output that takes nothing, while an object of this class exists.
+class FullOutput {
+ public:
+  FullOutput() : saved_(::dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    const int full = ::open("/dev/full", O_WRONLY);
+    ::dup2(full, STDOUT_FILENO);
+    ::close(full);
+  }
+  ~FullOutput() {
+    ::dup2(saved_, STDOUT_FILENO);
+    ::close(saved_);
+    std::clearerr(stdout);
+    std::cout.clear();
+  }
+
+ private:
+  int saved_;
+};
+
+// However a command prints its result, and whatever its verdict was: a result that did not arrive is no success.
+TEST(RunReported, AResultThatCannotBeWrittenIsAnError) {
+  const std::pair<const char*, std::function<int()>> works[] = {
+      {"printf", [] { return std::printf("{}\n") > 0 ? 0 : 0; }},
+      {"fputs", [] { return std::fputs("table", stdout) == EOF ? 0 : 3; }},
+      {"cout",
+       [] {
+         std::cout << "help";
+         return 0;
+       }},
+      {"write_output",
+       [] {
+         write_output("text");
+         return 0;
+       }},
+      {"much", [] {
+         for (int i = 0; i < 10000; ++i) std::printf("line %d\n", i);
+         return 0;
+       }}};
+  for (const auto& [name, work] : works) {
+    Reported reported;
+    {
+      const FullOutput full;
+      reported = run(work);
+    }
+    EXPECT_EQ(reported.code, 74) << name;
+    EXPECT_NE(reported.line.find("specdec: error: standard output: write failed"), std::string::npos)
+        << name << reported.line;
+  }
+  EXPECT_EQ(run([] { return 0; }).code, 0);
 }
 
 }  // namespace

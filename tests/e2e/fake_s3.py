@@ -13,8 +13,9 @@ class FakeS3:
     def __init__(self, access="AKTEST", secret="secret/key+1", region="us-test-1"):
         self.access, self.secret, self.region = access, secret, region
         self.objects, self.uploads, self.requests, self.lock = {}, {}, [], threading.Lock()
-        # statuses for the next requests; numbers of bytes after which the next weights are cut off
-        self.statuses, self.cut = [], []
+        # statuses for the next requests and for the next conditional writes; numbers of bytes after which the next
+        # weights are cut off
+        self.statuses, self.conditional, self.cut = [], [], []
         s3 = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -100,6 +101,10 @@ class FakeS3:
                 self.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
                 return self.reply(to, 200, headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
             if to.command == "PUT":
+                if to.headers.get("If-None-Match") == "*" and self.conditional:
+                    return self.reply(
+                        to, self.conditional.pop(0), b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+                    )
                 if to.headers.get("If-None-Match") == "*" and path in self.objects:
                     return self.reply(to, 412, b"<Error><Code>PreconditionFailed</Code></Error>")
                 self.objects[path] = body

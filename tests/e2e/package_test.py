@@ -256,6 +256,15 @@ try:
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(*push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
+    # A refusal of the manifest alone never moves a channel to a package that is not there.
+    channel = "bucket/some drafts/tiny/refs/production"
+    del s3.objects[prefix + "manifest.json"], s3.objects[channel]
+    s3.conditional = [412]
+    run(*push, code=75, env=s3.environment(), last_line=["manifest.json", "does not exist"])
+    expect(channel not in s3.objects, "no channel without its package")
+    s3.conditional = [409]
+    run(*push, env=s3.environment())
+    expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
     # A signed channel remains signed, and its number never decreases.
     signing = (*push, *signed_by)
     for number in (1, 2):

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/schema/draft_kind.h"
 #include "engine/model/config.h"
 #include "engine/model/eagle_config.h"
 
@@ -58,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DecoderConfig config;
   try {
     const Json json = parse_json({reinterpret_cast<const char*>(data), size}, "fuzz", ErrorKind::kModel);
-    if (is_eagle_config(json)) {
+    if (kind_of_draft(json, {}) == DraftKind::kEagle3) {
       check_eagle(json);
       return 0;
     }

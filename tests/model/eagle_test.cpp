@@ -260,13 +260,6 @@ TEST(Eagle, Embeddings) {
   }());
 }
 
-TEST(Eagle, ConfigsAreRecognised) {
-  EXPECT_TRUE(is_eagle_config({{"architectures", {"LlamaForCausalLMEagle3"}}}));
-  EXPECT_TRUE(is_eagle_config({{"speculators_model_type", "eagle3"}}));
-  EXPECT_FALSE(is_eagle_config({{"architectures", {"LlamaForCausalLM"}}}));
-  EXPECT_FALSE(is_eagle_config(Json::array()));
-}
-
 // A row depends on its own token, its hidden state and the rows before it, and on nothing after it.
 TEST(Eagle, RowsSeeThePastAlone) {
   const Decoder target = eagle_target();

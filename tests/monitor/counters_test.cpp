@@ -118,10 +118,10 @@ TEST(Exposition, RenamedSeriesAreTheEngines) {
 }
 
 TEST(Exposition, LabelsThatAreNoNamesComeBack) {
-  const Counters c = parse_query_answer(
-      R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:spec_decode_num_drafts_total",)"
-      R"("a b":"x\"y\\z\nw","":"e"},"value":[1,"4"]}]}})",
-      "server");
+  const Counters c = parse_query_answer(R"({"status":"success","data":{"resultType":"vector","result":[)"
+                                        R"({"metric":{"__name__":"vllm:spec_decode_num_drafts_total",)"
+                                        R"("a b":"x\"y\\z\nw","":"e"},"value":[1,"4"]}]}})",
+                                        "server");
   EXPECT_EQ(c.drafts, 4);
   EXPECT_EQ(counters_from_json(to_json(c), "x").drafts, 4);
   EXPECT_EQ(difference(c, c).drafts, 0);

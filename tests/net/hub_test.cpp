@@ -2,7 +2,13 @@
 // a hub.
 #include "net/hub.h"
 
+#include <mutex>
+
+#include "base/hub_cache.h"
+#include "base/sha256.h"
+#include "net/hub_blob.h"
 #include "tests/base/scratch.h"
+#include "tests/net/toy_server.h"
 
 namespace specdec::net {
 namespace {
@@ -76,6 +82,66 @@ TEST(Hub, ModelFiles) {
   for (const char* unwanted : {"pytorch_model.bin", "modeling.py", "README.md", "onnx/model.safetensors",
                                "../x.safetensors", ".safetensors", "training_args.bin", "a b.safetensors", ""})
     EXPECT_FALSE(is_model_file(unwanted)) << unwanted;
+}
+
+// A mirror that sends its clients to the hub: the description comes from there, the redirect's own length is never
+// taken for the file's, and the token stays with the mirror.
+TEST(Hub, AMirrorMayRedirectToTheHub) {
+  const std::string bytes = "{\"model_type\": \"llama\"}";
+  std::mutex mutex;
+  std::vector<std::string> with_token;
+  const auto note = [&](const ToyRequest& r, const std::string& who) {
+    const std::lock_guard lock(mutex);
+    if (r.head.find("s3cret") != std::string::npos) with_token.push_back(who);
+  };
+  ToyServer hub([&](const ToyRequest& r) -> ToyReply {
+    note(r, "hub");
+    if (r.path.starts_with("/api/")) return {200, "{}", ""};
+    if (r.path.ends_with("/large"))
+      return {
+          302, "the bytes are elsewhere",
+          "X-Linked-Size: 5000\r\nX-Linked-Etag: \"" + std::string(64, 'a') + "\"\r\nLocation: http://192.0.2.1/x\r\n"};
+    return {200, bytes, "ETag: \"" + git_blob_id(bytes) + "\"\r\n"};
+  });
+  std::string to = hub.url();
+  ToyServer mirror([&](const ToyRequest& r) -> ToyReply {
+    note(r, "mirror");
+    return {308, "Permanent Redirect", "Location: " + to + r.path + "\r\n"};
+  });
+  HubOptions options;
+  options.endpoint = mirror.url();
+  options.token = "s3cret";
+  options.backoff.sleep = [](double) {};
+  const HubName name = *parse_hub_name("hf://org/tiny");
+  HubSource source(name, options);
+  EXPECT_EQ(source.ask("/api/models/org/tiny/revision/main", false, 2).body, "{}");
+  const RemoteFile small = source.describe("main", "config.json");
+  EXPECT_EQ(small.size, bytes.size());
+  EXPECT_EQ(small.etag, git_blob_id(bytes));
+  const RemoteFile large = source.describe("main", "large");
+  EXPECT_EQ(large.size, 5000u);
+  EXPECT_EQ(large.etag, std::string(64, 'a'));
+  EXPECT_EQ(with_token, (std::vector<std::string>{"mirror", "mirror", "mirror"}));
+  to = mirror.url();  // round and round
+  expect_error(ErrorKind::kNetwork, {"redirected more than"}, [&] { source.describe("main", "config.json"); });
+}
+
+TEST(Hub, ASmallFileMayBeNamedByItsSha1) {
+  const testing::Scratch dir;
+  const std::string bytes = "{}";
+  ToyServer hub([&](const ToyRequest&) -> ToyReply { return {200, bytes, ""}; });
+  HubOptions options;
+  options.endpoint = hub.url();
+  const HubName name = *parse_hub_name("hf://org/tiny");
+  HubSource source(name, options);
+  fs::create_directories(dir / "blobs");
+  for (const std::string& etag : {sha1_hex(bytes), git_blob_id(bytes)}) {
+    fetch_blob(dir.root(), {"config.json", hub.url() + "/x", etag, bytes.size()}, source, {});
+    EXPECT_EQ(testing::get(dir / "blobs" / etag), bytes);
+  }
+  expect_error(ErrorKind::kModel, {"damaged mirror"}, [&] {
+    fetch_blob(dir.root(), {"config.json", hub.url() + "/x", sha1_hex("other"), bytes.size()}, source, {});
+  });
 }
 
 }  // namespace

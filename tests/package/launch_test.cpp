@@ -138,11 +138,122 @@ TEST(Launch, SglangEagleGetsScheduleAndRule) {
   EXPECT_NE(made["tensorrt-llm.yaml"].find("decoding_type: Eagle3\n"), std::string::npos);
 }
 
-TEST(Launch, WhatAnEagleConfigIs) {
-  EXPECT_TRUE(is_eagle3({{"architectures", {"LlamaForCausalLMEagle3"}}}));
-  EXPECT_TRUE(is_eagle3({{"speculators_model_type", "eagle3"}}));
-  EXPECT_FALSE(is_eagle3({{"architectures", {"LlamaForCausalLM", 3}}}));
-  EXPECT_FALSE(is_eagle3(Json::object()));
+// SGLang 0.5.23 refuses to start with rejection sampling, which block verification turns on, too, if the head has
+// fewer tokens than the target.
+TEST(Launch, SglangSamplesOnlyFromAWholeVocabulary) {
+  for (const char* verify : {"token", "block"})
+    for (const bool greedy : {false, true}) {
+      LaunchPlan p = plan();
+      p.eagle3 = true;
+      p.head.reduced_vocabulary = true;
+      p.verify = verify;
+      p.greedy = greedy;
+      const std::string script = files(p)["sglang.sh"];
+      EXPECT_NE(script.find("--speculative-algorithm EAGLE3"), std::string::npos);
+      for (const char* flag : {"--speculative-use-rejection-sampling", "--speculative-use-block-verification"})
+        EXPECT_EQ(script.find(flag), std::string::npos) << verify << script;
+    }
+}
+
+// Each engine serves a head only for targets whose hidden states it hands out, and of the layouts that it reads.
+TEST(Launch, AHeadThatAnEngineCannotServeIsLeftOut) {
+  const std::map<std::string, std::string> file_of = {{"vllm", "vllm.sh"},
+                                                      {"kserve", "kserve.yaml"},
+                                                      {"helm", "helm-values.yaml"},
+                                                      {"sglang", "sglang.sh"},
+                                                      {"tensorrt-llm", "tensorrt-llm.yaml"},
+                                                      {"llama.cpp", "llama.cpp.sh"},
+                                                      {"specdec", "specdec.toml"}};
+  const auto served = [&](const HeadFacts& head) {
+    LaunchPlan p = plan();
+    p.eagle3 = true;
+    p.head = head;
+    auto made = files(p);
+    std::string engines;
+    for (const std::string& engine : known_engines()) {
+      const std::string& text = made[file_of.at(engine)];
+      const bool drafts = text.find("eagle3") != std::string::npos || text.find("EAGLE3") != std::string::npos ||
+                          text.find("Eagle3") != std::string::npos || text.find("max-k") != std::string::npos;
+      EXPECT_EQ(drafts, text.find("so this starts without the draft") == std::string::npos) << text;
+      if (drafts) engines += engine + " ";
+    }
+    EXPECT_EQ(made.count("sglang-schedule.json"), engines.find("sglang") != std::string::npos ? 1u : 0u);
+    return engines;
+  };
+  const std::string all = "specdec vllm sglang tensorrt-llm llama.cpp kserve helm ";
+  EXPECT_EQ(served({.target_type = "llama"}), all);
+  EXPECT_EQ(served({.target_type = "qwen3"}), all);
+  EXPECT_EQ(served({.target_type = "qwen3_moe"}), all);
+  EXPECT_EQ(served({.target_type = "mistral"}), "specdec vllm sglang llama.cpp kserve helm ");
+  EXPECT_EQ(served({.target_type = "qwen2"}), "specdec vllm sglang kserve helm ");
+  EXPECT_EQ(served({.target_type = "phi3"}), "specdec vllm sglang kserve helm ");
+  EXPECT_EQ(served({.target_type = "gemma2"}), "specdec ");
+  EXPECT_EQ(served({.target_type = "gemma3_text"}), "specdec sglang ");
+  EXPECT_EQ(served({.target_type = "mixtral"}), "specdec llama.cpp ");
+  EXPECT_EQ(served({.target_type = "olmo2"}), "specdec vllm kserve helm ");
+  EXPECT_EQ(served({.target_type = "smollm3"}), "specdec vllm kserve helm ");
+  EXPECT_EQ(served({.target_type = "unheard_of"}), all);
+  EXPECT_EQ(served({.target_type = "llama", .is_speculators_layout = true}),
+            "specdec vllm tensorrt-llm llama.cpp kserve helm ");
+  EXPECT_EQ(served({.target_type = "llama", .norm_before_residual = true}),
+            "specdec vllm tensorrt-llm llama.cpp kserve helm ");
+  EXPECT_EQ(served({.target_type = "llama", .has_fc_norm = true}), "specdec vllm sglang tensorrt-llm kserve helm ");
+  EXPECT_EQ(served({.target_type = "llama", .hides_norm_before_fc = true}),
+            "specdec vllm sglang tensorrt-llm kserve helm ");
+}
+
+TEST(Launch, WhatIsReadOfAHead) {
+  const Json target = {{"model_type", "qwen3"}};
+  HeadFacts facts = head_facts(target, {{"vocab_size", 512}, {"draft_vocab_size", 256}});
+  EXPECT_EQ(facts.target_type, "qwen3");
+  EXPECT_TRUE(facts.reduced_vocabulary);
+  EXPECT_FALSE(facts.is_speculators_layout);
+  for (const Json& whole : {Json{{"vocab_size", 512}, {"draft_vocab_size", 512}}, Json{{"vocab_size", 512}},
+                            Json{{"vocab_size", 512}, {"draft_vocab_size", nullptr}}})
+    EXPECT_FALSE(head_facts(target, whole).reduced_vocabulary) << whole;
+  facts = head_facts(target, {{"speculators_model_type", "eagle3"},
+                              {"speculators_config", Json::object()},
+                              {"draft_vocab_size", 256},
+                              {"norm_before_residual", true},
+                              {"eagle_aux_hidden_state_layer_ids", {1, 2, 4}},
+                              {"eagle_config", {{"norm_before_fc", true}}},
+                              {"transformer_layer_config", {{"vocab_size", 512}}}});
+  EXPECT_TRUE(facts.reduced_vocabulary && facts.is_speculators_layout && facts.norm_before_residual);
+  EXPECT_TRUE(facts.hides_norm_before_fc);
+  EXPECT_EQ(facts.taps, (std::vector<int64_t>{1, 2, 4}));
+  head_facts(Json::array(), 3);  // what is no config says nothing
+}
+
+// As llama.cpp's converter does, this one refuses a head without its target.
+constexpr char kConverter[] = R"(import json, sys
+config = json.load(open(sys.argv[1] + "/config.json"))
+if "draft_vocab_size" in config and "--target-model-dir" not in sys.argv: sys.exit("EAGLE-3 model requires its target")
+open(sys.argv[sys.argv.index("--outfile") + 1], "w").write(" ".join(sys.argv[1:2] + sys.argv[6:]))
+)";
+
+TEST(Launch, LlamaCppConvertsAHeadWithItsTarget) {
+  const testing::Scratch dir;
+  put(dir / "llama/convert_hf_to_gguf.py", kConverter);
+  const fs::path package = dir / "a \"package\" \\ here";
+  put(package / "target/config.json", "{}");
+  put(package / "draft/config.json", "{\"draft_vocab_size\": 3}");
+  ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
+  ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
+  LaunchPlan p = plan();
+  p.eagle3 = true;
+  p.head.target_type = "llama";
+  p.head.taps = {1, 2, 4};
+  const std::string script = files(p)["llama.cpp.sh"];
+  const auto arguments = arguments_of("llama.cpp.sh", script, "llama-server", dir);
+  const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
+  EXPECT_EQ(after(arguments, "--spec-type"), "draft-eagle3");
+  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft-bf16.gguf");
+  EXPECT_EQ(get(gguf + "/target.gguf"), (package / "target").string());
+  EXPECT_EQ(get(gguf + "/draft-bf16.gguf"),
+            (package / "draft").string() + " --target-model-dir " + (package / "target").string());
+  EXPECT_NE(script.find("target_layers = [1, 2, 4]"), std::string::npos) << script;
+  p.head.taps.clear();
+  EXPECT_EQ(files(p)["llama.cpp.sh"].find("target_layers"), std::string::npos);
 }
 
 TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
@@ -163,12 +274,24 @@ TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
 TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
   const std::string yaml = files(plan())["tensorrt-llm.yaml"];
   for (const char* line :
-       {"\ndtype: bfloat16\n", "\ndisable_overlap_scheduler: true\n", "  decoding_type: DraftTarget\n",
-        "  speculative_model: draft\n", "  max_draft_len: 5\n", "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
+       {"\ndtype: bfloat16\n", "\nreturn_perf_metrics: true\n", "\ndisable_overlap_scheduler: true\n",
+        "  decoding_type: Draft_Target\n", "  speculative_model: draft\n", "  max_draft_len: 5\n",
+        "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
     EXPECT_NE(yaml.find(line), std::string::npos) << line << " not in\n" << yaml;
   EXPECT_EQ(yaml.find("    64:"), std::string::npos) << "no speculation beyond the last key";
   const std::string older = files(plan())["tensorrt-llm-1.2.yaml"];
   EXPECT_NE(older.find("--extra_llm_api_options engines/tensorrt-llm-1.2.yaml"), std::string::npos);
+  EXPECT_NE(older.find("  decoding_type: DraftTarget\n"), std::string::npos) << older;
+  for (const std::string& file : {yaml, older}) {
+    EXPECT_NE(file.find("\nreturn_perf_metrics: true\n"), std::string::npos) << "without it there are no counters";
+    EXPECT_NE(file.find("/prometheus/metrics"), std::string::npos);
+  }
+  LaunchPlan head = plan();
+  head.eagle3 = true;
+  head.head.taps = {1, 2, 4};
+  for (const char* file : {"tensorrt-llm.yaml", "tensorrt-llm-1.2.yaml"})
+    EXPECT_NE(files(head)[file].find("  eagle3_layers_to_capture: [0, 1, 3]\n"), std::string::npos)
+        << files(head)[file];
   EXPECT_NE(older.find("  draft_len_schedule:\n    1: 5\n    5: 3\n    17: 0\n"), std::string::npos) << older;
   LaunchPlan rising = plan();
   rising.schedule = {{1, 1, 2}, {2, 8, 4}};
@@ -213,11 +336,23 @@ TEST(Launch, FilesForTheEnginesParsers) {
       LaunchPlan p = plan();
       p.eagle3 = eagle3;
       p.verify = verify;
+      p.head.target_type = "llama";
       cases[std::string(eagle3 ? "eagle3-" : "standalone-") + verify] = p;
       p.greedy = true;
       p.schedule = {{1, 256, 4}};
       cases[std::string(eagle3 ? "eagle3-" : "standalone-") + verify + "-greedy-one-k"] = p;
     }
+  for (const char* verify : {"token", "block"}) {
+    LaunchPlan p = cases[std::string("eagle3-") + verify];
+    p.head.reduced_vocabulary = true;
+    cases[std::string("eagle3-reduced-") + verify] = p;
+  }
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3",
+                             "smollm3", "olmo2", "mixtral"}) {
+    LaunchPlan p = cases["eagle3-token"];
+    p.head.target_type = family;
+    cases[std::string("family-eagle3-") + family] = p;
+  }
   cases["plain"] = plan();
   cases["plain"].schedule = {{1, 256, 0}};
   cases["lost"] = cases["plain"];

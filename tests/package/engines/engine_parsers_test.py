@@ -8,11 +8,13 @@ of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and p
 Skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this.
 """
 
+import ast
 import atexit
 import importlib.abc
 import importlib.machinery
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -269,6 +271,77 @@ def child(answers):
 # --- the test ---
 
 
+# The families of targets, each with its class, and whether the launch files of vLLM and SGLang name an EAGLE-3 head.
+FAMILIES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+}
+
+
+class Classes:
+    """The classes of an engine's model files, read from their text, because importing them needs a GPU's packages."""
+
+    def __init__(self, folder):
+        self.found = {}
+        for file in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    bases = [ast.unparse(b).split("[")[0].split(".")[-1] for b in node.bases]
+                    methods = {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+                    self.found.setdefault(node.name, []).append((file.stem, bases, methods))
+
+    def has(self, name, wanted, seen=()):
+        """Returns whether the class, or one of its bases, is called `wanted` or has a method of this name."""
+        for _, bases, methods in self.found.get(name, []):
+            if wanted in methods or wanted in bases:
+                return True
+            if any(self.has(b, wanted, (*seen, name)) for b in bases if b != name and b not in seen):
+                return True
+        return False
+
+
+def check_families(packages, by_name):
+    """Holds the table of deploy/package/head_support.cpp to the engines' own classes."""
+    registry = (Path(packages) / "vllm/model_executor/models/registry.py").read_text()
+    vllm = Classes(Path(packages) / "vllm/model_executor/models")
+    sglang = Classes(Path(packages) / "sglang/srt/models")
+    for family, architecture in FAMILIES.items():
+        served_by = re.search(rf'"{architecture}": \("[^"]+", "([^"]+)"\)', registry)[1]
+        in_sglang = architecture if architecture in sglang.found else "TransformersForCausalLM"
+        for engine, taps in (
+            ("vllm", vllm.has(served_by, "SupportsEagle3")),
+            ("sglang", sglang.has(in_sglang, "set_eagle3_layers_to_capture")),
+        ):
+            script = (by_name["family-eagle3-" + family] / "engines" / (engine + ".sh")).read_text()
+            drafts = "--speculative" in "".join(x for x in script.splitlines() if not x.startswith("#"))
+            expect(drafts == taps, f"{engine}.sh for a target of {family}: the engine has {served_by}, taps: {taps}")
+    print(f"ok: vLLM's and SGLang's classes of {len(FAMILIES)} families hand out hidden states where the files say so")
+
+
+# llama.cpp's graphs of the families that it has under another name.
+GRAPHS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+
+
+def check_graphs(graphs, by_name):
+    """Holds the same table to llama.cpp's graphs: those that keep the inputs of the layers can serve a head."""
+    for family in FAMILIES:
+        graph = (Path(graphs) / (GRAPHS.get(family, family) + ".cpp")).read_text()
+        script = (by_name["family-eagle3-" + family] / "engines/llama.cpp.sh").read_text()
+        expect(
+            ("t_layer_inp" in graph) == ("--spec-type draft-eagle3" in script), f"llama.cpp.sh for a target of {family}"
+        )
+    print(f"ok: llama.cpp's graphs of {len(FAMILIES)} families keep the inputs of layers where the file says so")
+
+
 def write_models(case, eagle3):
     sys.path.insert(0, str(HERE.parents[2] / "e2e"))
     from tiny_model import write_tiny_model
@@ -279,7 +352,7 @@ def write_models(case, eagle3):
         config = json.loads((case / "draft/config.json").read_text())
         config |= {
             "architectures": ["LlamaForCausalLMEagle3"],
-            "draft_vocab_size": config["vocab_size"],
+            "draft_vocab_size": config["vocab_size"] // (2 if "reduced" in case.name else 1),
             "eagle_config": {"use_aux_hidden_state": True},
             "tie_word_embeddings": False,
             "norm_before_residual": False,
@@ -355,6 +428,8 @@ def check_sglang(case, got):
     if k == 0:
         return expect(got["algorithm"] is None, f"{case.name}: {got}")
     resolved = got["resolved"]
+    # SGLang refuses rejection sampling when it loads a head with a reduced vocabulary (speculative/eagle_worker_v2.py).
+    samples = eagle3 and "reduced" not in case.name
     expect(got["draft"] == draft_of(case), f"{case.name}: {got}")
     expect(
         (resolved["algorithm"], resolved["steps"], resolved["tokens"])
@@ -362,7 +437,7 @@ def check_sglang(case, got):
         f"{case.name}: {got}",
     )
     expect(
-        resolved["rejection"] == (eagle3 and (block or not greedy)) and got["block"] == (eagle3 and block),
+        resolved["rejection"] == (samples and (block or not greedy)) and got["block"] == (samples and block),
         f"{case.name}: {got}",
     )
     expect(
@@ -392,7 +467,8 @@ def check_yaml(case):
         if k:
             s = config["speculative_config"]
             expect(
-                s["decoding_type"] == (eagle if eagle3 else "DraftTarget")
+                s["decoding_type"] == (eagle if eagle3 else "Draft_Target" if config is new else "DraftTarget")
+                and config["return_perf_metrics"] is True
                 and s["speculative_model"] == "draft"
                 and s["max_draft_len"] == k,
                 config,
@@ -454,8 +530,9 @@ def main():
         check=True,
         capture_output=True,
     )
-    cases = sorted(work.iterdir())
-    expect(len(cases) == 13, f"cases: {cases}")
+    everything = {case.name: case for case in sorted(work.iterdir())}
+    cases = [case for name, case in everything.items() if not name.startswith("family-")]
+    expect(len(cases) == 15 and len(everything) == 15 + len(FAMILIES), f"cases: {list(everything)}")
     try:
         import yaml  # noqa: F401
 
@@ -464,10 +541,15 @@ def main():
     except ImportError:
         pods = {}
         print("SKIPPED: no PyYAML: emitted YAML is not parsed")
+    if graphs := os.environ.get("SPECDEC_LLAMA_GRAPHS"):
+        check_graphs(graphs, everything)
+    else:
+        print("SKIPPED: SPECDEC_LLAMA_GRAPHS is not set: the targets of llama.cpp are not compared with its graphs")
     packages = os.environ.get("SPECDEC_ENGINE_PACKAGES", "")
     if not packages or not os.environ.get("SPECDEC_ENGINE_PYTHON"):
         print("SKIPPED: SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON are not set (see the head of this file)")
         sys.exit(SKIP)
+    check_families(packages, everything)
     for case in cases:
         write_models(case, "eagle3" in case.name)
     by_name = {case.name: case for case in cases}
