@@ -44,7 +44,9 @@ TEST(Http, TheLongestIdleGivesWayToANewClient) {
 
 // The process has no file descriptor left, as if connections and other files had taken all that it may have.
 TEST(Http, WithoutDescriptorsAnIdleConnectionGivesWay) {
-  Http h;
+  ServeLimits limits = small_limits();
+  limits.idle_seconds = 600;  // it does not end by itself
+  Http h(limits);
   Client idle(h.port);
   idle.send(get("/hello"));
   ASSERT_EQ(idle.read().status, 200);

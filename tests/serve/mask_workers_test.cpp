@@ -6,7 +6,10 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <thread>
 
+#include "deploy/serve/scheduler.h"
+#include "tests/base/manual_clock.h"
 #include "tests/serve/running_server.h"
 
 namespace specdec::deploy {
@@ -167,6 +170,67 @@ TEST(MaskWorkers, AnAnswerMayEndWhileItsMaskIsComputed) {
   c.reset();
   gate.set_value();
   wait_until([&] { return b.masks_done() == 1 && shared.alive == 0; });
+}
+
+// A scheduler whose runner says which masks are late.
+struct LateMasks {
+  LateMasks()
+      : scheduler(
+            {}, {.runner = runner, .queue = queue, .tokenizer = byte_tokenizer(), .metrics = metrics, .clock = clock}) {
+    runner.set_late(true);
+  }
+  std::shared_ptr<GenerationRequest> push(const std::string& prompt) {
+    auto r = std::make_shared<GenerationRequest>();
+    r->prompts = {byte_tokenizer().encode(prompt, true)};
+    r->options.max_tokens = 200;
+    r->options.eos_ids = {kEos};
+    r->channel = std::make_shared<Channel>(1 << 20);
+    EXPECT_EQ(queue.push(r), RequestQueue::Push::kAccepted);
+    return r;
+  }
+  void run_all() {
+    while (scheduler.turn()) {
+    }
+  }
+  // Returns the text that has come, and a dot if the answer has ended.
+  static std::string take(const GenerationRequest& r) {
+    std::string text;
+    for (const ChoiceEvent& event : r.channel->take()) text += event.text + (event.result ? "." : "");
+    return text;
+  }
+
+  FakeRunner runner;
+  RequestQueue queue{64};
+  Metrics metrics;
+  specdec::testing::ManualClock clock;
+  Scheduler scheduler;
+};
+
+TEST(LateMasks, TheirSequenceSitsOutAndTheOthersGoOn) {
+  LateMasks b;
+  const auto late = b.push("masked say:Hello"), other = b.push("say:Bob is quick");
+  b.run_all();  // ends although an answer runs: there is nothing to do until the mask is there
+  EXPECT_EQ(b.take(*other), "Bob is quick.");
+  EXPECT_EQ(b.take(*late), "");
+  EXPECT_EQ(b.scheduler.running(), 1u);
+  const auto third = b.push("say:third");
+  b.run_all();
+  EXPECT_EQ(b.take(*third), "third.") << "new answers begin meanwhile";
+  b.runner.set_late(false);
+  b.run_all();
+  EXPECT_EQ(b.take(*late), "Hello.");
+}
+
+TEST(LateMasks, AreWaitedForAndNothingElseIs) {  // a failure shows as a hang
+  LateMasks b;
+  const auto late = b.push("masked say:Hello");
+  std::thread engine([&] { b.scheduler.run(); });
+  while (b.scheduler.running() == 0) std::this_thread::yield();
+  b.queue.close();  // answers that run are finished
+  b.runner.set_late(false);
+  b.queue.masked("", 0.001);
+  engine.join();
+  EXPECT_EQ(b.take(*late), "Hello.");
 }
 
 }  // namespace

@@ -68,40 +68,6 @@ struct Bench {
   std::unique_ptr<Scheduler> scheduler;
 };
 
-TEST(Scheduler, ASequenceWhoseMaskIsLateSitsOutAndTheOthersGoOn) {
-  Bench b;
-  b.runner.set_late(true);
-  const auto late = request("masked say:Hello"), other = request("say:Bob is quick");
-  EXPECT_EQ(b.queue.push(late), RequestQueue::Push::kAccepted);
-  EXPECT_EQ(b.queue.push(other), RequestQueue::Push::kAccepted);
-  b.run_all();  // ends although an answer runs: there is nothing to do until the mask is there
-  EXPECT_EQ(collect(*other).at(0).text, "Bob is quick");
-  EXPECT_FALSE(collect(*late).at(0).result);
-  EXPECT_EQ(b.scheduler->running(), 1u);
-  const auto third = request("say:third");
-  EXPECT_EQ(b.answer(third).text, "third") << "new answers begin meanwhile";
-  b.runner.set_late(false);
-  b.run_all();
-  const Collected c = collect(*late).at(0);
-  EXPECT_EQ(c.text, "Hello");
-  ASSERT_TRUE(c.result);
-  EXPECT_EQ(c.result->reason, FinishReason::kStop);
-}
-
-TEST(Scheduler, WaitsForALateMaskAndNotForNothing) {  // a failure shows as a hang
-  Bench b;
-  b.runner.set_late(true);
-  const auto late = request("masked say:Hello");
-  EXPECT_EQ(b.queue.push(late), RequestQueue::Push::kAccepted);
-  std::thread engine([&] { b.scheduler->run(); });
-  while (b.scheduler->running() == 0) std::this_thread::yield();
-  b.queue.close();  // answers that run are finished
-  b.runner.set_late(false);
-  b.queue.masked("", 0.001);
-  engine.join();
-  EXPECT_EQ(collect(*late).at(0).text, "Hello");
-}
-
 TEST(Scheduler, AnswersUpToEosWithoutShowingIt) {
   Bench b;
   const Collected c = b.answer(request("say:Hello, wörld"));

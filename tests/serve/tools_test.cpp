@@ -91,6 +91,36 @@ TEST(Tools, ForcedArgumentsAreAnObject) {
   }
 }
 
+TEST(Tools, ArgumentsOfEarlierCallsThatAreNoJsonDoNotMakeTheConversationFail) {
+  const auto arguments = [](const std::string& text) {
+    Json call = {{"function", {{"name", "f"}, {"arguments", text}}}};
+    const Json message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({std::move(call)})}};
+    const auto read = parse_request(Endpoint::kChat, Json{{"messages", Json::array({message})}}.dump(), {});
+    return Json::parse(std::get<ApiRequest>(read).chat.messages[0].tool_calls)[0]["function"]["arguments"].dump();
+  };
+  for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", "\"text\""})
+    EXPECT_EQ(arguments(none), "{}") << none;
+  for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
+}
+
+TEST(Tools, WhatTheTemplateLeavesOutIsRefusedByName) {
+  Running s;
+  s.chat_template = text::ChatTemplate(
+      "{% for m in messages if m.role in ['system', 'user'] %}{{ m.content }}{% endfor %}", "<s>", "</s>");
+  s.start();
+  const auto ask = [&](const Json& messages) {
+    return s.ask(post("/v1/chat/completions", Json{{"messages", messages}}.dump()));
+  };
+  const Json question = {{"role", "user"}, {"content", "say:x"}};
+  const Response refused = ask({question, {{"role", "assistant"}, {"content", "x"}}, question});
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "messages[1].content");
+  EXPECT_EQ(ask({{{"role", "developer"}, {"content", "say:"}}, {{"role", "user"}, {"content", "yes"}}}).status, 200);
+  EXPECT_EQ(
+      message(ask({{{"role", "developer"}, {"content", "say:"}}, {{"role", "user"}, {"content", "yes"}}}))["content"],
+      "yes");
+}
+
 TEST(Tools, NulIsRefusedByName) {
   Running s;
   s.model.tool_format = ToolFormat::kHermes;

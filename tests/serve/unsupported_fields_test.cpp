@@ -91,5 +91,22 @@ TEST(UnsupportedFields, TheDocumentsSayTheSame) {
   }
 }
 
+TEST(UnsupportedFields, MembersOfGrammarFieldsThatWouldHaveNoEffectAreRefused) {
+  const auto param = [](const std::string& more) {
+    const auto refused =
+        parse_request(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}],)" + more + "}", ServeLimits());
+    const auto* error = std::get_if<ApiError>(&refused);
+    return error ? error->param : "nothing";
+  };
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","json_schema":{"schema":{}}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"text","schema":{}})"), "response_format");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","schema":7})"), "response_format.schema");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strickt":true}})"),
+            "response_format.json_schema");
+  EXPECT_EQ(param(R"("structured_outputs":{"jsn":{}})"), "structured_outputs");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object","schema":{"type":"null"},"json_schema":null})"),
+            "nothing");
+}
+
 }  // namespace
 }  // namespace specdec::deploy
