@@ -156,7 +156,6 @@ inline Outcome enumerate(const Case& c) {
         if (stepper.ready(*s)) batch.push_back(s);
       }
       if (ended) break;
-      if (batch.empty()) continue;
       step(c, stepper, batch);
       for (const Sequence* s : batch) {
         out.min_drafted = std::min(out.min_drafted, s->outcome().drafted);
