@@ -8,7 +8,6 @@ namespace specdec::deploy {
 namespace {
 
 const ServeLimits kLimits;
-
 std::string chat(const std::string& more = "") {
   return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
 }

@@ -10,7 +10,6 @@
 
 namespace specdec::deploy {
 namespace {
-
 struct Collected {
   std::string text;
   std::vector<int32_t> ids;
