@@ -250,7 +250,11 @@ std::string read_template_kwargs(const Json& request) {
   const Json read = unpacked(*kwargs);
   if (!read.is_object()) refuse("bad_field", std::string(kTemplateKwargs) + ": expected an object");
   std::string text = read.empty() ? "" : read.dump();
-  if (text.size() > kMaxOrderedBytes) refuse("bad_field", std::string(kTemplateKwargs) + ": of more than 1 MiB");
+  try {
+    if (!text.empty()) parse_ordered_json(text, kTemplateKwargs);
+  } catch (const Error&) {  // the parser's message would quote the row
+    refuse("bad_field", std::string(kTemplateKwargs) + ": of more than 1 MiB or 4096 keys in an object");
+  }
   return text;
 }
 

@@ -63,6 +63,14 @@ size_t overlap(std::string_view whole, std::string_view after) {
   return length;
 }
 
+// Returns how much white space at the begin of `text`, an answer's own, comes before the text that follows an answer.
+size_t blanks_before(std::string_view text, std::string_view after) {
+  size_t best = 0;
+  for (size_t k = 1; k <= text.size() && is_blank(text.substr(0, k)); ++k)
+    if (common_prefix(text.substr(k), after) > common_prefix(text.substr(best), after)) best = k;
+  return best;
+}
+
 }  // namespace
 
 RowTokeniser::RowTokeniser(const std::filesystem::path& target)
@@ -182,6 +190,7 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   // all answers.
   const std::string after = text_after(chat, messages, turn.before);
   if (turn.end == full.size()) turn.end -= overlap(full, after);
+  turn.end += blanks_before(std::string_view(full).substr(turn.end), after);
   turn.other = full.substr(0, turn.end) + after;
   return nullptr;
 }

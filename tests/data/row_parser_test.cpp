@@ -259,6 +259,9 @@ TEST(RowParser, VariablesOfTheTemplate) {
   EXPECT_EQ(parsed(chat_row(answer, ",\"extra_body\":{" + kwargs + "}")).template_kwargs, kept);
   EXPECT_EQ(parsed(chat_row(answer, R"(,"chat_template_kwargs":{})")).template_kwargs, "");
   EXPECT_EQ(rejected(chat_row(answer, R"(,"chat_template_kwargs":[1])")), "bad_field");
+  Json many = Json::object();
+  for (int i = 0; i < 4097; ++i) many["k" + std::to_string(i)] = i;
+  EXPECT_EQ(rejected(chat_row(answer, ",\"chat_template_kwargs\":" + many.dump())), "bad_field");
   EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{)" + kwargs +
                    R"(},"messages":[{"role":"user","content":"u"}],"response":)" + answer + "}")
                 .template_kwargs,

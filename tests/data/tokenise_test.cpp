@@ -175,6 +175,10 @@ TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   call.tool_calls = R"([{"function":{"name":"f","arguments":{}}}])";
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, call}))),
             "<think>\nhm\n</think>\n\n<call>f<|im_end|>");
+  // White space at the end of an answer is its own.
+  for (const std::string content : {"a ", "a\n", "a \n\n"})
+    EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought(content, "hm")}))),
+              "<think>\nhm\n</think>\n\n" + content + "<|im_end|>");
   // What closes a conversation is not the model's here, either.
   const RowTokeniser closed = with(std::string(kThinking) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
   EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, chat({{"user", "u"}, with_thought("a", "hm")}))),
