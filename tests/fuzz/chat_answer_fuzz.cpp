@@ -27,11 +27,31 @@ std::shared_ptr<const AnswerFormat> format_of(uint8_t choice) {
   return format;
 }
 
+// Requires that the content so far comes from where the parser says.
+void check_places(const AnswerParser& parser, std::string_view text, const std::string& content) {
+  std::string found;
+  size_t last = 0;
+  for (const TextRange& range : parser.content()) {
+    require(range.begin >= last && range.begin < range.end && range.end <= text.size());
+    found += text.substr(range.begin, range.end - range.begin);
+    last = range.end;
+  }
+  require(found == content);
+}
+
 AnswerPiece split(const std::shared_ptr<const AnswerFormat>& format, std::string_view text, size_t step) {
   AnswerParser parser(format);
   AnswerPiece whole;
-  for (size_t at = 0; at < text.size(); at += step) whole.append(parser.push(text.substr(at, step)));
+  size_t decided = 0;
+  for (size_t at = 0; at < text.size(); at += step) {
+    whole.append(parser.push(text.substr(at, step)));
+    require(parser.decided() >= decided && parser.decided() <= text.size());
+    decided = parser.decided();
+    require(parser.content().empty() || parser.content().back().end <= decided);
+  }
+  check_places(parser, text, whole.content);
   whole.append(parser.finish());
+  check_places(parser, text, whole.content);
   return whole;
 }
 
