@@ -340,11 +340,13 @@ class Marks {
       OrderedJson& function = list[i]["function"];
       const std::string call = at + "[" + std::to_string(i) + "].function";
       function["name"] = put(call + ".name");
-      const OrderedJson given = function.value("arguments", OrderedJson());
-      if (given.is_object() && !given.empty())
-        function["arguments"] = {{"a", put(call + ".arguments")}};
-      else if (given.is_string() && !is_blank(given.get<std::string>()))
-        function["arguments"] = put(call + ".arguments");
+      if (!function.contains("arguments")) continue;
+      OrderedJson& given = function["arguments"];
+      if (given.is_object()) {
+        for (auto& argument : given.items()) argument.value() = put(call + ".arguments");
+      } else if (given.is_string() && !is_blank(given.get<std::string>())) {
+        given = put(call + ".arguments");
+      }
     }
     calls = list.dump();
   }

@@ -157,7 +157,7 @@ TEST(Comparison, RefusesAKindThatCannotBeTrainedBeforeAnyIsTrained) {
   wide.vocab_size = 30;
   put(f.scratch / "wide/config.json", model::to_json(wide).dump());
   refused("model:" + (f.scratch / "wide").string(), {"wide", "found no model.safetensors"}, ErrorKind::kModel);
-  put(f.scratch / "wide/model.safetensors", "");
+  put(f.scratch / "wide/model.safetensors", std::string("\2\0\0\0\0\0\0\0{}", 10));  // no tensors
   refused("model:" + (f.scratch / "wide").string(), {"vocab_size 30"}, ErrorKind::kModel);
   f.options.on_policy = 4;
   refused("eagle3", {"--on-policy"}, ErrorKind::kUsage);

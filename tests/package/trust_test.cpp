@@ -233,7 +233,7 @@ TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
   });
   EXPECT_EQ(resolve_package(copy.string() + ":prod", false)->digest, first.digest);
   set_log_sink({});
-  ASSERT_EQ(said.size(), 1u);
+  ASSERT_EQ(said.size(), 1u) << ::testing::PrintToString(said);
   EXPECT_NE(said[0].find("it lags behind"), std::string::npos) << said[0];
 }
 

@@ -335,7 +335,7 @@ def check_failures():
     fails("org/tiny", 75, "HTTP 503", "5 attempts", hub={"status": [(503, {})] * 5})
     fails("org/tiny", 75, "127.0.0.1", env={"HF_ENDPOINT": "http://127.0.0.1:1"})
     fails("org/tiny", 2, "HF_HUB_ETAG_TIMEOUT", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
-    fails("models/typo", 7, "no local directory")
+    fails("models/typo", 7, "no such directory", "hf://models/typo")
     silent = socket.create_server(("127.0.0.1", 0))  # accepts connections and never answers
     fails(
         "org/tiny",
