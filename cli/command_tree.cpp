@@ -111,19 +111,6 @@ Command command_tree(const CLI::App& app) {
   return root;
 }
 
-const Command* find_command(const Command& root, const std::string& words) {
-  for (const Command* command : with_subcommands(root))
-    if (command->words == words) return command;
-  return nullptr;
-}
-
-std::vector<const Command*> with_subcommands(const Command& root) {
-  std::vector<const Command*> all = {&root};
-  for (const Command& sub : root.commands)
-    for (const Command* command : with_subcommands(sub)) all.push_back(command);
-  return all;
-}
-
 Json to_json(const Command& root) {
   Json commands = Json::array();
   for (const Command* command : with_subcommands(root)) {
