@@ -141,6 +141,9 @@ def settle(rng, body):
     if "messages" in body and "max_tokens" not in body:
         body["max_tokens"] = rng.randint(1, 10)  # the default is the whole context
     settle_tools(body)
+    for message in body.get("messages", []):  # the tiny model's template shows contents alone, and nothing is dropped
+        message.pop("reasoning_content", None)
+        message.pop("tool_calls", None)
     named = [key for key in GRAMMARS if body.get(key)]
     if body.get("min_tokens"):
         body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 10)
@@ -307,7 +310,10 @@ def reads(rng, path, operation, server, admin):
         status, reply_headers, data = server.ask(
             place, method, b"{}" if method != "TRACE" else None, {"Content-Type": "application/json"}, admin
         )
-        if status != 405 or "GET" not in reply_headers.get("allow", ""):
+        if "%00" in place:  # no path has control characters, so this is no request of any method
+            if status != 400:
+                fail("expected 400:", method, place, str(status))
+        elif status != 405 or "GET" not in reply_headers.get("allow", ""):
             fail("expected 405 with Allow:", method, place, str(status))
     print(f"ok: {operation['operationId']}: {CASES} reads, {CASES} with another method")
 

@@ -73,6 +73,7 @@ bool take_chunks(std::string_view& rest, std::string& body) {
 
 // Takes the next request by the letter of RFC 9112. Returns nothing if it is doubtful where the request ends.
 std::optional<std::string> take_request(std::string_view& rest) {
+  if (rest.starts_with("\r\n")) rest.remove_prefix(2);  // 2.2: one empty line before a request is ignored
   const auto start = take_line(rest);
   if (!start || (!start->ends_with(" HTTP/1.1") && !start->ends_with(" HTTP/1.0"))) return std::nullopt;
   std::vector<std::string> lengths, codings;
