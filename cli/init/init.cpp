@@ -177,7 +177,7 @@ InitOptions settled(InitOptions o) {
   return o;
 }
 
-// Returns the image of what has a GPU: the name of that for CPUs with "-cuda" behind its tag, as the Dockerfile says.
+// Returns the image for machines with a GPU: that for CPUs with "-cuda" after its tag, as the Dockerfile names it.
 std::string cuda_image(const InitOptions& o) {
   if (!o.cuda_image.empty()) return o.cuda_image;
   return o.image.find('@') == std::string::npos ? o.image + "-cuda" : o.image;
@@ -342,7 +342,7 @@ void add_init(Cli& cli) {
       ->check(at_least(0));
   sub->add_option("--image", o->image, "Container image of what runs in Kubernetes on CPUs")->capture_default_str();
   sub->add_option("--cuda-image", o->cuda_image,
-                  "Container image of what runs there with a GPU; default: that of --image with -cuda behind its tag");
+                  "Container image of what runs there with a GPU; default: that of --image with -cuda after its tag");
   sub->add_option("--only", o->only,
                   "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, job, jobset, pytorchjob, "
                   "monitoring; default: all")

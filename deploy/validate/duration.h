@@ -1,4 +1,4 @@
-// Foretells how long a validation takes, so that nobody waits without knowing for what.
+// Estimates how long a validation takes, so that users know how long they will wait.
 #pragma once
 
 #include <cstdint>

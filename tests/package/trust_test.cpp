@@ -44,6 +44,19 @@ class TrustTest : public ::testing::Test {
     expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { resolve_package(argument.string(), false); });
     expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { resolve_model(argument.string()); });
   }
+  // Signs both packages, promotes one after the other in a store that demands signatures, sees each, and returns what
+  // the channel was with the first.
+  std::string promote_both() {
+    sign(first);
+    sign(second);
+    demand(store);
+    promote(store, first.digest, "prod", {"", 1}, signer);
+    EXPECT_EQ(named("prod"), first.digest);
+    const std::string old = get(store / "refs/prod");
+    promote(store, second.digest, "prod", {"", 2}, signer);
+    EXPECT_EQ(named("prod"), second.digest);
+    return old;
+  }
 
   Pair pair;
   PackageOutcome first, second;
@@ -165,14 +178,7 @@ TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
 }
 
 TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
-  sign(first);
-  sign(second);
-  demand(store);
-  promote(store, first.digest, "prod", {"", 1}, signer);
-  EXPECT_EQ(named("prod"), first.digest);
-  const std::string old = get(store / "refs/prod");
-  promote(store, second.digest, "prod", {"", 2}, signer);
-  EXPECT_EQ(named("prod"), second.digest);
+  const std::string old = promote_both();
   put(store / "refs/prod", old);  // signed, but old
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"},
                [&] { named("prod"); });
@@ -207,14 +213,7 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
 
 // The number of a channel is remembered for the key that signed it, too, since a store's path can change.
 TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
-  sign(first);
-  sign(second);
-  demand(store);
-  promote(store, first.digest, "prod", {"", 1}, signer);
-  EXPECT_EQ(named("prod"), first.digest);
-  const std::string old = get(store / "refs/prod");
-  promote(store, second.digest, "prod", {"", 2}, signer);
-  EXPECT_EQ(named("prod"), second.digest);
+  const std::string old = promote_both();
   const fs::path moved = pair.dir / "moved";
   fs::rename(store, moved);
   put(moved / "refs/prod", old);
