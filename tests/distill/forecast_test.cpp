@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "distill/setup.h"
+#include "tests/distill/project.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -13,29 +14,14 @@ namespace {
 
 using namespace specdec::testing;
 
-struct ForecastProject {
-  Scratch scratch;
-  SystemClock clock;
-  DistillOptions options;
+struct ForecastProject : Project {
   DraftSpeed speed;  // what the measurement returns
   int measured = 0;
   std::vector<std::string> ids;
   ProgressFn progress;
 
-  explicit ForecastProject(size_t holdout = 80) {
-    fs::create_directories(scratch / "target");
-    model::save_decoder(toy_decoder(3, 1), scratch / "target");
-    toy_tokenizer(scratch / "target");
-    write_data(scratch / "data", scratch / "target", toy_rows(240, 5), toy_rows(holdout, 6));
-    options.target = (scratch / "target").string();
-    options.data = (scratch / "data").string();
-    options.out = (scratch / "run").string();
-    options.draft = "prune:2";
-    options.learning_rate = 5e-3;
-    options.batch_tokens = 200;
+  explicit ForecastProject(size_t holdout = 80) : Project(holdout, 240) {
     options.max_steps = 160;
-    options.device.device = "cpu";
-    options.device.threads = 1;
     options.forecast.wanted = true;
     options.forecast.samples = {15, 60, 120};
     speed = {0.01, 0.1, {{1, 1.0}, {2, 1.1}, {3, 1.2}}, {}};

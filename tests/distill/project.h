@@ -18,11 +18,11 @@ struct Project {
   SystemClock clock;
   DistillOptions options;
 
-  explicit Project(size_t holdout = 40) {
+  explicit Project(size_t holdout = 40, size_t train = 150) {
     fs::create_directories(scratch / "target");
     model::save_decoder(toy_decoder(3, 1), scratch / "target");
     toy_tokenizer(scratch / "target");
-    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(holdout, 6));
+    write_data(scratch / "data", scratch / "target", toy_rows(train, 5), toy_rows(holdout, 6));
     options.target = (scratch / "target").string();
     options.data = (scratch / "data").string();
     options.out = (scratch / "run").string();
