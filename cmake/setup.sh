@@ -16,7 +16,10 @@ packaging=$cache/packaging-$(sha256sum "$packaging_lock" | cut -c1-12)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
-libraries=(libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
+# Debian 12's unversioned package is Boost 1.74, which is too old.
+boost=libboost-dev
+if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.81-dev; fi
+libraries=("$boost" libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
   libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev zlib1g-dev libsimdjson-dev libxxhash-dev libssl-dev
   libcurl4-openssl-dev prometheus-cpp-dev)
 packages=(g++ make pkg-config python3-venv ca-certificates "${libraries[@]}" libgloo-dev clang-19 libclang-rt-19-dev ccache mold)
@@ -28,8 +31,6 @@ install_packages() {
   for p in "$@"; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
   done
-  # Ubuntu 24.04 ships another Boost minor version under the unversioned name.
-  if ! apt-cache show libboost1.81-dev >/dev/null 2>&1; then missing=("${missing[@]/libboost1.81-dev/libboost-dev}"); fi
   [ ${#missing[@]} -eq 0 ] && return
   local sudo=; [ "$(id -u)" -eq 0 ] || sudo=sudo
   say "apt: ${missing[*]}"
@@ -84,13 +85,21 @@ install_locked() {
   rm -rf "$venv"; mkdir -p "$cache"
   local python=/usr/bin/python3; [ -x "$python" ] || python=python3
   "$python" -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock"
+  "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock"
+}
+
+# Compiles the Rust half as the build will, into the same folder, on the core that pip leaves free: it needs no wheel. If
+# this fails, the build tries again and says why.
+compile_rust() {
+  (eval "$(print_env)"; cargo build --release --locked --quiet --manifest-path "$root/rust/Cargo.toml") >/dev/null 2>&1 || true
 }
 
 install_wheels() {
   [ -e "$venv/.complete" ] && return
   say "python wheels (torch with CUDA 13, nvcc, cmake; 4.6 GB, once): $venv"
+  if [ -e "$root/rust/src" ]; then compile_rust & fi
   install_locked "$lock" "$venv"
+  wait
   complete_cuda_root "$(echo "$venv"/lib/python3*/site-packages/nvidia/cu13)"
   touch "$venv/.complete"
 }
