@@ -327,7 +327,7 @@ void warn_of_few_steps(const Json& chosen) {
   const double steps = chosen.at("expected_steps"), step_seconds = chosen.at("step_seconds");
   if (steps >= static_cast<double>(kTeachingSteps)) return;
   const std::string limit = duration_text(seconds_for_steps(step_seconds, kWantedSteps));
-  log(LogLevel::kWarn, format("%.0f steps teach nothing: %lld steps need about %s here: --time-limit %s", steps,
+  log(LogLevel::kWarn, format("%.0f steps teach little: %lld steps need about %s here: --time-limit %s", steps,
                               static_cast<long long>(kWantedSteps), limit.c_str(), limit.c_str()));
 }
 

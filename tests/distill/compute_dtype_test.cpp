@@ -55,6 +55,19 @@ TEST(ComputeDtype, TheDraftIsWrittenInTheCheckpointsDtype) {
   EXPECT_EQ(published_dtype(at::kBFloat16, at::kFloat), at::kBFloat16) << "--dtype bf16 has narrowed it";
 }
 
+TEST(ComputeDtype, WhatOneDnnMayNotUseDoesNotCount) {
+  const CpuFeatures all{.avx2 = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true};
+  const auto left = [&](const char* isa) { return limited_features(all, isa).text(); };
+  EXPECT_EQ(left("AVX"), "none of AVX2, AVX-512 and AMX");
+  EXPECT_EQ(left("avx2"), "AVX2");
+  EXPECT_EQ(left("AVX2_VNNI_2"), "AVX2");
+  EXPECT_EQ(left("AVX512_CORE_VNNI"), "AVX2, AVX-512");
+  EXPECT_EQ(left("AVX512_CORE_BF16"), "AVX2, AVX-512, AVX-512 BF16");
+  for (const char* isa : {"AVX512_CORE_AMX", "AVX10_1_512_AMX_FP16", "DEFAULT", "ALL", "", "nonsense"})
+    EXPECT_EQ(left(isa), all.text()) << isa;
+  EXPECT_EQ(chosen("auto", at::kBFloat16, at::kBFloat16, limited_features(all, "AVX2")), "fp32");
+}
+
 TEST(ComputeDtype, TheFeaturesHaveNames) {
   EXPECT_EQ((CpuFeatures{.avx2 = true, .avx512 = true, .avx512_bf16 = true}).text(), "AVX2, AVX-512, AVX-512 BF16");
   EXPECT_EQ(CpuFeatures().text(), "none of AVX2, AVX-512 and AMX");
