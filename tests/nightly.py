@@ -6,7 +6,8 @@ Parts, in this order (all of them if none is named):
               Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
               network, 370 MB kept), the chat templates of 70 published models and llama.cpp's graphs, which the
               source archive of llama-cpp-python contains (77 MB over the network), and prometheus_client (64 KB); all
-              of it pinned by version and digest
+              of it pinned by version and digest. Also an environment with transformers and GPTQModel (5 GB), pinned
+              by version alone, because GPTQModel is built from its source
   checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
@@ -59,6 +60,7 @@ TEMPLATES = os.path.join(TOOLS, "templates-2-" + TEMPLATES_SHA256[:12])
 GRAPHS = os.path.join(TEMPLATES, "graphs")  # llama.cpp's source of each family's graph, from the same archive
 ENGINES = os.path.join(ROOT, "tests", "package", "engines")
 PROMETHEUS_CLIENT = os.path.join(ROOT, "tests", "monitor", "prometheus_client.txt")
+QUANTISERS = os.path.join(ROOT, "tests", "parity", "quantisers.txt")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--no-tests=error", "-j", JOBS]
 
 
@@ -75,7 +77,13 @@ def digest_of(path):
 
 
 def tools(log):
-    return max(fetch_promtool(log), fetch_engines(log), fetch_templates(log), fetch_prometheus_client(log))
+    return max(
+        fetch_promtool(log),
+        fetch_engines(log),
+        fetch_templates(log),
+        fetch_prometheus_client(log),
+        fetch_quantisers(log),
+    )
 
 
 def fetch_promtool(log):
@@ -130,6 +138,42 @@ def fetch_prometheus_client(log):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "install"]
     command = [*pip, "--no-compile", "--target", folder, "--no-deps", "--require-hashes", "-r", PROMETHEUS_CLIENT]
     return run(log, command) or completed(folder, [])
+
+
+def quantisers_python():
+    return os.path.join(TOOLS, "quantisers-" + digest_of(QUANTISERS)[:12], "bin", "python")
+
+
+def fetch_quantisers(log):
+    """Makes an environment with transformers, GPTQModel and compressed-tensors (5 GB with CUDA libraries)."""
+    python = quantisers_python()
+    folder = os.path.dirname(os.path.dirname(python))
+    if os.path.exists(os.path.join(folder, ".complete")):
+        return 0
+    shutil.rmtree(folder, ignore_errors=True)
+    with open(QUANTISERS) as lines:
+        pinned = [line.strip() for line in lines if not line.startswith("#")]
+    first = [package for package in pinned if package.startswith(("setuptools", "torch"))]
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "install", "--no-compile"]
+    for command in (
+        [sys.executable, "-m", "venv", folder],
+        [*pip, *first],
+        [*pip, "--no-build-isolation", *pinned],
+    ):
+        if code := run(log, command, BUILD_CUDA_EXT="0"):
+            return code
+    return completed(folder, [])
+
+
+def quantised_peers(log):
+    """Writes checkpoints and their weights as transformers dequantises them, for parity_test; returns their folder."""
+    folder = os.path.join(ROOT, "build", "quantised-peers")
+    shutil.rmtree(folder, ignore_errors=True)
+    seed = os.environ.get("SPECDEC_QUANTISED_SEED") or str(secrets.randbelow(1 << 32))
+    code = run(log, [quantisers_python(), "tests/parity/quantised_peers.py", folder, "--seed", seed])
+    if code:
+        log.write("nightly: quantised checkpoints are not compared with transformers: their maker failed\n")
+    return folder, code
 
 
 def engines_folder():
@@ -204,6 +248,11 @@ def checks(log):
         log.write(
             "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"
         )
+    quantised = 0
+    if os.path.exists(quantisers_python()):
+        variables["SPECDEC_QUANTISED_PEERS"], quantised = quantised_peers(log)
+    else:
+        log.write("nightly: quantised checkpoints are not compared with transformers: `tools` has not fetched it\n")
     if os.path.exists(PROMTOOL):
         rules = run(log, [PROMTOOL, "test", "rules", "tests/cli/monitoring/rules_test.yml"])
     else:
@@ -211,9 +260,10 @@ def checks(log):
         rules = 1
     return max(
         rules,
+        quantised,
         run(
             log,
-            [*CTEST, "-R", "engine_parsers|eagle_loaders|published_templates|prometheus_client|init_test"],
+            [*CTEST, "-R", "engine_parsers|eagle_loaders|published_templates|prometheus_client|init_test|parity_test"],
             **variables,
         ),
     )

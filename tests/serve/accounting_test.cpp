@@ -31,8 +31,8 @@ TEST(Accounting, TokensAfterTheEndAreCountedNowhere) {
   EXPECT_EQ(reply["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"], 6) << "before the cut, too";
 }
 
-// Several clients at once, with answers that end in every way: the counters have what the clients got, and usage says
-// it.
+// Eight clients with 10,000 streamed answers that end in every way: the counters have what the clients got, and usage
+// says it.
 TEST(Accounting, AfterABurstTheCountersAreWhatTheClientsGot) {
   Config setup;
   setup.options.max_batch = 8;
@@ -46,11 +46,12 @@ TEST(Accounting, AfterABurstTheCountersAreWhatTheClientsGot) {
                                            R"("ignore_eos":true,"max_tokens":30)",
                                            R"("n":3,"max_tokens":9)",
                                            R"("stop":["5"],"min_tokens":9)"};
-  std::atomic<int64_t> used{0}, got{0};
+  constexpr int kClients = 8, kAnswers = 1350;
+  std::atomic<int64_t> used{0}, got{0}, streamed{0};
   const auto client = [&](int number) {
     Client connection(s.port);
-    for (int i = 0; i < 42; ++i) {
-      const bool is_chat = i % 2 == 0, stream = i % 3 == 0;
+    for (int i = 0; i < kAnswers; ++i) {
+      const bool is_chat = i % 2 == 0, stream = i % 17 != 0;
       const std::string said = "say:" + std::string(i % 5 == 0 ? "<think>a5b</think>\n" : "") + "12345678" +
                                std::string(static_cast<size_t>((number + i) % 11), '9');
       const std::string more = fields[static_cast<size_t>(i) % fields.size()];
@@ -65,6 +66,7 @@ TEST(Accounting, AfterABurstTheCountersAreWhatTheClientsGot) {
       connection.send(post(is_chat ? "/v1/chat/completions" : "/v1/completions", body.dump()));
       const Response r = connection.read();
       ASSERT_EQ(r.status, 200) << r.body;
+      streamed += stream;
       for (const Json& part : stream ? events_of(r.body) : std::vector<Json>{Json::parse(r.body)}) {
         for (const Json& choice : part["choices"])
           got += static_cast<int64_t>(choice.value("token_ids", Json::array()).size());
@@ -74,9 +76,10 @@ TEST(Accounting, AfterABurstTheCountersAreWhatTheClientsGot) {
     }
   };
   std::vector<std::thread> clients;
-  for (int number = 0; number < 6; ++number) clients.emplace_back(client, number);
+  for (int number = 0; number < kClients; ++number) clients.emplace_back(client, number);
   for (std::thread& thread : clients) thread.join();
-  EXPECT_GT(got, 1000);
+  EXPECT_GT(streamed, 10000);
+  EXPECT_GT(got, 50000);
   EXPECT_EQ(used, got);
   EXPECT_EQ(counted(s, "specdec:generation_tokens_total"), got);
   EXPECT_GT(
