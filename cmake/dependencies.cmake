@@ -72,10 +72,12 @@ if(SPECDEC_TORCH)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     if(NOT DEFINED CACHE{SPECDEC_CUDA_ARCHITECTURES})
-      # Of this machine's GPU, or without one of a Hopper; the preset `dist` has all that are supported.
-      set(architectures 90)
-      if(EXISTS /proc/driver/nvidia/version)
-        set(architectures native)
+      # Of this machine's GPUs, or without one that is supported, of a Hopper; the preset `dist` has all that are supported.
+      # A container may see the driver of a machine and none of its GPUs, so CMake's own look at them counts.
+      set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+      list(FILTER architectures INCLUDE REGEX "^([89][0-9]|1[0-9][0-9])")
+      if(NOT architectures)
+        set(architectures 90)
       endif()
       set(SPECDEC_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures the kernels are compiled for")
     endif()

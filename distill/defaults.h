@@ -15,6 +15,8 @@ double default_learning_rate(int64_t hidden_size, bool trained_before);
 
 // A verdict needs at least this many held-out conversations in the half that judges, and as many in the other.
 inline constexpr int64_t kMinVerdictConversations = 8;
+// Held-out conversations that a verdict needs: half of them choose the checkpoint, and the odd one judges.
+inline constexpr int64_t kMinHeldOutConversations = 2 * kMinVerdictConversations - 1;
 
 // Model of a training step's time: fixed + per_token · tokens of the batch. Where the target's logits are cached,
 // first_answer is the extra time per token for computing them once; otherwise that time is part of per_token.

@@ -81,7 +81,7 @@ std::string few_conversations(const Outcome& o) {
         duration_text(o.asked.time_limit_seconds).c_str(), judged, static_cast<long long>(o.held_out_conversations),
         least);
   return format("%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)", judged, least,
-                2 * least);
+                static_cast<long long>(kMinHeldOutConversations));
 }
 
 std::string reason(const Outcome& o) {
@@ -126,7 +126,7 @@ NextStep next_step(Verdict verdict, const DistillOptions& o, const RunEnd& end) 
     return {"the target's answers must be known more closely for a verdict: as hidden states, or with more tokens",
             shell_words(
                 {"specdec", "data", "label", o.data, "--target", o.target, "--out", o.data + "-labels", "--hidden"})};
-  return {"a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) +
+  return {"a verdict needs at least " + std::to_string(kMinHeldOutConversations) +
               " held-out conversations: ingest more traffic or hold more of it out",
           shell_words({"specdec", "data", "ingest", "LOGS", "--target", o.target, "--out", o.data + "-more",
                        "--holdout", "0.2"})};

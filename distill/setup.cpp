@@ -342,7 +342,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
     log(LogLevel::kWarn, "only " +
                              std::to_string(s.held_out.verdict_conversations + s.held_out.selection_conversations) +
                              " held-out conversations: the verdict will be inconclusive (at least " +
-                             std::to_string(2 * kMinVerdictConversations) + " are needed)");
+                             std::to_string(kMinHeldOutConversations) + " are needed)");
 }
 
 namespace {

@@ -61,6 +61,14 @@ bool CounterChart::add(const Counters& counters) {
     return true;
   }
   const Bucket b = bucket_of(counters);
+  // Without counters of drafted tokens, what a round generated beyond its first token was accepted. A server generates
+  // a token in every round, whatever the draft is worth.
+  if (b.own && counters.drafted == 0 && counters.generated < 0.5 * counters.drafts) {
+    note_ =
+        "rounds are counted without the tokens that they generate, so nothing is known of the draft: is the series "
+        "of generated tokens on the page?";
+    return true;
+  }
   waiting_ = b.tested < kMinTested ? b.tested : 0;
   if (b.tested < kMinTested) return false;
   const bool judged = n_ >= kPhaseOne;

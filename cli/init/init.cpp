@@ -191,14 +191,19 @@ std::string image_step(const InitOptions& o) {
          " --force; then ";
 }
 
-// Returns a warning for a target that a copy of this directory does not hold.
+// Returns a warning for paths that a copy of this directory does not hold.
 std::string outside_step(const InitOptions& o) {
-  const fs::path target = o.target;
-  const bool is_outside = target.is_absolute() || (!target.empty() && *target.begin() == "..");
-  return is_outside ? " (" + shell_words({o.target}) +
-                          " is not in this directory: copy it here, and give that as "
-                          "--target)"
-                    : "";
+  std::vector<std::string> outside;
+  const auto add = [&](const std::string& path) {
+    const fs::path p = path;
+    if (path.find("://") == std::string::npos && (p.is_absolute() || (!path.empty() && *p.begin() == "..")))
+      outside.push_back(path);
+  };
+  add(o.target), add(o.store), add(o.work), add(o.state);
+  for (const std::string& log : o.logs) add(log);
+  if (outside.empty()) return "";
+  return " (" + shell_words(outside) + (outside.size() == 1 ? " is" : " are") +
+         " not in this directory: copy what is there into it, and run init again with paths in this directory)";
 }
 
 // Returns what to do next with the files of a part. Without logs the loop cannot run, so recording comes first.
@@ -353,7 +358,12 @@ void add_init(Cli& cli) {
       "  specdec init\n"
       "  specdec init /srv/draft --target org/name --logs '/var/lib/specdec/recorded/*.jsonl' --only loop,systemd\n"
       "Exit codes: 0 done, files that differ are kept; 2 a value that cannot be written.");
-  sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_init(cli.global, *o); }; });
+  sub->callback([&cli, o, sub] {
+    // The defaults are places in the directory that is written, whatever is here.
+    for (const auto& [flag, path] : {std::pair{"--work", &o->work}, {"--store", &o->store}, {"--state", &o->state}})
+      if (sub->count(flag) > 0) *path = seen_from(o->directory, *path);
+    cli.selected = [&cli, o] { return run_init(cli.global, *o); };
+  });
 }
 
 }  // namespace specdec::cli

@@ -135,7 +135,7 @@ std::string headline(const std::string& stage, const Json& result) {
 }
 
 Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& trained) {
-  const auto& [stage, exit_code, seconds, result, error] = end;
+  const auto& [stage, exit_code, seconds, result, error, ran] = end;
   if (exit_code >= 74 && error.empty())
     return {"it was interrupted", "specdec loop run " + settings.file.string() + ": it goes on where it was"};
   if (result.is_object() && stage == "validate") return of_gate(settings, exit_code, result, trained);

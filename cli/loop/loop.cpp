@@ -262,13 +262,15 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;
   for (const TokenRow& row : reader.rows("holdout")) conversations.insert(row.conversation);
-  const auto found = static_cast<int64_t>(conversations.size()), needed = 2 * distill::kMinVerdictConversations;
+  const auto found = static_cast<int64_t>(conversations.size()), needed = distill::kMinHeldOutConversations;
   if (found >= needed) return std::nullopt;
   const std::string reason = "only " + std::to_string(found) +
                              " held-out conversations, and a verdict needs at least " + std::to_string(needed) +
                              ": nothing was trained";
-  return StageEnd{"distill", exit_code(Verdict::kInconclusive), 0,
-                  Json{{"verdict", Verdict::kInconclusive}, {"reason", reason}}};
+  return StageEnd{.stage = "distill",
+                  .exit_code = exit_code(Verdict::kInconclusive),
+                  .result = Json{{"verdict", Verdict::kInconclusive}, {"reason", reason}},
+                  .ran = false};
 }
 
 // Runs the stages one after the other; returns 0 or the exit code of the stage that failed.

@@ -31,6 +31,7 @@ std::optional<EarlierRun> read_earlier(const fs::path& directory) {
       run.stopped_stage = stopped->value("stage", "");
       run.reason = stopped->value("reason", "");
       run.change = stopped->value("change", "");
+      run.ran = stopped->value("ran", true);
     }
     if (const auto inputs = state.find("inputs"); inputs != state.end()) {
       run.target_id = inputs->value("target_id", "");
@@ -121,7 +122,8 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
 
 void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reason, const std::string& change) {
   state_["stopped"] = {{"stage", end.stage},   {"exit_code", end.exit_code}, {"seconds", end.seconds},
-                       {"result", end.result}, {"reason", reason},           {"change", change}};
+                       {"result", end.result}, {"reason", reason},           {"change", change},
+                       {"ran", end.ran}};
   state_["seconds"] = state_.value("seconds", 0.0) + end.seconds;
   finish(end.stage + " failed", now);
 }
@@ -171,7 +173,7 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
     if (run.key == key && (cooling || run.stopped_code != 4))
       return Refusal{run.stopped_code,
                      said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
-    if (run.key != key && cooling && !promoted_since)
+    if (run.key != key && run.ran && cooling && !promoted_since)
       return Refusal{75, said + ": the next try is from " + format_utc(run.ended + static_cast<int64_t>(cooldown_s)) +
                              " on (cooldown in LOOP.toml, or --force)"};
   }

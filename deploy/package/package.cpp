@@ -302,7 +302,8 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   if (in.report.verdict != Verdict::kPass)
     outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line +
                                "; the launch files start without the draft; next: " + outcome.next);
-  for (const Finding& finding : check_pair(options.target, options.draft)) {
+  const bool head = kind_of_draft(options.draft) == DraftKind::kEagle3;
+  for (const Finding& finding : check_pair(options.target, options.draft, head)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);
   }

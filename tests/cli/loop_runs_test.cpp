@@ -111,6 +111,15 @@ TEST_F(LoopRuns, AVerdictCoolsDown) {
   EXPECT_EQ(refused(with_log("4"), kNow + 25 * kHour), 0) << "an error is no verdict";
 }
 
+// A run that ended before its training, because too little was held out, has cost nothing.
+TEST_F(LoopRuns, WhatWasNotTrainedDoesNotCoolDown) {
+  RunState state = begin(inputs, kNow);
+  state.record("data", run_of(inputs), 1, nullptr);
+  state.stopped({.stage = "distill", .exit_code = 4, .ran = false}, kNow);
+  EXPECT_EQ(refused(inputs, kNow + kHour), 4) << "the same logs end in the same way";
+  EXPECT_EQ(refused(with_log("2"), kNow + kHour), 0) << "more logs are what it asked for";
+}
+
 TEST_F(LoopRuns, APromotionEndsACooldown) {
   ended(inputs, 3, kNow);
   begin(with_log("2"), kNow + kHour).promoted(kNow + 2 * kHour);

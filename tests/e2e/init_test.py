@@ -93,6 +93,8 @@ def check_github(folder):
     _, out, files = with_specdec(
         folder, ["bash", "-e", "-c"], script, 7, "", "note: x\nspecdec: error: a.db: 3% damaged\n"
     )
+    log = (folder / "log.txt").read_text()
+    expect(log == "note: x\nspecdec: error: a.db: 3% damaged\n", f"GitHub: the log is kept: {log}")
     expect(
         "::error title=specdec%2C exit 7::error: a.db: 3%25 damaged" in out and files["output"] == "verdict=error\n",
         f"GitHub: an error has its reason, too: {out} {files['output']}",
@@ -383,7 +385,10 @@ try:
     write_traffic(work / "from/logs/day.jsonl", 4)
     before = Path.cwd()
     os.chdir(work / "from")
-    _, out, _ = run("init", "sub/x", "--target", "models/target", "--logs", "logs/*.jsonl")
+    (work / "from/store").mkdir()
+    (work / "from/loop").mkdir()
+    paths = ("--target", "models/target", "--logs", "logs/*.jsonl", "--store", "store", "--state", "/tmp/monitor.db")
+    _, out, _ = run("init", "sub/x", *paths)
     os.chdir(before)
     fitted = {name: tomllib.loads((work / "from/sub/x" / name).read_text()) for name in ("LOOP.toml", "specdec.toml")}
     expect(
@@ -398,7 +403,15 @@ try:
     )
     _, plan = run_json("loop", "run", work / "from/sub/x/LOOP.toml", "--plan")
     expect(plan["verdict"] == "planned", "and the loop finds it")
-    expect("is not in this directory" in out and "init --image REGISTRY/" in out, "next says what a cluster lacks")
+    expect(
+        fitted["LOOP.toml"]["loop"]["store"] == "../../store" and fitted["LOOP.toml"]["loop"]["work"] == "loop",
+        f"a store that is named is the one here, a default is one there: {fitted['LOOP.toml']['loop']}",
+    )
+    expect(
+        "(../../models/target ../../store /tmp/monitor.db '../../logs/*.jsonl' are not in this directory" in out
+        and "init --image REGISTRY/" in out,
+        f"next says what a cluster lacks: {out}",
+    )
 
     # --- values that try to escape from their quotes ---
     odd = work / "odd $x %h 'a'"

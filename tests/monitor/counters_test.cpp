@@ -344,6 +344,16 @@ TEST(Fixtures, EveryEnginesDropIsSeen) {
     nothing.generated = nothing.drafts;
     dead.add(nothing);
     EXPECT_NE(dead.alarm().find("dead"), std::string::npos) << engine;
+    if (engine != "sglang") continue;
+    CounterChart blind(gate);
+    Counters lost = bucket(0);
+    lost.generated = 0;  // the series is not on the page
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(blind.add(lost));
+    EXPECT_EQ(blind.view("").judged, 0) << "an acceptance of 0 is not learnt as what is usual";
+    EXPECT_NE(blind.note().find("generated tokens"), std::string::npos) << blind.note();
+    for (int i = 0; i < 12; ++i) blind.add(bucket(0));
+    EXPECT_TRUE(blind.add(lost));
+    EXPECT_EQ(blind.alarm(), "") << "nor is it a dead draft";
   }
 }
 

@@ -262,8 +262,10 @@ TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
       "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(sys.argv[1])");
   ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
   ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
-  const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
   const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
+  put(gguf + "/target.partial", "of a start of an older version");
+  const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
+  EXPECT_EQ(get(gguf + "/target.partial"), "of a start of an older version") << "each start writes a file of its own";
   EXPECT_EQ(after(arguments, "-m"), gguf + "/target.gguf");
   EXPECT_EQ(after(arguments, "-md"), gguf + "/draft-bf16.gguf");
   EXPECT_EQ(after(arguments, "--spec-type"), "draft-simple");

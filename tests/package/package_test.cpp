@@ -94,6 +94,23 @@ TEST(Package, TheDraftGetsTheTargetsTokenizer) {
   EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
 }
 
+// The speculators library keeps the head's own config inside another one, and SGLang and vLLM want no tokenizer of it.
+TEST(Package, AHeadInTheSpeculatorsLayout) {
+  Pair pair;
+  const Json inner = Json::parse(get(pair.dir / "draft/config.json"));
+  put(pair.dir / "draft/config.json", Json{{"architectures", {"Eagle3Speculator"}},
+                                           {"speculators_model_type", "eagle3"},
+                                           {"draft_vocab_size", 64},
+                                           {"transformer_layer_config", inner}}
+                                          .dump());
+  pair.bind();
+  pair.write_report();
+  const PackageOutcome done = pair.create();
+  ASSERT_EQ(done.exit_code, 0) << done.reason;
+  EXPECT_NE(get(done.path / "engines/vllm.sh").find("eagle3"), std::string::npos);
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
+}
+
 TEST(Package, SameInputsGiveTheSamePackage) {
   const Pair pair;
   const PackageOutcome first = pair.create(), again = pair.create(1795262400 + 86400);
