@@ -80,7 +80,7 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   };
   row("target", (repository.empty() ? plan.name : repository) + ", fingerprint `" + plan.target_id.substr(0, 12) + "`");
   row("kind, loss", binding.kind + (binding.loss.empty() ? "" : ", " + binding.loss));
-  row("verdict of the gate", to_string(report.verdict) + (report.reason.empty() ? "" : ": " + report.reason));
+  row("verdict of the gate", gate_brief(report, "manifest.json of the package"));
   row("acceptance, Σ min(p, q)", with_interval(report.alpha) + " at temperature " + figure(report.temperature, "%g"));
   row("greedy agreement", figure(report.greedy_agreement));
   row("rolled out, K " + std::to_string(report.rollout.k),

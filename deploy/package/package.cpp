@@ -300,7 +300,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   in.binding =
       own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
   if (in.report.verdict != Verdict::kPass)
-    outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line +
+    outcome.warnings.push_back("the gate did not pass: " + gate_brief(in.report, options.report.string()) +
                                "; the launch files start without the draft; next: " + outcome.next);
   for (const Finding& finding : check_pair(options.target, options.draft)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);

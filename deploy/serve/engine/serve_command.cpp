@@ -129,7 +129,7 @@ std::string gate_warning(const ServeOptions& options, const ValidationReport& re
                            : report.verdict == Verdict::kNotLossless && !options.max_k_given
                                ? "it is served without its draft"
                                : "it starts without drafting and drafts only where it measures a gain";
-  return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does +
+  return "warning: the gate did not pass this package: " + gate_brief(report, "manifest.json") + ": " + does +
          "; next: " + next_command(report, command_of(report, "gate"));
 }
 
