@@ -293,6 +293,7 @@ LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::s
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress) {
   const std::string name = served_name(options);
   PackageOutcome outcome;
+  outcome.name = name;
   Inputs in = read_inputs(options);
   const auto own = read_binding(options.draft);
   object(options, in, own, outcome);

@@ -193,6 +193,26 @@ TEST(Package, ALongReasonStandsInFullOnce) {
   EXPECT_EQ(rest.find("run it again on an idle machine"), std::string::npos) << rest;
 }
 
+// Where the target's directory is called "target", its config may tell a name. Without one nothing is called "target"
+// that has a better description.
+TEST(Package, ATargetIsCalledAsItsConfigSays) {
+  Pair pair;
+  EXPECT_EQ(pair.create().name, "target");
+  const std::string card = get(pair.create().path / "draft/README.md");
+  EXPECT_NE(card.find("# Draft model of the model with fingerprint `"), std::string::npos) << card;
+  EXPECT_NE(card.find("| target | fingerprint `"), std::string::npos) << card;
+  Json config = read_json(pair.dir / "target/config.json");
+  config["_name_or_path"] = "org/Chat-7B";
+  testing::put(pair.dir / "target/config.json", config.dump());
+  pair.bind();
+  pair.write_report();
+  const PackageOutcome named = pair.create();
+  ASSERT_EQ(named.exit_code, 0) << named.reason;
+  EXPECT_EQ(named.name, "Chat-7B");
+  EXPECT_NE(get(named.path / "draft/README.md").find("# Draft model of Chat-7B\n"), std::string::npos);
+  EXPECT_NE(get(named.path / "engines/vllm.sh").find("--served-model-name 'Chat-7B'"), std::string::npos);
+}
+
 TEST(Package, BadInputs) {
   const auto refuse = [](ErrorKind kind, const std::string& reason,
                          const std::function<void(Pair&, PackageOptions&)>& change) {
