@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <set>
 
 #include "base/file.h"
+#include "base/json.h"
 
 namespace specdec {
 
@@ -99,15 +101,48 @@ std::optional<HubSnapshot> find_snapshot(const HubName& hub) {
   return found;
 }
 
-std::string model_name(const fs::path& directory) {
+bool is_placeholder_name(const std::string& name) {
+  static const std::set<std::string> kPlaceholders = {"target", "draft",  "model", "models",  "base", "checkpoint",
+                                                      "final",  "output", "best",  "weights", "main"};
+  std::string lower = name;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (const size_t end = lower.find_last_not_of("0123456789"); end != std::string::npos && lower[end] == '-')
+    lower.resize(end);  // checkpoint-500
+  return kPlaceholders.contains(lower);
+}
+
+namespace {
+
+// Returns the last part of `_name_or_path` in config.json, "" if it is missing, strange, or a placeholder, too.
+std::string configured_name(const fs::path& files) {
+  std::error_code ec;
+  if (!fs::is_regular_file(files / "config.json", ec)) return "";
+  try {
+    const Json config = read_json(files / "config.json", ErrorKind::kModel);
+    const Json found = config.is_object() ? config.value("_name_or_path", Json()) : Json();
+    if (!found.is_string()) return "";
+    const fs::path path = found.get<std::string>();
+    const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+    return is_name(name, false) && !is_placeholder_name(name) ? name : "";
+  } catch (const Error&) {  // loading the model reports it
+    return "";
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> model_names(const fs::path& directory, const fs::path& files) {
   fs::path path = fs::absolute(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  const std::string repository = path.parent_path().parent_path().filename().string();
+  const std::string repository = path.parent_path().parent_path().filename().string(), own = path.filename().string();
   const size_t name = repository.find("--", sizeof "models--" - 1);
-  if (path.parent_path().filename() != "snapshots" || !repository.starts_with("models--") || name == std::string::npos)
-    return path.filename().string();
-  return repository.substr(name + 2);
+  if (path.parent_path().filename() == "snapshots" && repository.starts_with("models--") && name != std::string::npos)
+    return {repository.substr(name + 2)};
+  const std::string configured = is_placeholder_name(own) ? configured_name(files) : "";
+  return configured.empty() ? std::vector{own} : std::vector{configured, own};
 }
+
+std::string model_name(const fs::path& directory) { return model_names(directory, directory).front(); }
 
 HubSnapshot cached_snapshot(const HubName& hub) {
   if (auto snapshot = find_snapshot(hub)) return *snapshot;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace specdec {
 
@@ -37,9 +38,14 @@ std::optional<HubSnapshot> find_snapshot(const HubName& hub);
 // Works like find_snapshot, but throws Error(kModel) if there is no snapshot; the message says how to download it.
 HubSnapshot cached_snapshot(const HubName& hub);
 
-// Returns the model's name: for a snapshot in the hub's cache the repository's name without "org/", else the
-// directory's name.
-std::string model_name(const std::filesystem::path& directory);
+// Returns true for names of directories that tell nothing about a model, such as "target", "model" or "checkpoint-500".
+bool is_placeholder_name(const std::string& name);
+// Returns the model's names, the best first: for a snapshot in the hub's cache the repository's name without "org/",
+// else the directory's name. If that is a placeholder, the last part of `_name_or_path` in the config.json of `files`
+// comes before it (transformers writes there what the model was loaded by), if that tells more. The parent directory's
+// name is not used: it is often a scratch directory, and equal models in two of them would get two names.
+std::vector<std::string> model_names(const std::filesystem::path& directory, const std::filesystem::path& files);
+std::string model_name(const std::filesystem::path& directory);  // the best name of a model whose files are in it
 
 bool is_commit(const std::string& text);  // 40 lower-case hexadecimal digits
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/model_directory.h"
 #include "base/secret.h"
+#include "base/shell.h"
 #include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
@@ -65,7 +66,7 @@ Json index_json(const ShardIndex& index) {
 
 void print_splits(const Json& result, const std::string& out) {
   for (const auto& [split, g] : result["splits"].items())
-    std::printf("%-8s %8lld rows %12lld tokens %12lld learnt\n", split.c_str(),
+    std::printf("%-8s %8lld rows %12lld tokens %12lld loss tokens\n", split.c_str(),
                 static_cast<long long>(g["rows"].get<int64_t>()), static_cast<long long>(g["tokens"].get<int64_t>()),
                 static_cast<long long>(g["loss_tokens"].get<int64_t>()));
   std::printf("written to %s\n", out.c_str());
@@ -86,6 +87,12 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
                                                      {report.thinned, "over the domain's share"}};
   for (const auto& [n, why] : dropped)
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
+}
+
+// Returns the command that trains a draft on this data; "" if there is nothing to train on.
+std::string next_of(const Json& splits, const std::string& target, const std::string& out) {
+  if (!splits.contains("train")) return "";
+  return shell_words({"specdec", "distill", "--target", target, "--data", out, "--draft", "prune:2", "--out", "run"});
 }
 
 // Prints how rows of no known format can be read, if there are any.
@@ -111,8 +118,10 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;
   Json result = options.records ? to_json(report) : index_json(done.index);
+  const std::string next = options.records ? "" : next_of(result["splits"], target, options.out);
   if (global.json) {
     Json inputs = Json::array();
+    if (!next.empty()) result["next"] = next;
     if (!options.records) inputs.push_back({{"path", target}, {"id", done.index.target_id}});
     for (const auto& [file, digest] : done.index.sources) inputs.push_back({{"path", file}, {"sha256", digest}});
     result["inputs"] = inputs;
@@ -144,10 +153,11 @@ int run_ingest(const Global& global, data::IngestOptions options) {
     std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows),
                 static_cast<long long>(done.index.dropped_tokens));
   if (done.unlearnt_turns)
-    std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n",
+    std::printf("masked   %8lld earlier answers, which the chat template renders otherwise than they were served\n",
                 static_cast<long long>(done.unlearnt_turns));
   print_splits(result, options.out);
   print_suggestion(done);
+  if (!next.empty()) std::printf("next     %s\n", next.c_str());
   return 0;
 }
 

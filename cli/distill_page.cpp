@@ -39,10 +39,12 @@ double real(const Json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number() ? at->get<double>() : kNone;
 }
-std::string interval(const Json& figure) {
+std::string plain_number(double value) { return number(value); }
+std::string signed_number(double value) { return (std::signbit(value) ? "" : "+") + number(value, 4); }
+std::string interval(const Json& figure, std::string (*said)(double) = plain_number) {
   const Json ci = figure.value("ci", Json::array());
   if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) return "";
-  return "[" + number(ci[0].get<double>()) + ", " + number(ci[1].get<double>()) + "]";
+  return "[" + said(ci[0].get<double>()) + ", " + said(ci[1].get<double>()) + "]";
 }
 
 double value_at(const Curve& curve, double step) {
@@ -87,14 +89,20 @@ void add_tiles(const Json& result, Page& page) {
   if (!acceptance && !result.contains("cross_entropy")) return;
   const Json& figures = result.at(acceptance ? "acceptance" : "cross_entropy");
   const char* name = acceptance ? "Acceptance" : "Cross entropy";
+  const std::string conversations =
+      std::to_string(static_cast<int64_t>(real(figures, "conversations"))) + " conversations";
   for (const char* side : {"before", "after"}) {
     const Json f = figures.value(side, Json::object());
-    page.tiles.push_back({std::string(name) + " " + side, number(real(f, "value")), interval(f)});
+    const std::string ends = interval(f);
+    page.tiles.push_back(
+        {std::string(name) + " " + side, number(real(f, "value")), ends.empty() ? "" : "95 % interval " + ends});
   }
+  // Before and after are compared on the same conversations, so the interval of the gain is much narrower than theirs.
   const Json gain = figures.value("difference", Json::object());
-  page.tiles.push_back({"Difference", (real(gain, "value") >= 0 ? "+" : "") + number(real(gain, "value")),
-                        interval(gain) + ", " + std::to_string(static_cast<int64_t>(real(figures, "conversations"))) +
-                            " conversations"});
+  const std::string ends = interval(gain, signed_number);
+  page.tiles.push_back(
+      {"Gain", signed_number(real(gain, "value")),
+       (ends.empty() ? "" : "95 % interval of the gain " + ends + ", ") + "on the same " + conversations});
 }
 
 // Returns the numbers as text: "3", "0 and 3", "0, 3 and 7".
@@ -132,7 +140,8 @@ void add_parts(Section& section, const Json& parts, const std::string& title, co
   chart.y_label = "Σ min(p, q)";
   chart.y_min = 0, chart.y_max = 1;
   Series after{"after training", {}, {}, {}, false};
-  Table table{title, {what, "before", "after", "95 % interval", "requests", "conversations", "tokens"}, {}, false};
+  Table table{
+      title, {what, "before", "after", "95 % interval of after", "requests", "conversations", "tokens"}, {}, false};
   for (const Json& part : parts) {
     const std::string given = part.value("name", ""), name = given.empty() ? "no domain" : given;
     const auto count = [&](const char* key) { return std::to_string(part.value(key, int64_t{0})); };

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/model_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/shell.h"
@@ -103,6 +104,8 @@ int run_create(const Global& global, const PackageFlags& flags) {
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
       next = shell_words({"specdec", "serve", flags.store + ":" + change.channel});
     }
+    if (is_placeholder_name(outcome.name))
+      text += "\n  name  " + outcome.name + ", after its directory: --name gives the model a better one";
     text += "\n  gate  " + outcome.gate_line + "\n  next  " + next;
     result["next"] = next;
   } else {
@@ -232,7 +235,11 @@ void add_create_flags(CLI::App& app, PackageFlags& flags) {
       ->delimiter(',')
       ->group("Create");
   app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")->group("Create");
-  app.add_option("--name", flags.name, "Served model name; default: the target directory's name")->group("Create");
+  app.add_option("--name", flags.name,
+                 "Served model name; default: the target directory's name, or what its config.json says where that is "
+                 "\"target\", "
+                 "\"model\", …")
+      ->group("Create");
   app.add_option("--engines", flags.engines,
                  "Launch files, comma separated: " + CLI::detail::join(deploy::known_engines(), ",") + "; default: all")
       ->delimiter(',')

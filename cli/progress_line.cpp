@@ -13,6 +13,14 @@ std::string number(double x) {
   return text;
 }
 
+// Returns the progress in a unit in which a small file's size is no "0 MB": kB or B.
+Progress in_readable_unit(Progress p) {
+  for (const char* smaller : {"kB", "B"})
+    if (p.total > 0 && p.total < 10 && (p.unit == "MB" || p.unit == "kB"))
+      p.done *= 1000, p.total *= 1000, p.unit = smaller;
+  return p;
+}
+
 }  // namespace
 
 std::string readable_duration(double seconds) {
@@ -64,7 +72,7 @@ double ProgressLine::remaining(double now) const {
 void ProgressLine::put(double now) {
   shown_ = now;
   const double elapsed = now - started_;
-  const Progress& p = last_;
+  const Progress p = in_readable_unit(last_);
   std::string line = p.stage;
   if (p.total > 0 || p.done > 0)
     line += "  " + number(finished() ? p.done : std::floor(p.done)) + (p.total > 0 ? " / " + number(p.total) : "") +

@@ -95,7 +95,8 @@ Lane lane_of(const std::string& name, const std::vector<LifeSpan>& spans, const 
   Tone gravest = Tone::kPlain;
   const bool has_moments = name == "training" || name == "moves";
   for (const LifeSpan& span : spans) {
-    if (span.to <= span.from && !has_moments && spans.size() > 1) continue;  // a state that one check passed through
+    // A state that one check passed through is left out; the one that it ended in stays.
+    if (span.to <= span.from && !has_moments && &span != &spans.back()) continue;
     const double from = static_cast<double>(span.from), to = static_cast<double>(std::max(span.to, span.from));
     if (spans.size() > kMostStretches && !lane.stretches.empty() && from - lane.stretches.back().from < shortest) {
       Stretch& last = lane.stretches.back();

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
+#include <sstream>
 
 #include "base/base64.h"
 #include "base/file.h"
@@ -77,6 +80,32 @@ const char* name_of(Chart::Kind kind) {
   return "lines";
 }
 
+// The ends of the y axis, and whether the rule's label is drawn below the rule, for want of space above it.
+struct Frame {
+  double low = 0, high = 1;
+  bool is_label_below = false;
+};
+
+// Returns a frame that holds every point, interval and rule, unless the chart itself names its ends. The label of a
+// rule takes 17 pixels, a tenth of the lowest frame; a free upper end leaves space for it.
+Frame frame_of(const Chart& chart) {
+  constexpr double kMargin = 0.08, kLabel = 0.1;
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  const auto take = [&](double y) {
+    if (std::isfinite(y)) low = std::min(low, y), high = std::max(high, y);
+  };
+  for (const Series& s : chart.series)
+    for (const std::vector<double>* values : {&s.y, &s.low, &s.high}) std::ranges::for_each(*values, take);
+  if (chart.rule) take(*chart.rule);
+  if (low > high) low = 0, high = 1;
+  const double extent = high > low ? high - low : high != 0 ? std::abs(high) : 1, margin = kMargin * extent;
+  Frame frame{chart.y_min.value_or(low - margin), chart.y_max.value_or(high + margin)};
+  if (!chart.rule) return frame;
+  if (!chart.y_max) frame.high = std::max(frame.high, (*chart.rule - kLabel * frame.low) / (1 - kLabel));
+  frame.is_label_below = frame.high - *chart.rule < kLabel * (frame.high - frame.low) * (1 - 1e-9);
+  return frame;
+}
+
 Json chart_json(const Chart& chart) {
   Json series = Json::array();
   for (const Series& s : chart.series) {
@@ -89,9 +118,10 @@ Json chart_json(const Chart& chart) {
   }
   Json out = {{"kind", name_of(chart.kind)}, {"xLabel", chart.x_label}, {"yLabel", chart.y_label},
               {"x", numbers(chart.x)},       {"xNames", chart.x_names}, {"series", series}};
-  if (chart.rule) out["rule"] = {{"y", *chart.rule}, {"name", chart.rule_name}};
-  if (chart.y_min) out["yMin"] = *chart.y_min;
-  if (chart.y_max) out["yMax"] = *chart.y_max;
+  const Frame frame = frame_of(chart);
+  out["yMin"] = frame.low;
+  out["yMax"] = frame.high;
+  if (chart.rule) out["rule"] = {{"y", *chart.rule}, {"name", chart.rule_name}, {"below", frame.is_label_below}};
   if (!chart.is_time) return out;
   out["time"] = true;
   if (chart.x_min) out["xMin"] = *chart.x_min;
@@ -103,6 +133,26 @@ Json chart_json(const Chart& chart) {
   return out;
 }
 
+// Returns whether a word of the text is too long to be kept on one line, as a digest or a path is.
+bool has_long_word(const std::string& text) {
+  constexpr size_t kLongest = 24;
+  size_t length = 0;
+  for (const char c : text)
+    if ((length = c == ' ' ? 0 : length + 1) > kLongest) return true;
+  return false;
+}
+
+// Returns a cell. Where the screen is narrow the rows of a table of text are shown as paragraphs, in which the heading
+// of the column stands before each cell.
+std::string cell_html(const Table& table, const std::vector<std::string>& row, size_t column) {
+  std::string attributes = column ? "" : " scope=\"row\"";
+  if (table.text && column && column < table.head.size() && !table.head[column].empty() && !row[column].empty())
+    attributes += " data-head=\"" + escape_html(table.head[column]) + "\"";
+  if (has_long_word(row[column])) attributes += " class=\"long\"";
+  const std::string tag = column ? "td" : "th";
+  return "<" + tag + attributes + ">" + escape_html(row[column]) + "</" + tag + ">";
+}
+
 std::string table_html(const Table& table) {
   std::string out = std::string("<div class=\"table") + (table.text ? " text" : "") + "\"><table>";
   if (!table.title.empty()) out += "<caption>" + escape_html(table.title) + "</caption>";
@@ -111,8 +161,7 @@ std::string table_html(const Table& table) {
   out += "</tr></thead><tbody>";
   for (const auto& row : table.rows) {
     out += "<tr>";
-    for (size_t i = 0; i < row.size(); ++i)
-      out += i ? "<td>" + escape_html(row[i]) + "</td>" : "<th scope=\"row\">" + escape_html(row[i]) + "</th>";
+    for (size_t i = 0; i < row.size(); ++i) out += cell_html(table, row, i);
     out += "</tr>";
   }
   return out + "</tbody></table></div>";
@@ -201,6 +250,15 @@ std::string script_json(const Json& value) {
 
 namespace {
 
+// Returns whether the value would be broken inside a word on the width of one tile.
+bool is_wide(const Tile& tile) {
+  constexpr size_t kFits = 8;
+  std::istringstream words(tile.value);
+  for (std::string word; words >> word;)
+    if (word.size() > kFits) return true;
+  return false;
+}
+
 // The beginning of every page of a generator. It tells such a page from other files.
 std::string beginning(const Page& page) {
   return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"generator\" content=\"" +
@@ -217,8 +275,8 @@ std::string render_html(const Page& page) {
   for (const Section& section : page.sections) body += section_html(section, charts);
   std::string tiles;
   for (const Tile& t : page.tiles)
-    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) +
-             "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
+    tiles += std::string("<div class=\"tile") + (is_wide(t) ? " wide" : "") + "\"><dt>" + escape_html(t.name) +
+             "</dt><dd>" + escape_html(t.value) + "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
   std::string out =
       beginning(page) +
       "<meta http-equiv=\"Content-Security-Policy\" "

@@ -56,6 +56,21 @@ std::string gate_line(const ValidationReport& r) {
   return one_line(readable(to_string(r.verdict)) + (r.reason.empty() ? "" : ": " + r.reason));
 }
 
+std::string gate_brief(const ValidationReport& r, const std::string& in_full) {
+  constexpr size_t kBrief = 140;
+  const std::string line = gate_line(r);
+  if (line.size() <= kBrief) return line;
+  // Cut between two clauses where there is such a place, else between two words, never inside a character.
+  size_t end = std::string::npos;
+  for (const char* separator : {"; ", ": ", ", ", " "}) {
+    end = line.rfind(separator, kBrief);
+    if (end != std::string::npos && end > kBrief / 2) break;
+  }
+  if (end == std::string::npos || end <= kBrief / 2)
+    for (end = kBrief; (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80;) --end;
+  return line.substr(0, end) + " ... (in full: " + in_full + ")";
+}
+
 Json gate_json(const ValidationReport& r) {
   const Json whole = to_json(r);
   Json out = {{"verdict", r.verdict}, {"reason", one_line(r.reason)}, {"judged_by", whole["judged_by"]}};

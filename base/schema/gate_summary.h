@@ -12,6 +12,9 @@ namespace specdec {
 
 // Returns "pass: acceptance …, speed-up …".
 std::string gate_line(const ValidationReport& report);
+// Returns gate_line() if it is short, else its beginning and, in brackets, where it stands in full: "inconclusive:
+// speed-up … decides nothing ... (in full: manifest.json)". In ASCII if the line is.
+std::string gate_brief(const ValidationReport& report, const std::string& in_full);
 // Returns {verdict, reason, judged_by, schedule, schedule_figures}; the last two only if the speed-up was measured.
 Json gate_json(const ValidationReport& report);
 // Returns "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K 2 (predicted 1.31)", "batch 4: plain (K

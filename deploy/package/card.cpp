@@ -70,7 +70,9 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   card +=
       "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- "
       "specdec\n---\n";
-  card += "# Draft model of " + plan.name +
+  const std::string fingerprint = "fingerprint `" + plan.target_id.substr(0, 12) + "`";
+  const bool is_named = !repository.empty() || !is_placeholder_name(plan.name);
+  card += "# Draft model of " + (is_named ? plan.name : "the model with " + fingerprint) +
           "\n\nIt drafts for one target in speculative decoding; the target verifies every token, so the text is the "
           "target's. By itself it is a\n"
           "weak language model. With another target it is refused (`specdec.json`), or accepted less.\n\n| | "
@@ -78,9 +80,9 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   const auto row = [&card](const std::string& name, const std::string& value) {
     card += "| " + name + " | " + cell(value) + " |\n";
   };
-  row("target", (repository.empty() ? plan.name : repository) + ", fingerprint `" + plan.target_id.substr(0, 12) + "`");
+  row("target", (is_named ? (repository.empty() ? plan.name : repository) + ", " : "") + fingerprint);
   row("kind, loss", binding.kind + (binding.loss.empty() ? "" : ", " + binding.loss));
-  row("verdict of the gate", to_string(report.verdict) + (report.reason.empty() ? "" : ": " + report.reason));
+  row("verdict of the gate", gate_brief(report, "manifest.json of the package"));
   row("acceptance, Σ min(p, q)", with_interval(report.alpha) + " at temperature " + figure(report.temperature, "%g"));
   row("greedy agreement", figure(report.greedy_agreement));
   row("rolled out, K " + std::to_string(report.rollout.k),

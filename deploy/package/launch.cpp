@@ -357,7 +357,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   if (plan.schedule.empty()) plan.schedule = {{1, 256, tried}};
   plan.schedule[0].low = 1;
   plan.verdict = report.verdict;
-  plan.gate = gate_line(report);
+  plan.gate = gate_brief(report, "manifest.json");
   // Segment names come from traffic and may hold U+0085 or U+2028, at which some YAML parsers end a comment.
   for (char& c : plan.gate)
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';

@@ -33,7 +33,7 @@ struct LaunchPlan {
   std::vector<std::string> variants;  // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;  // from batch 1, ascending; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;   // of the gate
-  std::string gate;                   // gate_line() of the report, for a comment; "" = none
+  std::string gate;                   // gate_brief() of the report, for a comment; "" = none
   int tried_k = 0;                    // the K that the gate tried, if it did not pass
   // Why the engine that a file is for cannot serve this draft. launch_files() sets it; if it is not "", the file starts
   // the engine without the draft and says why.

@@ -140,7 +140,8 @@ class Linter {
   }
 
   void gate(const ValidationReport& report) {
-    if (report.verdict != Verdict::kPass) lint_.add(false, "gate", "the gate did not pass: " + gate_line(report));
+    if (report.verdict != Verdict::kPass)
+      lint_.add(false, "gate", "the gate did not pass: " + gate_brief(report, "the report"));
     // Earlier versions of specdec scheduled a K by its predicted speed-up, even if no gain was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)

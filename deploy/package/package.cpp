@@ -293,6 +293,7 @@ LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::s
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress) {
   const std::string name = served_name(options);
   PackageOutcome outcome;
+  outcome.name = name;
   Inputs in = read_inputs(options);
   const auto own = read_binding(options.draft);
   object(options, in, own, outcome);
@@ -300,7 +301,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   in.binding =
       own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
   if (in.report.verdict != Verdict::kPass)
-    outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line +
+    outcome.warnings.push_back("the gate did not pass: " + gate_brief(in.report, options.report.string()) +
                                "; the launch files start without the draft; next: " + outcome.next);
   const bool head = kind_of_draft(options.draft) == DraftKind::kEagle3;
   for (const Finding& finding : check_pair(options.target, options.draft, head)) {

@@ -43,6 +43,7 @@ struct PackageOutcome {
   bool is_new = false;    // false: the same package existed already
   Json gate = nullptr;    // gate_json() of the report that decided; null if none was read
   std::string gate_line;  // the same in one line
+  std::string name;       // the model's, in the launch files
   std::string next;       // the one command to run next
   ChannelRecord channel;  // record of the channel that named the copied package, if one did
   std::vector<std::string> warnings;

@@ -58,15 +58,21 @@ Chart sequence_chart(const ValidationReport& r) {
   double low = r.floor, high = r.floor;
   for (const auto& p : r.sequence) {
     chart.x.push_back(static_cast<double>(p.requests));
-    const double y[] = {p.alpha, p.low, p.high};
-    for (size_t i = 0; i < 3; ++i) chart.series[i].y.push_back(y[i]);
+    chart.series[0].y.push_back(p.alpha);
     low = std::min(low, p.alpha);
     high = std::max(high, p.alpha);
   }
-  // The first intervals are too wide to be useful, so the scale fits the later ones.
+  // The first intervals are too wide to be useful, so the scale fits the later ones, and the curves of the ends begin
+  // where they are within it.
   const auto& late = r.sequence[r.sequence.size() / 3];
-  chart.y_min = std::max(0.0, std::min(low, late.low) - 0.02);
-  chart.y_max = std::min(1.0, std::max(high, late.high) + 0.02);
+  low = std::max(0.0, std::min(low, late.low));
+  high = std::min(1.0, std::max(high, late.high));
+  for (const auto& p : r.sequence) {
+    chart.series[1].y.push_back(p.low < low ? kNone : p.low);
+    chart.series[2].y.push_back(p.high > high ? kNone : p.high);
+  }
+  if (low == 0) chart.y_min = 0;
+  if (high == 1) chart.y_max = 1;
   return chart;
 }
 
@@ -193,6 +199,12 @@ std::string range_of(const ScheduleRow& row) {
   return std::to_string(row.low) + (row.low == row.high ? "" : "–" + std::to_string(row.high));
 }
 
+bool was_busy(const ValidationReport& r) { return r.machine && r.machine->busy; }
+// Marks the title of figures that are computed from times which other processes may have changed.
+std::string timed(const ValidationReport& r, const std::string& title) {
+  return title + (was_busy(r) ? " (the machine was busy)" : "");
+}
+
 std::string prediction_warning(const ValidationReport& r) {
   return format(
       "The prediction %.2f lies outside the measured interval: trust the measurement, and take the predictions for "
@@ -202,7 +214,7 @@ std::string prediction_warning(const ValidationReport& r) {
 
 // Charts the speed-ups on which the schedule is based: measured at batch 1, predicted elsewhere.
 Chart batch_chart(const ValidationReport& r) {
-  Chart chart{"Speed-up by batch size: measured at 1, predicted for the others",
+  Chart chart{timed(r, "Speed-up by batch size: measured at 1, predicted for the others"),
               "batch size, sequences",
               "speed-up",
               Chart::Kind::kBars,
@@ -225,7 +237,7 @@ Chart batch_chart(const ValidationReport& r) {
 
 // Lists the schedule's K for each batch size, and the speed-up on which it is based.
 Table schedule_table(const ValidationReport& r) {
-  Table table{"Schedule: the K to serve with", {"batch", "K", "judged by", "speed-up"}, {}, true};
+  Table table{timed(r, "Schedule: the K to serve with"), {"batch", "K", "judged by", "speed-up"}, {}, true};
   for (const ScheduleRow& row : r.schedule) {
     const std::string basis =
         std::string(row.validated() ? "validated: " : "") + (row.measured ? "measured" : "predicted");
@@ -241,16 +253,20 @@ Table schedule_table(const ValidationReport& r) {
 Section speed_section(const ValidationReport& r) {
   Section s{
       "Speed",
-      format("The measured speed-up is at batch 1 with K = %d: every run has the prompt, seed and length of a plain "
-             "run and is timed beside it step by step; the speed-up is the ratio of the summed times. The "
-             "predicted speed-up is tau / (K·c + v), computed from measured costs that include sampling and host "
-             "time. A K is validated if it was measured and the whole interval is above 1.",
-             r.best_k) +
+      (was_busy(r) ? "The machine was busy while the times were taken: neither they nor what is computed from them "
+                     "(predictions, schedule, break-even) can be relied on. Run the gate again on an idle machine. "
+                   : std::string()) +
+          format(
+              "The measured speed-up is at batch 1 with K = %d: every run has the prompt, seed and length of a plain "
+              "run and is timed beside it step by step; the speed-up is the ratio of the summed times. The "
+              "predicted speed-up is tau / (K·c + v), computed from measured costs that include sampling and host "
+              "time. A K is validated if it was measured and the whole interval is above 1.",
+              r.best_k) +
           (r.prediction_fits() ? "" : " " + prediction_warning(r)) +
-          (r.machine ? " " + machine_line(*r.machine) + "." : ""),
+          (r.machine ? " The machine: " + machine_line(*r.machine) + "." : ""),
       {},
       {}};
-  Chart chart{"Speed-up by K: predicted, and measured at one K",
+  Chart chart{timed(r, "Speed-up by K: predicted, and measured at one K"),
               "K, draft tokens per step",
               "speed-up",
               Chart::Kind::kLines,
@@ -267,7 +283,7 @@ Section speed_section(const ValidationReport& r) {
     ks.insert(row.k);
     by_batch[row.batch][row.k] = row.speedup;
   }
-  Table table{"Predicted speed-up", {"batch"}, {}, false};
+  Table table{timed(r, "Predicted speed-up"), {"batch"}, {}, false};
   for (const int k : ks) {
     chart.x.push_back(k);
     table.head.push_back("K = " + std::to_string(k));
@@ -289,7 +305,7 @@ Section speed_section(const ValidationReport& r) {
   s.charts = {chart, batch_chart(r)};
   s.tables.push_back(table);
   s.tables.push_back(schedule_table(r));
-  Table pays{"Break-even: the least acceptance at which drafting pays", {"batch", "acceptance"}, {}, false};
+  Table pays{timed(r, "Break-even: the least acceptance at which drafting pays"), {"batch", "acceptance"}, {}, false};
   for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), number(alpha, 2)});
   s.tables.push_back(pays);
   return s;
@@ -393,8 +409,9 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
   if (r.has_speed)
     page.tiles.push_back(
         {"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
-         interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
-                                         r.prediction_fits() ? "" : ", outside the interval")});
+         interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s%s", r.best_k, r.predicted_speedup,
+                                         r.prediction_fits() ? "" : ", outside the interval",
+                                         was_busy(r) ? "; the machine was busy" : "")});
   if (r.has_lossless)
     page.tiles.push_back({"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
                           format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties),
@@ -439,14 +456,17 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
     line("overlap", overlaps.substr(std::min<size_t>(1, overlaps.size())));
   }
   if (r.has_speed) {
+    const std::string busy = was_busy(r) ? ", on a busy machine" : "";
     line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) +
                          format("  measured at batch 1, K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
-                                r.prediction_fits() ? "" : ", which is outside the measured interval"));
+                                r.prediction_fits() ? "" : ", which is outside the measured interval") +
+                         busy);
     if (r.machine) line("machine", machine_line(*r.machine));
     line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost,
-                         r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
-    if (!r.schedule.empty()) line("schedule", schedule_line(r.schedule));
-    if (!r.break_even.empty()) line("break-even", break_even_summary(r));
+                         r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second) +
+                      busy);
+    if (!r.schedule.empty()) line("schedule", schedule_line(r.schedule) + busy);
+    if (!r.break_even.empty()) line("break-even", break_even_summary(r) + busy);
   }
   for (const auto& p : r.predictions) line("predicted", prediction_summary(p));
   if (r.has_lossless) {

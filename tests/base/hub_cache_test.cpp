@@ -80,5 +80,27 @@ TEST_F(HubCache, WhatAModelIsCalled) {
   EXPECT_EQ(model_name("/x/snapshots/" + kOne), kOne);
 }
 
+// A directory called "target" tells nothing, so the model is called as its config says, if that tells more.
+TEST_F(HubCache, APlaceholderIsNoName) {
+  const fs::path target = repository / "target";
+  const auto named = [&](const std::string& config) {
+    put(target / "config.json", config);
+    return model_name(target);
+  };
+  EXPECT_EQ(named(R"({"_name_or_path": "Qwen/Qwen3-8B"})"), "Qwen3-8B");
+  EXPECT_EQ(named(R"({"_name_or_path": "/home/me/chat-v2/"})"), "chat-v2");
+  EXPECT_EQ(model_names("/gone/model", target), (std::vector<std::string>{"chat-v2", "model"}))
+      << "of a package, whose files are elsewhere";
+  EXPECT_EQ(model_names("/gone/llama", target), std::vector<std::string>{"llama"});
+  for (const char* config :
+       {"{}", "[]", "{", R"({"_name_or_path": 7})", R"({"_name_or_path": ""})", R"({"_name_or_path": "./"})",
+        R"({"_name_or_path": "../checkpoint-500"})", R"({"_name_or_path": "a b; rm"})"})
+    EXPECT_EQ(named(config), "target") << config;
+  EXPECT_EQ(named(R"({"_name_or_path": ")" + std::string(200, 'a') + "\"}"), "target");
+  for (const char* name : {"target", "Model", "checkpoint-500", "final"})
+    EXPECT_TRUE(is_placeholder_name(name)) << name;
+  for (const char* name : {"llama", "target-v2", "500", ""}) EXPECT_FALSE(is_placeholder_name(name)) << name;
+}
+
 }  // namespace
 }  // namespace specdec

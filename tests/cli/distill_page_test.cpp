@@ -79,11 +79,11 @@ TEST(DistillPage, ShowsWhereTheDraftIsAcceptedAndWhatTheRunCost) {
 }
 
 TEST(DistillPage, ShowsWhatTheResultHolds) {
-  const Json side = {{"value", 0.5}, {"ci", {0.45, 0.55}}};
+  const Json side = {{"value", 0.5}, {"ci", {0.45, 0.55}}}, gain = {{"value", -0.0002}, {"ci", {-0.0004, 0.0001}}};
   const Json result = {
       {"verdict", "improved"},
       {"reason", "better <b>by far</b>"},
-      {"acceptance", {{"before", side}, {"after", side}, {"difference", side}, {"conversations", 40}}},
+      {"acceptance", {{"before", side}, {"after", side}, {"difference", gain}, {"conversations", 40}}},
       {"training",
        {{"steps", 7},
         {"kept_step", 6},
@@ -97,6 +97,11 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const Page page = distill_page(result, curves);
   EXPECT_EQ(page.verdict_class, VerdictClass::kGood);
+  // Each interval says what it is of: that of the gain is much narrower than those of the two acceptances.
+  ASSERT_EQ(page.tiles.size(), 4u);
+  EXPECT_EQ(page.tiles[1].note, "95 % interval [0.450, 0.550]");
+  EXPECT_EQ(page.tiles[2].name + " " + page.tiles[2].value, "Gain -0.0002");
+  EXPECT_EQ(page.tiles[2].note, "95 % interval of the gain [-0.0004, +0.0001], on the same 40 conversations");
   ASSERT_EQ(page.sections.size(), 3u);
   ASSERT_EQ(page.sections[0].charts.size(), 1u) << "only curves that are there";
   const Chart& chart = page.sections[0].charts[0];
@@ -107,8 +112,8 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
   EXPECT_EQ(tried.rows[0].back(), "") << "tried, not kept";
   EXPECT_EQ(tried.rows[1].back(), "kept");
   const std::string html = render_html(page), markdown = render_markdown(page);
-  for (const char* text : {"better &lt;b&gt;by far", "keeps layers 0 and 2 of the target", "1 and 2", "0.125", "0.250",
-                           "[0.450, 0.550], 40 conversations", "step 6 kept"})
+  for (const char* text :
+       {"better &lt;b&gt;by far", "keeps layers 0 and 2 of the target", "1 and 2", "0.125", "0.250", "step 6 kept"})
     EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
   // The page of a run that ended before training shows its reason.

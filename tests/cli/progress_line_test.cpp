@@ -52,6 +52,19 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
+// A small file has a size, too.
+TEST(ProgressLine, SmallSizesAreNotZeroMegabytes) {
+  Screen s;
+  s.line.show({"ingest", 0.0, 0.0421, "MB", ""}, 100);
+  s.line.show({"ingest", 0.0421, 0.0421, "MB", ""}, 100.1);
+  s.line.show({"package", 0.0, 0.000817, "MB", ""}, 101);
+  s.line.show({"package", 0.000817, 0.000817, "MB", ""}, 101.1);
+  s.line.show({"copy", 0, 23, "MB", ""}, 102);
+  s.line.show({"copy", 23, 23, "MB", ""}, 102.1);
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"ingest  42 / 42 kB  in 0s\n", "package  817 / 817 B  in 0s\n",
+                                               "copy  23 / 23 MB  in 0s\n"}));
+}
+
 TEST(ProgressLine, TheTimeThatIsLeftFallsWhileNothingIsReported) {
   Screen s;
   s.line.show({"rollout", 0, 4, "requests", ""}, 100);

@@ -76,7 +76,13 @@ def start_server(package):
 try:
     write_tiny_model(target, layers=2, seed=1)
     write_traffic(work / "log.jsonl", 24)
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data, "-q")
+    _, out, err = run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data)
+    expect(
+        out.endswith(f"next     specdec distill --target {target} --data {data} --draft prune:2 --out run\n")
+        and " loss tokens\n" in out
+        and re.search(r"ingest  [1-9]\d+ / [1-9]\d+ k?B ", err),
+        f"ingest says what to run next, and its progress in a readable unit: {out} {err}",
+    )
     first, second = make(2), make(3)
     run("package", "promote", first, "--store", store, "--channel", "production", "-q")
     server = start_server(f"{store}:production")

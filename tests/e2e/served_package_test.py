@@ -61,6 +61,11 @@ def reached_positions(*flags, of=None, warning=None):
         {"Content-Type": "application/json"},
     )
     urllib.request.urlopen(request, timeout=60).read()
+    models = json.loads(urllib.request.urlopen(url + "/v1/models", timeout=60).read())["data"]
+    expect(
+        [model["id"] for model in models] == ["Tiny-1", "target"],
+        f"a directory called target is no name, and answers to it: {models}",
+    )
     page = urllib.request.urlopen(url + "/metrics", timeout=60).read().decode()
     expect(server.stop()[0] == 0, f"serve {' '.join(map(str, flags))} drained")
     found = re.findall(r'spec_decode_num_reached_tokens_per_pos_total\{position="(\d+)"\} ([0-9.e+]+)', page)
@@ -87,6 +92,8 @@ def counters(steps):
 
 try:
     write_tiny_model(target, layers=2, seed=1)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"_name_or_path": "org/Tiny-1"}))
     # The target is its own draft: everything is accepted, so every drafted position is reached.
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)

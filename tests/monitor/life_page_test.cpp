@@ -45,6 +45,17 @@ TEST_F(Lived, AllChartsHaveOneAxisOfTime) {
   EXPECT_EQ(charts[1]["series"][2]["name"], "tolerated at least");
 }
 
+// A state that the first check, or the newest, came to is shown, though it lasts no time yet.
+TEST_F(Lived, TheStateOfASingleCheckIsShown) {
+  live(1, 0.80, 0.60, std::string(12, 'b'));
+  const Life l = life();
+  ASSERT_EQ(l.begin, l.end);
+  ASSERT_GE(l.states.size(), 2u);
+  const Json charts = Json::parse(json_block(render_html(life_page(l, "monitor.db")), "charts"));
+  ASSERT_EQ(lane(charts[0], "state").size(), 1u);
+  EXPECT_EQ(lane(charts[0], "state")[0]["name"], name(l.memory.stage));
+}
+
 TEST_F(Lived, ThePageIsCompleteWithoutItsCharts) {
   live_it_all();
   const Life l = life();

@@ -121,6 +121,9 @@ TEST_F(LintTest, WhatTheGateSaid) {
     return all;
   };
   EXPECT_EQ(texts(), "warning: the gate did not pass: not worth it: speed-up at batch 1 0.912 [0.873, 0.953]\n");
+  report.reason += std::string(200, '!') + "; the end";
+  EXPECT_EQ(texts().find("the end"), std::string::npos) << "the line of the gate has it in full";
+  report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]";
   report.speedup = {0.912, {0.873, 0.953}, 8};
   report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
   EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): "

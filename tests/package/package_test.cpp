@@ -183,6 +183,53 @@ TEST(Package, VerdictsThatAreNoPass) {
   }
 }
 
+// A long reason stands in full in the outcome, for the line of the gate, and briefly in what is printed and written
+// beside it.
+TEST(Package, ALongReasonStandsInFullOnce) {
+  Pair pair;
+  ValidationReport report = testing::sample_report(fingerprint_model(pair.dir / "target"),
+                                                   fingerprint_model(pair.dir / "draft"), Verdict::kInconclusive);
+  report.reason =
+      "acceptance 0.612 [0.550, 0.670] is not decided: its interval contains the floor 0.60; give more requests "
+      "(--max-requests 0 takes all); speed-up at batch 1 1.043 [0.912, 1.180] decides nothing, because the machine was "
+      "busy: other processes used 1.2 of 2 CPUs while it was timed; run it again on an idle machine";
+  testing::put(pair.dir / "report.json", to_json(report).dump());
+  PackageOptions options = pair.options();
+  options.allow_failed = true;
+  const PackageOutcome made = create_package(options, 0, {});
+  ASSERT_EQ(made.exit_code, 0) << made.reason;
+  EXPECT_EQ(made.gate_line, "inconclusive: " + report.reason);
+  std::string rest;
+  for (const std::string& warning : made.warnings) rest += warning + "\n";
+  for (const auto& [file, text] : testing::contents(made.path))
+    if (file.starts_with("engines/") || file == "draft/README.md") rest += text;
+  EXPECT_NE(rest.find("the gate did not pass: inconclusive: acceptance 0.612"), std::string::npos);
+  EXPECT_NE(rest.find("# Gate: inconclusive: acceptance 0.612"), std::string::npos);
+  EXPECT_NE(rest.find("| verdict of the gate | inconclusive: acceptance 0.612"), std::string::npos);
+  EXPECT_NE(rest.find("in full: manifest.json"), std::string::npos);
+  EXPECT_EQ(rest.find("run it again on an idle machine"), std::string::npos) << rest;
+}
+
+// Where the target's directory is called "target", its config may tell a name. Without one nothing is called "target"
+// that has a better description.
+TEST(Package, ATargetIsCalledAsItsConfigSays) {
+  Pair pair;
+  EXPECT_EQ(pair.create().name, "target");
+  const std::string card = get(pair.create().path / "draft/README.md");
+  EXPECT_NE(card.find("# Draft model of the model with fingerprint `"), std::string::npos) << card;
+  EXPECT_NE(card.find("| target | fingerprint `"), std::string::npos) << card;
+  Json config = read_json(pair.dir / "target/config.json");
+  config["_name_or_path"] = "org/Chat-7B";
+  testing::put(pair.dir / "target/config.json", config.dump());
+  pair.bind();
+  pair.write_report();
+  const PackageOutcome named = pair.create();
+  ASSERT_EQ(named.exit_code, 0) << named.reason;
+  EXPECT_EQ(named.name, "Chat-7B");
+  EXPECT_NE(get(named.path / "draft/README.md").find("# Draft model of Chat-7B\n"), std::string::npos);
+  EXPECT_NE(get(named.path / "engines/vllm.sh").find("--served-model-name 'Chat-7B'"), std::string::npos);
+}
+
 TEST(Package, BadInputs) {
   const auto refuse = [](ErrorKind kind, const std::string& reason,
                          const std::function<void(Pair&, PackageOptions&)>& change) {

@@ -67,8 +67,8 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_EQ(charts[6]["series"][0]["y"], Json({1.25, 1.15, 0.96}));
   EXPECT_EQ(charts[6]["series"][0]["low"], Json({1.2, nullptr, nullptr}));
   EXPECT_FALSE(charts[2].contains("rule")) << "no segment has a floor";
-  for (const char* part : {"<td>validated: measured with K = 2</td><td>1.25 [1.20, 1.30]</td>",
-                           "<td>predicted with K = 2</td><td>1.15</td>", "0 (plain)",
+  for (const char* part : {">validated: measured with K = 2</td><td data-head=\"speed-up\">1.25 [1.20, 1.30]</td>",
+                           ">predicted with K = 2</td><td data-head=\"speed-up\">1.15</td>", "0 (plain)",
                            "other processes used 0.0 of 2 CPUs; 26 timed runs, 2 of them disturbed",
                            "specdec package --target &#39;&lt;i&gt;&#39;"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
@@ -92,6 +92,44 @@ TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
   EXPECT_EQ(rule()["y"], 0.55);
   r.segments[1].floor = 0.5;
   EXPECT_TRUE(rule().is_null());
+}
+
+// The curves of the interval's ends are drawn where they are within the scale, which fits the later intervals.
+TEST(Report, TheIntervalStaysInTheFrame) {
+  ValidationReport r = full_report();
+  r.sequence = {
+      {1, 0.2, 0.0, 1.0}, {2, 0.25, 0.05, 0.9}, {3, 0.3, 0.1, 0.58}, {4, 0.3, 0.2, 0.4}, {5, 0.3, 0.25, 0.35}};
+  const Json chart = Json::parse(json_block(render_html(report_page(r, {})), "charts"))[0];
+  ASSERT_TRUE(chart.contains("yMax"));
+  for (const Json& series : chart["series"])
+    for (const Json& y : series["y"])
+      EXPECT_TRUE(y.is_null() || (y >= chart["yMin"] && y <= chart["yMax"])) << series["name"] << " " << y;
+  EXPECT_TRUE(chart["series"][2]["y"][0].is_null());
+  EXPECT_EQ(chart["series"][2]["y"][2], 0.58);
+  EXPECT_GT(chart["yMax"].get<double>(), 0.62) << "the label of the floor 0.60 has space";
+}
+
+// Figures computed from times that were taken on a busy machine say so where they stand.
+TEST(Report, ABusyMachineIsNamedBesideItsFigures) {
+  ValidationReport r = full_report();
+  for (const bool is_busy : {false, true}) {
+    r.machine->busy = is_busy;
+    const Page page = report_page(r, {});
+    const auto says = [](const std::string& text) { return text.find("busy") != std::string::npos; };
+    for (const Tile& tile : page.tiles) EXPECT_EQ(says(tile.note), is_busy && tile.name == "Speed-up, batch 1");
+    for (const Section& section : page.sections) {
+      if (section.title != "Speed") continue;
+      EXPECT_EQ(says(section.text), is_busy) << section.text;
+      for (const Chart& chart : section.charts) EXPECT_EQ(says(chart.title), is_busy) << chart.title;
+      for (const Table& table : section.tables) EXPECT_EQ(says(table.title), is_busy) << table.title;
+    }
+    const std::string text = report_text(r, {});
+    for (const char* name : {"\n  speed-up ", "\n  schedule ", "\n  break-even "}) {
+      const size_t at = text.find(name);
+      ASSERT_NE(at, std::string::npos) << name;
+      EXPECT_EQ(says(text.substr(at, text.find('\n', at + 1) - at)), is_busy) << name << text;
+    }
+  }
 }
 
 TEST(Report, APredictionThatTheMeasurementRefutesIsFlagged) {

@@ -56,12 +56,13 @@
       ctx.stroke();
       ctx.font = font(11.5 * ratio);
       const wide = ctx.measureText(spec.rule.name).width, left = u.bbox.left + u.bbox.width - wide - 6 * ratio;
+      const top = y + (spec.rule.below ? 2 : -17) * ratio;
       ctx.fillStyle = colour("--card");
-      ctx.fillRect(left - 3 * ratio, y - 17 * ratio, wide + 6 * ratio, 15 * ratio);
+      ctx.fillRect(left - 3 * ratio, top, wide + 6 * ratio, 15 * ratio);
       ctx.fillStyle = colour("--soft");
       ctx.textAlign = "left";
       ctx.textBaseline = "alphabetic";
-      ctx.fillText(spec.rule.name, left, y - 5 * ratio);
+      ctx.fillText(spec.rule.name, left, top + 12 * ratio);
     }
     ctx.restore();
   };
@@ -106,16 +107,10 @@
     return there.length ? " · " + lane.name + ": " + there.map(s => s.name).join(", ") : "";
   }).join("");
 
-  const yRange = spec => {
-    let low = Infinity, high = -Infinity;
-    const take = v => { if (v != null) { low = Math.min(low, v); high = Math.max(high, v); } };
-    spec.series.forEach(s => [s.y, s.low, s.high].forEach(list => list.forEach(take)));
-    if (spec.rule) take(spec.rule.y);
-    const pad = (high - low || Math.abs(high) || 1) * 0.08;
-    return [spec.yMin ?? low - pad, spec.yMax ?? high + pad];
-  };
-
   const axisStyle = () => ({ stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: font(12), labelFont: font(12) });
+  const tick = v => v == null ? "" : v !== 0 && Math.abs(v) < 1e-3 ? String(Number(v.toPrecision(3)).toExponential()) : String(+v.toPrecision(6));
+  // The space of a y axis: its widest label, 10 px to the frame, and at least as much as most charts need.
+  const sideOf = (u, labels) => Math.max(50, 10 + 7 * Math.max(0, ...(labels ?? []).map(label => label.length)));
   const tzDate = seconds => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC");
   // The axes of all time charts begin at the same place, so that a time stands below itself.
   const timeAxis = () => ({ ...axisStyle(), size: 30, space: 92, values: (u, splits, i, space, step) => splits.map(v => step >= 86400 ? utc(v, 0, 10) : utc(v, 5, 16)) });
@@ -150,7 +145,7 @@
     if (spec.kind === "lanes") return drawLanes(element, spec);
     const bars = spec.kind === "bars", width = element.clientWidth, named = spec.xNames.length > 0;
     const edge = bars ? (spec.x.length > 1 ? (spec.x[1] - spec.x[0]) * 0.6 : 0.6) : (spec.x.length > 1 ? (spec.x[spec.x.length - 1] - spec.x[0]) * 0.04 : 0.5);
-    const range = yRange(spec), name = v => spec.xNames[spec.x.indexOf(v)] ?? "";
+    const range = [spec.yMin, spec.yMax], name = v => spec.xNames[spec.x.indexOf(v)] ?? "";
     const axis = axisStyle();
     // Each point has a label of its own if they all are whole numbers and far enough apart.
     const gaps = spec.x.slice(1).map((x, i) => x - spec.x[i]), extent = spec.x[spec.x.length - 1] - spec.x[0];
@@ -167,7 +162,7 @@
       axes: [
         spec.time ? timeAxis() : { ...axis, label: spec.xLabel, labelSize: 18, size: slant ? 74 : 34, rotate: slant ? -40 : 0,
           splits: named || integers ? () => spec.x : undefined, values: named ? (u, v) => v.map(x => short(name(x))) : undefined },
-        { ...axis, label: spec.yLabel, labelSize: 18, size: spec.time ? timeSide - 18 : 50, values: (u, v) => v.map(x => x == null ? "" : String(+x.toPrecision(6))) },
+        { ...axis, label: spec.yLabel, labelSize: 18, size: spec.time ? timeSide - 18 : sideOf, values: (u, v) => v.map(tick) },
       ],
       series: [{ label: spec.xLabel || "x", value: (u, v) => v == null ? "" : spec.time ? minute(v) : named ? name(v) : String(v) }].concat(spec.series.map((s, i) => ({
         label: s.name,

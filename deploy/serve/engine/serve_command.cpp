@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fingerprint.h"
+#include "base/hub_cache.h"
 #include "base/output_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/schema/package_manifest.h"
@@ -23,13 +24,13 @@ namespace {
 constexpr int kMaxK = 32;  // the maximum of --max-k; a report may contain more
 
 // Returns the names in /v1/models. A packaged model ("store/sha256-…/target") is named after the model that was
-// packaged.
+// packaged. Where its directory's name was a placeholder and its config told a better one, requests may use both.
 std::vector<std::string> served_names(const ServeOptions& options, const LoadedPair& pair,
                                       const std::optional<ValidationReport>& report) {
   if (!options.model_names.empty()) return options.model_names;
-  if (pair.package_digest.empty()) return {model_name(pair.target_dir)};
-  const std::string packaged = report && !report->target_path.empty() ? model_name(report->target_path) : "";
-  return {packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged};
+  const bool is_packaged = !pair.package_digest.empty();
+  if (is_packaged && (!report || report->target_path.empty())) return {"package-" + pair.package_digest.substr(0, 12)};
+  return model_names(is_packaged ? fs::path(report->target_path) : pair.target_dir, pair.target_dir);
 }
 
 // Returns the package's gate report; none if the user gave another draft, because the report did not judge that pair.
@@ -129,7 +130,7 @@ std::string gate_warning(const ServeOptions& options, const ValidationReport& re
                            : report.verdict == Verdict::kNotLossless && !options.max_k_given
                                ? "it is served without its draft"
                                : "it starts without drafting and drafts only where it measures a gain";
-  return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does +
+  return "warning: the gate did not pass this package: " + gate_brief(report, "manifest.json") + ": " + does +
          "; next: " + next_command(report, command_of(report, "gate"));
 }
 

@@ -121,6 +121,65 @@ TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
   EXPECT_EQ(html.find("empty"), std::string::npos);
 }
 
+// Everything that a chart draws lies within its frame: points, ends of intervals, the rule and the rule's label.
+TEST(ReportHtml, NothingLeavesTheFrameOfItsChart) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const auto frame = [](const Chart& chart) {
+    Page page = page_with("calm");
+    page.sections[0].charts = {chart};
+    return Json::parse(json_block(render_html(page), "charts"))[0];
+  };
+  const auto expect_holds = [&](const Chart& chart) {
+    const Json drawn = frame(chart);
+    ASSERT_TRUE(drawn.contains("yMin") && drawn.contains("yMax")) << chart.title;
+    const double low = drawn["yMin"], high = drawn["yMax"], label = 0.1 * (high - low) * (1 - 1e-6);
+    for (const Series& s : chart.series)
+      for (const auto* values : {&s.y, &s.low, &s.high})
+        for (const double y : *values) EXPECT_TRUE(!std::isfinite(y) || (low <= y && y <= high)) << chart.title << y;
+    if (!chart.rule) return;
+    const bool is_below = drawn["rule"].value("below", false);
+    EXPECT_GE(is_below ? *chart.rule - low : high - *chart.rule, label) << chart.title << ": space for the label";
+    EXPECT_LE(is_below ? *chart.rule : *chart.rule + label, high) << chart.title;
+  };
+  Chart chart{"rule on top", "x", "y", Chart::Kind::kLines, {1, 2}, {}, {{"s", {0.1, 0.2}, {}, {}, false}}, 0.6,
+              "floor 0.60",  {},  {}};
+  expect_holds(chart);
+  chart.title = "bars from zero";
+  chart.kind = Chart::Kind::kBars;
+  chart.y_min = 0;
+  chart.rule = 1;
+  expect_holds(chart);
+  chart.title = "fixed ends";
+  chart.y_max = 1;
+  chart.rule = 0.95;
+  expect_holds(chart);
+  EXPECT_EQ(frame(chart)["rule"]["below"], true);
+  EXPECT_EQ(frame(chart)["yMax"], 1.0) << "as the chart says";
+  chart = {
+      "intervals", "x", "y", Chart::Kind::kLines, {1, 2}, {}, {{"s", {2, kNone}, {-1, kNone}, {9, kNone}, false}}, {},
+      "",          {},  {}};
+  expect_holds(chart);
+  chart.title = "one value";
+  chart.series = {{"s", {0, 0}, {}, {}, false}};
+  expect_holds(chart);
+  EXPECT_LT(frame(chart)["yMin"].get<double>(), frame(chart)["yMax"].get<double>());
+}
+
+// A word is broken only where it is too long for any screen, as a digest is, and never in a tile that can be wider.
+TEST(ReportHtml, WordsStayWhole) {
+  Page page = page_with("calm");
+  page.tiles = {{"State", "STALE_TARGET", ""}, {"Speed-up", "1.25 ×", ""}};
+  page.sections[0].tables = {{"", {"check", "result", ""}, {{"lossless", "inconclusive", std::string(64, 'a')}}, true}};
+  const std::string html = render_html(page), style = assets::kReportCss;
+  for (const char* part :
+       {"<div class=\"tile wide\"><dt>State", "<div class=\"tile\"><dt>Speed-up", "<th scope=\"row\">lossless</th>",
+        "<td data-head=\"result\">inconclusive</td>", "<td class=\"long\">aaaa"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  const size_t cells = style.find(".table.text td {");
+  ASSERT_NE(cells, std::string::npos);
+  EXPECT_EQ(style.substr(cells, style.find('}', cells) - cells).find("anywhere"), std::string::npos);
+}
+
 TEST(ReportHtml, TimeChartsCarryLanesAndMarks) {
   Page page = page_with("calm");
   Chart lanes;

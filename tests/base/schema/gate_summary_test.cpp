@@ -92,6 +92,24 @@ TEST(GateSummary, ForeignTextIsHarmless) {
   EXPECT_EQ(shell_words({"a", "", "b c", "it's"}), "a '' 'b c' 'it'\\''s'");
 }
 
+TEST(GateSummary, ALongReasonIsBriefWhereItStandsElsewhereInFull) {
+  ValidationReport r = report(Verdict::kInconclusive);
+  r.reason = "not measured: speed";
+  EXPECT_EQ(gate_brief(r, "manifest.json"), "inconclusive: not measured: speed");
+  r.reason =
+      "acceptance 0.612 [0.550, 0.670] is not decided: its interval contains the floor 0.60; give more requests "
+      "(--max-requests 0 takes all); speed-up at batch 1 1.043 [0.912, 1.180] decides nothing, because the machine was "
+      "busy: other processes used 1.2 of 2 CPUs while it was timed; run it again on an idle machine";
+  EXPECT_EQ(
+      gate_brief(r, "manifest.json"),
+      "inconclusive: acceptance 0.612 [0.550, 0.670] is not decided: its interval contains the floor 0.60 ... (in "
+      "full: manifest.json)");
+  EXPECT_EQ(gate_line(r), "inconclusive: " + r.reason);
+  r.reason = std::string(125, 'x');
+  for (int i = 0; i < 40; ++i) r.reason += "\u00e9";  // two bytes each
+  EXPECT_EQ(gate_brief(r, "f"), "inconclusive: " + std::string(125, 'x') + " ... (in full: f)");
+}
+
 TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(schedule_line(report(Verdict::kPass).schedule),
             "batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), 5-16: K 3 (predicted "
