@@ -295,6 +295,7 @@ int64_t check_fit(const Setup& s, const model::DecoderConfig& draft, const Shard
 void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   DistillOptions& o = s.options;
   const data::ShardReader reader(o.data);
+  s.data_in_use = reader.hold();
   const int64_t context = check_fit(s, draft, reader.index());
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   check_tokens(train, draft.vocab_size, o.data);
