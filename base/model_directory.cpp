@@ -3,10 +3,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/schema/package_manifest.h"
+#include "base/shell.h"
 
 namespace specdec {
 
@@ -37,6 +40,37 @@ std::string why_no_model(const fs::path& local) {
   for (const auto& entry : fs::directory_iterator(local, ec))
     if (is_gguf(entry.path())) return start + "but GGUF, which specdec does not read: " + original;
   return start + "(no manifest.json)";
+}
+
+// Throws Error(kModel) if config.json is of an encoder, which has no next token to predict, whatever a command would
+// read of the model first. A config that cannot be read is left to those who need it.
+void require_decoder(const fs::path& directory) {
+  const fs::path file = directory / "config.json";
+  Json config;
+  try {
+    config = read_json(file, ErrorKind::kModel);
+  } catch (const Error&) {
+    return;
+  }
+  static const std::set<std::string> kEncoders = {
+      "albert",   "bert",     "camembert",  "clip",       "convbert",    "deberta", "deberta-v2",    "distilbert",
+      "electra",  "ernie",    "esm",        "eurobert",   "flaubert",    "fnet",    "funnel",        "ibert",
+      "layoutlm", "luke",     "mobilebert", "modernbert", "mpnet",       "mra",     "nomic_bert",    "rembert",
+      "roberta",  "roformer", "siglip",     "vit",        "xlm-roberta", "xmod",    "xlm-roberta-xl"};
+  static const std::vector<std::string> kTasks = {"ForMaskedLM",          "ForSequenceClassification",
+                                                  "ForMultipleChoice",    "ForTokenClassification",
+                                                  "ForQuestionAnswering", "ForNextSentencePrediction"};
+  const auto text = [](const Json& value) { return value.is_string() ? one_line(value.get<std::string>()) : ""; };
+  const std::string type = config.is_object() ? text(config.value("model_type", Json())) : "";
+  std::string found = kEncoders.contains(type) ? "model_type '" + type + "'" : "";
+  if (config.is_object() && config.contains("architectures") && config["architectures"].is_array())
+    for (const Json& value : config["architectures"])
+      for (const std::string& task : kTasks)
+        if (found.empty() && text(value).ends_with(task)) found = "architectures '" + text(value) + "'";
+  if (!found.empty())
+    throw Error(ErrorKind::kModel, file.string() + ": " + found.substr(0, 120) +
+                                       " is a model of embeddings or classes, which writes no text: expected a decoder "
+                                       "(…ForCausalLM)");
 }
 
 // True for a name that begins with a folder's usual name: "models/target" is a path, whether or not it is there.
@@ -87,6 +121,7 @@ ResolvedModel resolve_model(const std::string& argument) {
   if (fs::exists(local, ec)) {
     if (!fs::is_directory(local, ec) || !fs::exists(local / "config.json", ec))
       throw Error(ErrorKind::kModel, argument + ": " + why_no_model(local));
+    require_decoder(local);
     return {local, {}, "", "", ""};
   }
   if (const auto hub = parse_hub_name(argument)) {
@@ -97,6 +132,7 @@ ResolvedModel resolve_model(const std::string& argument) {
                                          ", so this is taken for a path: write hf://" + argument +
                                          " for a model of the hub");
     const HubSnapshot snapshot = hub_resolver() ? hub_resolver()(*hub) : cached_snapshot(*hub);
+    require_decoder(snapshot.directory);
     return {snapshot.directory, {}, "", "", snapshot.commit};
   }
   throw Error(ErrorKind::kModel, argument + ": no such directory, package or org/name[@revision]");

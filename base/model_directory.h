@@ -31,8 +31,8 @@ struct ResolvedModel {
 // * a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"). Its target's fingerprint is compared
 //   before its digests are verified, so another model in the target's place is stale, not damaged;
 // * "org/name[@revision]", which the hub resolver finds.
-// Throws Error(kModel) saying what was tried and what to do, Error(kData) for a damaged package, and what the hub
-// resolver throws.
+// A model whose config.json is that of an encoder (BERT) is refused. Throws Error(kModel) saying what was tried and
+// what to do, Error(kData) for a damaged package, and what the hub resolver throws.
 ResolvedModel resolve_model(const std::string& argument);
 // Returns the target of a package: the one inside it, or the one that it refers to. `argument` is the user's name for
 // the package.

@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
+#include "base/shell.h"
 #include "cli/command.h"
 #include "deploy/serve/options.h"
 
@@ -162,6 +164,11 @@ void add_serve(Cli& cli) {
   sub->callback([&cli, options, sub] {
     if (sub->count("package") == 0 && sub->count("--target") == 0)
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");
+    const std::filesystem::path given(options->package);
+    if (std::error_code ec; !given.empty() && std::filesystem::exists(given / "config.json", ec))
+      throw Error(ErrorKind::kUsage, "serve: " + options->package +
+                                         " is a model directory, not a package: use --target " +
+                                         shell_words({options->package}));
     options->max_k_given = sub->count("--max-k") > 0;
     options->verify_given = sub->count("--verify") > 0;
     if (const char* key = std::getenv("SPECDEC_API_KEY"); key && options->api_key_file.empty()) options->api_key = key;

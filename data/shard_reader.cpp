@@ -1,5 +1,8 @@
 #include "data/shard_reader.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
@@ -97,9 +100,24 @@ void check_digest(const fs::path& file, const std::string& expected) {
   if (found != expected) damaged(file, "sha256 " + found + " differs from the one in index.json, " + expected);
 }
 
+// A writer holds the lock only while it puts one directory in the place of another.
+std::shared_ptr<const DirectoryLock> held(const fs::path& directory) {
+  constexpr int kMaxTries = 500;
+  using State = DirectoryLock::State;
+  for (int tries = 0;; ++tries) {
+    auto hold = std::make_shared<const DirectoryLock>(directory, DirectoryLock::Kind::kShared);
+    std::error_code ec;
+    if (hold->state() == State::kHeld || hold->state() == State::kUnsupported || !fs::is_directory(directory, ec))
+      return hold;
+    if (tries == kMaxTries)
+      throw Error(ErrorKind::kNetwork, directory.string() + ": another process is replacing it: try again");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 }  // namespace
 
-ShardReader::ShardReader(const fs::path& directory) : directory_(directory) {
+ShardReader::ShardReader(const fs::path& directory) : hold_(held(directory)), directory_(directory) {
   const fs::path file = directory / "index.json";
   std::error_code ec;
   if (const fs::file_type type = fs::status(directory, ec).type(); !fs::exists(file, ec) && type != fs::file_type::none)

@@ -6,14 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "base/schema/shard_index.h"
 
 namespace specdec::data {
 
 class ShardReader {
  public:
-  // Reads DIR/index.json and checks the digests of the files that it names. Throws Error(kData).
+  // Reads DIR/index.json and checks the digests of the files that it names. Throws Error(kData); Error(kNetwork) if
+  // another process keeps replacing the directory.
   explicit ShardReader(const std::filesystem::path& directory);
+
+  // While the reader or a copy of this exists, publish_data (data/shard_writer.h) does not replace the directory.
+  std::shared_ptr<const DirectoryLock> hold() const { return hold_; }
 
   const ShardIndex& index() const { return index_; }
   std::string digest() const;  // sha256 of index.json
@@ -23,6 +28,7 @@ class ShardReader {
   std::vector<TokenRow> rows(const std::string& split) const;
 
  private:
+  std::shared_ptr<const DirectoryLock> hold_;
   ShardIndex index_;
   std::filesystem::path directory_;
 };

@@ -1,8 +1,10 @@
 #include "data/shard_writer.h"
 
 #include <cstdio>
+#include <memory>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/output_directory.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
@@ -30,6 +32,17 @@ Json row_metadata(const TokenRow& row) {
 template <class T>
 TensorToWrite as_tensor(const char* name, const char* dtype, const std::vector<T>& values) {
   return {name, dtype, {static_cast<int64_t>(values.size())}, std::as_bytes(std::span(values))};
+}
+
+// Locks out readers of a directory, if there is one, while the result exists. They keep what they have opened, but
+// would find the files of another one behind the same names.
+std::unique_ptr<const DirectoryLock> locked(const fs::path& directory) {
+  auto lock = std::make_unique<const DirectoryLock>(directory, DirectoryLock::Kind::kExclusive);
+  if (lock->state() == DirectoryLock::State::kTaken)
+    throw Error(ErrorKind::kNetwork, "--out " + directory.string() +
+                                         ": another process reads these data (validate, distill): wait until it is "
+                                         "done, or give a new directory");
+  return lock;
 }
 
 }  // namespace
@@ -108,7 +121,12 @@ void publish_data(const fs::path& destination, const std::function<void(const fs
   require_replaceable(target);
   make_directories(target.parent_path());
   remove_partials(target.parent_path(), kPartialAgeSeconds);
-  replace_directory(target, fill);
+  locked(target);  // before hours of work
+  std::unique_ptr<const DirectoryLock> alone;
+  replace_directory(target, [&](const fs::path& directory) {
+    fill(directory);
+    alone = locked(target);
+  });
 }
 
 void publish_shards(const fs::path& destination, const std::function<ShardIndex(const fs::path&)>& fill) {

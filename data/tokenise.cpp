@@ -257,11 +257,14 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
     std::optional<Rejected> why;
     try {
       why = tokenise_chat(record, out);
-    } catch (const Error& e) {
+    } catch (const text::TemplateError& e) {
       // If the template calls raise_exception or exceeds a limit, only this row is rejected, without the message, which
-      // may quote the row. A missing template affects all rows, so that error is thrown.
+      // may quote the row.
+      why = Rejected{"template_error", e.place()};
+    } catch (const Error& e) {
+      // A missing template affects all rows, so that error is thrown.
       if (e.kind() != ErrorKind::kData || !template_) throw;
-      why = Rejected{"template_error", ""};
+      why = Rejected{"template_error", "tools or tool_calls: not the JSON that a template is given"};
     }
     if (why) return *why;
   } else if (!record.text.empty()) {

@@ -67,6 +67,8 @@ struct DistillOptions {
   // target refused a draft.
   std::string rejects;
   double reject_weight = 3.0;
+  // The id of the tokenizer's eos_token, with which an answer of the target ends, too; -1 = it has none.
+  int32_t tokenizer_end = -1;
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;

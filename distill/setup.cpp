@@ -128,6 +128,7 @@ Setup begin_setup(const DistillOptions& options) {
   if (here && s.ce && (itself || !has_weights(directory))) return s;
   s.target_config = model::load_decoder_config(directory);
   s.target_config->draft_vocab.clear();
+  model::add_eos_id(*s.target_config, s.options.tokenizer_end);
   return s;
 }
 
@@ -181,6 +182,7 @@ void load_divided(Setup& s, at::ScalarType dtype) {
   model::Decoder around =
       s.eagle ? model::load_without_layers(directory, s.device, dtype) : model::load_head(directory, s.device, dtype);
   around.config.draft_vocab.clear();  // the teacher uses its whole vocabulary
+  model::add_eos_id(around.config, s.options.tokenizer_end);
   s.target = std::make_shared<const model::Decoder>(std::move(around));
   log(LogLevel::kInfo, "--teacher-parallel " + std::to_string(team.count()) + ": " + std::to_string(team.count()) +
                            " of the " + std::to_string(s.ranks->count()) +
@@ -224,6 +226,7 @@ void load_target(Setup& s) {
   if (o.teacher_ranks > 1) return load_divided(s, dtype);
   const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, dtype));
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
+  model::add_eos_id(target->config, s.options.tokenizer_end);
   s.target = target;
 }
 
@@ -295,6 +298,7 @@ int64_t check_fit(const Setup& s, const model::DecoderConfig& draft, const Shard
 void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   DistillOptions& o = s.options;
   const data::ShardReader reader(o.data);
+  s.data_in_use = reader.hold();
   const int64_t context = check_fit(s, draft, reader.index());
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   check_tokens(train, draft.vocab_size, o.data);

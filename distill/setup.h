@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/file_lock.h"
 #include "distill/batcher.h"
 #include "distill/compute_dtype.h"
 #include "distill/contexts.h"
@@ -37,7 +38,8 @@ struct Setup {
   std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
   std::optional<Fingerprint> target_id;               // empty if the target has no weights
   PreparedRows train;
-  Rejects rejects;  // of the training rows; empty without --rejects
+  Rejects rejects;                                   // of the training rows; empty without --rejects
+  std::shared_ptr<const DirectoryLock> data_in_use;  // so that --resume finds the same data
   HeldOut held_out;
   int64_t holdout_rows = 0, held_out_conversations = 0;  // of the verdict half before the time limit shortens it
   RowLimits limits;                                      // of held-out rows

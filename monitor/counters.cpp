@@ -183,9 +183,13 @@ class Collector {
       if (!model_.empty() && model->second != model_) return;
     }
     engines_.insert(k->engine);
-    double& total = counters_.series[series_text(k->name, s.labels)];
-    total += s.value;
-    if (!in_range(AcceptanceFigure::kCounter, total)) no_count(s, number);
+    const std::string key = series_text(k->name, s.labels);
+    const auto [first, is_new] = names_.emplace(key, s.name);
+    if (is_new)
+      counters_.series[key] = s.value;
+    else if (first->second == s.name)  // else the page has one counter under two names
+      bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + shown(s.name) +
+                                      " is there twice with the same labels: do two servers share this page?");
     if (counters_.series.size() > kMaxSeries)
       throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
   }
@@ -219,7 +223,8 @@ class Collector {
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
-  std::map<std::string, std::string> bad_;  // replica → the problem with its numbers
+  std::map<std::string, std::string> names_;  // series → its name on the page
+  std::map<std::string, std::string> bad_;    // replica → the problem with its numbers
 };
 
 // Returns the reason why a replica cannot have counted these numbers between two scrapes, "" = they are possible.
@@ -327,6 +332,21 @@ void Counters::keep(const std::function<bool(const ServedPair&)>& is_own) {
   *this = std::move(kept);
 }
 
+void Counters::adopt(const Counters& now) {
+  std::set<std::string> own;
+  for (const auto& [key, value] : series) own.insert(replica_of(key));
+  for (const auto& [key, value] : now.series)
+    if (!own.contains(replica_of(key))) series.emplace(key, value);
+  Counters whole;
+  whole.engine = engine;
+  whole.time = time;
+  whole.pairs = std::move(pairs);
+  whole.set_aside = std::move(set_aside);
+  whole.series = std::move(series);
+  sum_up(whole, "state");
+  *this = std::move(whole);
+}
+
 Counters difference(const Counters& now, const Counters& before) {
   std::set<std::string> replicas, restarted;
   for (const auto& [key, value] : before.series) {
@@ -340,9 +360,13 @@ Counters difference(const Counters& now, const Counters& before) {
                       static_cast<double>(timed ? std::max(now.time - before.time, kShortestElapsed) : kUnknownElapsed);
   std::map<std::string, Counters> by_replica;
   std::map<std::string, std::string> bad;
+  std::set<std::string> begun;
   for (const auto& [key, value] : now.series) {
     const std::string replica = replica_of(key);
-    if (!replicas.contains(replica)) continue;
+    if (!replicas.contains(replica)) {
+      begun.insert(replica);
+      continue;
+    }
     const auto old = before.series.find(key);
     const double rise = old == before.series.end() || restarted.contains(replica) ? value : value - old->second;
     if (rise > most) bad.emplace(replica, "a counter rose faster than any server can count");
@@ -362,6 +386,7 @@ Counters difference(const Counters& now, const Counters& before) {
   }
   sum_up(d, "state");
   d.any = now.any;
+  for (const std::string& replica : begun) d.begun.push_back(shown(replica));
   return d;
 }
 

@@ -35,17 +35,20 @@ struct Counters {
   std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;
   std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" if the page has only one)
   std::vector<std::string> set_aside;       // replicas whose numbers cannot be counters, with the reason
+  std::vector<std::string> begun;           // only of difference(): replicas that the earlier scrape does not have
 
   void add(const Counters& other);  // adds the sums, not the series; both must be of the same engine
   // Removes the series of every replica whose pair of models `is_own` refuses.
   void keep(const std::function<bool(const ServedPair&)>& is_own);
+  // Adds the series of the replicas of a later scrape that this one does not have.
+  void adopt(const Counters& now);
 };
 
 // Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose
 // model_name is not `model`, and positions above 64. Throws PageError for a malformed line of such a series (with its
 // number), a page of which no line is a sample, more than 100,000 lines, series of two engines, and series of several
-// models if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter is set aside; PageError if no
-// other replica is left.
+// models if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter, or with the same series
+// twice, is set aside; PageError if no other replica is left.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as
@@ -53,8 +56,9 @@ Counters parse_exposition(const std::string& text, const std::string& where, con
 Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Returns now − before by series. If a series of a replica (its labels except the position) fell, the replica was
-// restarted, and all of its series count from zero. A replica that is not in `before` is left out. A replica is set
-// aside if its counters rose faster than any server can count, or if it accepted more than it drafted.
+// restarted, and all of its series count from zero. A replica that is not in `before`, such as a pod under a new name,
+// is left out and named in `begun`. A replica is set aside if its counters rose faster than any server can count, or if
+// it accepted more than it drafted.
 Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
 // Returns no series if the state was written by another version or has numbers that no counter can have; counting then

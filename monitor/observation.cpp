@@ -189,6 +189,14 @@ class SourceReader {
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
       for (const std::string& replica : rise.set_aside) observation_.set_aside.push_back(name + ": " + replica);
+      if (!rise.begun.empty()) {
+        // The earlier scrape stays until a bucket is full, which these replicas must be able to fill.
+        before->adopt(now);
+        observation_.counters[key] = *before;
+        observation_.notes.push_back(name + ": " + std::to_string(rise.begun.size()) + " new under these labels (" +
+                                     rise.begun.front() + "): counted from this look on, since a pod of another name " +
+                                     "is no restart");
+      }
       if (!rise.set_aside.empty()) observation_.counters[key] = now;  // only later counts of this page are judged
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;

@@ -162,7 +162,8 @@ double quota_wait(const std::string& header) {
   double longest = -1;
   for (size_t begin = 0; begin < header.size();) {
     const size_t end = std::min(header.find(',', begin), header.size());
-    const std::string policy = header.substr(begin, end - begin);
+    std::string policy = header.substr(begin, end - begin);
+    std::erase(policy, ' ');
     begin = end + 1;
     const auto parameter = [&](const char* name) -> int64_t {
       int64_t value = -1;

@@ -107,9 +107,10 @@ typedef size_t (*sd_strftime)(const char* format, char* out, size_t capacity);
 int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, sd_template** out, sd_bytes* message);
 void sd_template_free(sd_template* chat_template);
 /* Renders the template with the variables in `context`, one JSON object. It may execute 1,000,000 instructions and
- * recurse 100 deep. */
+ * recurse 100 deep. If it fails, *place may be filled: where and of what kind, in the template's own words and without
+ * anything of `context`. Free it, too. */
 int32_t sd_template_render(const sd_template* chat_template, const uint8_t* context, size_t size, size_t max_output,
-                           sd_bytes* out, sd_bytes* message);
+                           sd_bytes* out, sd_bytes* message, sd_bytes* place);
 
 /* --- Parquet --- */
 /* Receives whole lines and the number of bytes of the file that have been read. A return value other than 0 stops the

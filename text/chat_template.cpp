@@ -112,10 +112,12 @@ struct ChatTemplate::Impl {
 
   // `context` is a JSON object. Throws Error(kData).
   std::string render_here(std::string_view context, uint64_t most) const {
-    sd_bytes out{}, message{};
-    check(sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(), most, &out,
-                             &message),
-          message, kWhat, ErrorKind::kData);
+    sd_bytes out{}, message{}, place{};
+    const int32_t status = sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(),
+                                              most, &out, &message, &place);
+    const std::string where = take(place);
+    if (status != SD_OK && status != SD_INTERNAL) throw TemplateError(std::string(kWhat) + ": " + take(message), where);
+    check(status, message, kWhat, ErrorKind::kData);
     return take(out);
   }
   std::string work(std::string_view job) const;
@@ -123,7 +125,8 @@ struct ChatTemplate::Impl {
 };
 
 // Does a job of the ConfinedService. A job is the maximum output size in decimal digits, a space or, for the template
-// for tools, a colon, and the context. The answer is 'k' and the text, or 'e' and the error.
+// for tools, a colon, and the context. The answer is 'k' and the text, or 'e', the place of the error, a line feed and
+// the error.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
   const size_t end = job.find_first_of(" :");
@@ -131,19 +134,24 @@ std::string ChatTemplate::Impl::work(std::string_view job) const {
   const Impl& chosen = job[end] == ':' ? *for_tools : *this;
   try {
     return "k" + chosen.render_here(job.substr(end + 1), most);
+  } catch (const TemplateError& e) {
+    return "e" + e.place() + "\n" + e.what();
   } catch (const Error& e) {
-    return "e" + std::string(e.what());
+    return "e\n" + std::string(e.what());
   }
 }
 
 std::string ChatTemplate::Impl::render_confined(const std::string& context, uint64_t most, bool tools) const {
   const std::optional<std::string> answer = service->ask(std::to_string(most) + (tools ? ":" : " ") + context);
-  if (!answer || answer->empty())
-    throw Error(ErrorKind::kData, std::string(kWhat) + ": rendering this conversation was ended: it takes more than " +
-                                      std::to_string(service->limits().memory_bytes >> 20) + " MiB or " +
-                                      std::to_string(service->limits().cpu_seconds) + " s, or crashed");
-  if (answer->front() == 'e') throw Error(ErrorKind::kData, answer->substr(1));
-  return answer->substr(1);
+  if (!answer || answer->empty()) {
+    const std::string why = "rendering this conversation was ended: it takes more than " +
+                            std::to_string(service->limits().memory_bytes >> 20) + " MiB or " +
+                            std::to_string(service->limits().cpu_seconds) + " s, or crashed";
+    throw TemplateError(std::string(kWhat) + ": " + why, why);
+  }
+  if (answer->front() == 'k') return answer->substr(1);
+  const size_t end = answer->find('\n');
+  throw TemplateError(answer->substr(end + 1), answer->substr(1, end - 1));
 }
 
 ChatTemplate::ChatTemplate(const std::string& source, const SpecialTokens& tokens) : impl_(std::make_unique<Impl>()) {
@@ -305,15 +313,17 @@ std::string ChatTemplate::render_in(const Form& form, const std::vector<ChatMess
   context["documents"] = nullptr;
   for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
   for (const auto& [key, value] : extra.items()) {
-    if (sets(key))
-      throw Error(ErrorKind::kData, "chat template: '" + key + "' is set by the program and cannot be given");
+    if (sets(key)) {
+      const std::string why = "'" + key + "' is set by the program and cannot be given";
+      throw TemplateError("chat template: " + why, why);
+    }
     context[key] = value;
   }
   std::string json;
   try {
     json = context.dump();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::kData, "messages: invalid UTF-8");
+    throw TemplateError("messages: invalid UTF-8", "messages: invalid UTF-8");
   }
   const uint64_t most = kMaxOutputBytes + 8 * (bytes + tools.size());
   const bool for_tools = impl_->for_tools && !tools.empty();

@@ -11,11 +11,23 @@
 #include <vector>
 
 #include "base/confined_child.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "base/schema/traffic_record.h"
 #include "text/tokenizer.h"
 
 namespace specdec::text {
+
+// A conversation that the template does not render. place() says in which line and of which kind, such as "line 3:
+// unknown filter: x", in the template's own words; unlike what() it quotes nothing of the conversation.
+class TemplateError : public Error {
+ public:
+  TemplateError(const std::string& what, std::string place) : Error(ErrorKind::kData, what), place_(std::move(place)) {}
+  const std::string& place() const { return place_; }
+
+ private:
+  std::string place_;
+};
 
 class ChatTemplate {
  public:
@@ -52,10 +64,10 @@ class ChatTemplate {
   //
   // The template's variables are messages (role, content; tool_calls, tool_call_id, name and
   // reasoning_content if a message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents
-  // (none), every special token by name, and `extra`, which must not set any of these. Thread-safe. Throws Error(kData)
-  // with raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100) or output (1
-  // MiB + 8 × the bytes of messages and tools) is exceeded; if confined, also if the limit on memory or time is
-  // exceeded.
+  // (none), every special token by name, and `extra`, which must not set any of these. Thread-safe. Throws
+  // TemplateError with raise_exception's message, for invalid UTF-8, or if the limit on steps (10^6), recursion (100)
+  // or output (1 MiB + 8 × the bytes of messages and tools) is exceeded; if confined, also if the limit on memory or
+  // time is exceeded.
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "base/clock.h"
@@ -16,6 +17,7 @@
 #include "cli/error_report.h"
 #include "cli/log.h"
 #include "cli/output.h"
+#include "deploy/models/load_pair.h"
 #include "deploy/validate/draft_costs.h"
 #include "distill/comparison.h"
 #include "distill/forecast.h"
@@ -186,6 +188,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   return ranks.together([&] {
     if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
     resolve_models(options);
+    if (std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
+      options.tokenizer_end = deploy::tokenizers_end(options.target);
     distill::check_request(options);
     if (asks) label_first(global, options);
     if (is_study) return run_study(global, options, clock);

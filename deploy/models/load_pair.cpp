@@ -140,9 +140,7 @@ model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, 
 // there alone, while their config.json has the base model's end of a text. Returns a line if it was missing, else "".
 std::string add_tokenizers_end(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
   const int32_t id = tokenizer.eos_id();
-  const auto& ids = config.eos_ids;
-  if (id < 0 || id >= config.vocab_size || std::find(ids.begin(), ids.end(), id) != ids.end()) return "";
-  config.eos_ids.push_back(id);
+  if (!model::add_eos_id(config, id)) return "";
   return "answers end with " + tokenizer.eos_token() + " (token " + std::to_string(id) +
          "), too: it is the tokenizer's eos_token, which config.json and generation_config.json do not name";
 }
@@ -225,6 +223,8 @@ std::unique_ptr<decode::CausalModel> LoadedPair::make_target_runner(int64_t cach
 std::string LoadedPair::arithmetic() const {
   return model::dtype_flag(dtype == model::kAsStored ? config.dtype : dtype);
 }
+
+int32_t tokenizers_end(const fs::path& directory) { return text::Tokenizer(directory).eos_id(); }
 
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, {});

@@ -82,6 +82,9 @@ struct LoadedPair {
 // tokenizer, weights. Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count if device.threads > 0.
 LoadedPair load_pair(const PairOptions& options);
 
+// Returns the id of the eos_token of a model's tokenizer, -1 if it names none. Throws Error(kModel).
+int32_t tokenizers_end(const std::filesystem::path& directory);
+
 struct LoadedDraft {
   std::filesystem::path directory;
   model::DraftModel draft;

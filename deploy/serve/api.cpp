@@ -233,7 +233,7 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
   }
   if (path == "/v1/models") return text_reply(200, "application/json", model_list(card()));
   const std::string model = request.path.substr(sizeof kModelPrefix - 1);
-  if (!model_.card.has(model)) return error_reply(unknown_model(), request.id);
+  if (!model_.card.has(model)) return error_reply(unknown_model(model_.card.names), request.id);
   return text_reply(200, "application/json", model_object(card(), model));
 }
 
@@ -279,7 +279,8 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   auto result = parse_request(endpoint, request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return finished(*error, request.id);
   const ApiRequest& parsed = std::get<ApiRequest>(result);
-  if (!parsed.model.empty() && !model_.card.has(parsed.model)) return finished(unknown_model(), request.id);
+  if (!parsed.model.empty() && !model_.card.has(parsed.model))
+    return finished(unknown_model(model_.card.names), request.id);
   const auto generation = std::make_shared<GenerationRequest>();
   generation->id = request.id;
   generation->tenant = request.party;

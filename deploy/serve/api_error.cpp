@@ -72,9 +72,11 @@ ApiError unknown_route() {
       "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
       "/health, /ready, /ping, /version, /metrics, /gate, /dashboard.");
 }
-ApiError unknown_model() {
-  ApiError error =
-      make(404, kInvalid, "model_not_found", "The model does not exist here: GET /v1/models lists what is served.");
+ApiError unknown_model(const std::vector<std::string>& served) {
+  std::string names;
+  for (const std::string& name : served) names += (names.empty() ? "'" : ", '") + name + "'";
+  ApiError error = make(404, kInvalid, "model_not_found", "No model of this name is served here; served: ");
+  error.message += names + ".";
   error.param = "model";
   return error;
 }

@@ -181,7 +181,7 @@ HttpReply Api::tokenize(const HttpRequest& request) const {
   auto result = parse_tokenize(request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return refused(*error);
   const TokenizeRequest& asked = std::get<TokenizeRequest>(result);
-  if (!asked.model.empty() && !model_.card.has(asked.model)) return refused(unknown_model());
+  if (!asked.model.empty() && !model_.card.has(asked.model)) return refused(unknown_model(model_.card.names));
   const ApiError over = invalid_parameter(asked.prompt ? "prompt" : "messages",
                                           "at most " + std::to_string(longest_text()) + " bytes of text");
   if (content_bytes(asked.chat.messages) > longest_text()) return refused(over);
@@ -207,7 +207,8 @@ HttpReply Api::detokenize(const HttpRequest& request) const {
   auto result = parse_detokenize(request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return error_reply(*error, request.id);
   const DetokenizeRequest& asked = std::get<DetokenizeRequest>(result);
-  if (!asked.model.empty() && !model_.card.has(asked.model)) return error_reply(unknown_model(), request.id);
+  if (!asked.model.empty() && !model_.card.has(asked.model))
+    return error_reply(unknown_model(model_.card.names), request.id);
   if (!knows(asked.tokens))
     return error_reply(invalid_parameter("tokens", "token ids below " + std::to_string(model_.vocab_size)), request.id);
   const Json body = {{"prompt", model_.tokenizer->decode(asked.tokens, false)}};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -201,6 +202,7 @@ class Run {
 
   void read_rows(const fs::path& target) {
     const data::ShardReader reader(options_.data);
+    data_in_use_ = reader.hold();
     const ShardIndex& index = reader.index();
     out_.report.data_digest = reader.digest();
     const std::string tokenizer = tokenizer_digest(target);
@@ -468,6 +470,7 @@ class Run {
   std::unique_ptr<decode::RoundRunner> rounds_;  // of the target; null: steps run on the host
   std::vector<TokenRow> rows_;
   int64_t requests_available_ = 0;  // in the split
+  std::shared_ptr<const DirectoryLock> data_in_use_;
   bool written_by_target_ = false;
   std::vector<decode::Rollout> rollouts_;  // of the first rows
 };

@@ -295,6 +295,13 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   return out;
 }
 
+bool add_eos_id(DecoderConfig& config, int32_t id) {
+  std::vector<int32_t>& ids = config.eos_ids;
+  if (id < 0 || id >= config.vocab_size || std::find(ids.begin(), ids.end(), id) != ids.end()) return false;
+  ids.push_back(id);
+  return true;
+}
+
 DecoderConfig load_decoder_config(const std::filesystem::path& directory) {
   const auto file = directory / "config.json", generation = directory / "generation_config.json";
   DecoderConfig out = parse_decoder_config(read_json(file, kKind), file.string());

@@ -101,6 +101,8 @@ const char* dtype_name(at::ScalarType dtype);
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where);
 // Reads config.json, and the EOS ids of generation_config.json if that file exists.
 DecoderConfig load_decoder_config(const std::filesystem::path& directory);
+// Adds an id to those that end an answer. Returns false if it is one already, or is no token of the model.
+bool add_eos_id(DecoderConfig& config, int32_t id);
 // Returns a config.json that transformers, vLLM and SGLang can load. Settings that differ by layer are written per
 // layer (layer_types, …), so that a model keeps its meaning when layers are removed.
 Json to_json(const DecoderConfig& config);

@@ -214,6 +214,19 @@ std::optional<CodedMatrix> read_quantised(const SafetensorsDirectory& files, con
   return out;
 }
 
+void require_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation) {
+  if (quantisation.method == Method::kNone) return;
+  const bool fp8 = quantisation.method == Method::kFp8;
+  for (const std::string& name : files.names())
+    if (fp8 ? files.entry(name).dtype == "F8_E4M3" : name.ends_with(".qweight")) return;
+  const std::string method = fp8 ? "fp8" : quantisation.method == Method::kGptq ? "gptq" : "awq";
+  throw Error(ErrorKind::kModel, "config.json: quantization_config says " + method +
+                                     ", but the weights are plain: no tensor is " +
+                                     (fp8 ? "F8_E4M3" : "named ….qweight") +
+                                     ": remove quantization_config if these are the model's weights, else fetch the "
+                                     "quantised ones");
+}
+
 void drop_unneeded(const SafetensorsDirectory& files, const Quantisation& quantisation, std::set<std::string>& unread) {
   if (quantisation.method == Method::kNone) return;
   std::erase_if(unread, [&](const std::string& name) {

@@ -34,6 +34,10 @@ std::optional<kernels::CodedMatrix> read_quantised(const SafetensorsDirectory& f
                                                    const std::string& name, at::IntArrayRef shape,
                                                    std::set<std::string>& unread);
 
+// Throws Error(kModel) if no tensor is stored as config.json's quantization_config says: other engines look for tensors
+// that are not there, or fill the matrices with noise.
+void require_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation);
+
 // Removes from `unread` the tensors that quantisers write but a dequantised model does not need: for fp8 the scales of
 // activations and caches, and for GPTQ the all-zero biases of linear maps that have no bias.
 void drop_unneeded(const SafetensorsDirectory& files, const Quantisation& quantisation, std::set<std::string>& unread);

@@ -235,6 +235,7 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
   StoredParameters source(files, decoder.config, device, read_as, keeps ? &decoder.weights : nullptr);
   with_context(directory.string(), [&] {
     require_tied_head(files, decoder.config);
+    require_quantised(files, decoder.config.quantisation);
     fill(decoder, device, dtype, source);
     if (keeps) finish_codes(decoder, device);
     source.check_all_read();
@@ -261,6 +262,7 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
   std::set<std::string> unread;
   with_context(directory.string(), [&] {
     require_tied_head(files, decoder.config);
+    require_quantised(files, decoder.config.quantisation);
     DecoderWeights& weights = decoder.weights;
     TensorReader reader(files, device);
     for (const Parameter& p : list_parameters(weights, decoder.config)) {

@@ -6,7 +6,9 @@ mod bounds;
 mod depth;
 mod grammar;
 mod parquet;
+mod python;
 mod template;
+mod tojson;
 mod token_bytes;
 mod tokenizer;
 
@@ -30,14 +32,16 @@ pub enum Reason {
 pub struct Failure {
     pub reason: Reason,
     pub message: String,
+    /// Of templates: line, kind and the template's own words, without anything that it was given.
+    pub place: String,
 }
 
 impl Failure {
     pub fn invalid(message: impl Into<String>) -> Failure {
-        Failure { reason: Reason::Invalid, message: message.into() }
+        Failure { reason: Reason::Invalid, message: message.into(), place: String::new() }
     }
     pub fn limit(message: impl Into<String>) -> Failure {
-        Failure { reason: Reason::Limit, message: message.into() }
+        Failure { reason: Reason::Limit, message: message.into(), place: String::new() }
     }
 }
 
@@ -249,9 +253,11 @@ pub unsafe extern "C" fn sd_template_render(
     max_output: usize,
     out: *mut Bytes,
     message: *mut Bytes,
+    place: *mut Bytes,
 ) -> i32 {
     guard(message, || {
-        let text = handle(chat_template)?.render(slice(context, size)?, max_output)?;
+        let rendered = handle(chat_template)?.render(slice(context, size)?, max_output);
+        let text = rendered.inspect_err(|failure| say(place, failure.place.clone()))?;
         put(out, bytes_of(text))
     })
 }

@@ -1,23 +1,31 @@
 //! Chat templates with the functions that transformers 5 offers to them (utils/chat_template_utils.py), in a bounded
 //! interpreter.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, CString};
 use std::io::{self, Write};
 
+use minijinja::machinery::{eval, make_string_output, parse, CodeGenerator, Instruction, Instructions, Token, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{from_args, Kwargs, Value, ValueKind};
+use minijinja::value::{from_args, Kwargs, Rest, Tuple, Value, ValueKind};
 use minijinja::{escape_formatter, AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use minijinja_contrib::pycompat;
 
-use crate::{Failure, Reason};
+use crate::{python, tojson, Failure, Reason};
 
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-const MAX_JSON_BYTES: usize = 1 << 20;
-const MAX_JSON_DEPTH: usize = 64;
+const MAX_INDENTED_BYTES: usize = 1 << 20;
 const MAX_INDENT: usize = 1 << 10;
 const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
+const MAX_EXCERPT: usize = 80;
 const NAME: &str = "chat_template";
+/// Names that no template can write.
+const WHOLE: &str = "the whole";
+const PERCENT: &str = "%";
+const TILDE: &str = "~";
+/// In the place of an index into the filters that the interpreter has looked up before.
+const NOT_CACHED: u8 = !0;
 /// Begins the text of an error made by raise_exception. It is stripped only once, so that a message that begins with
 /// the same characters keeps them.
 const RAISED: &str = "\u{1}raised:";
@@ -25,7 +33,9 @@ const RAISED: &str = "\u{1}raised:";
 pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 pub struct ChatTemplate {
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
     environment: Environment<'static>,
+    source: Box<str>,  // what `blocks` borrow, so it is dropped after them
 }
 
 impl ChatTemplate {
@@ -37,22 +47,33 @@ impl ChatTemplate {
             return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
         }
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failure)?;
-        environment.set_syntax(syntax);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| failure(e, source))?;
+        environment.set_syntax(syntax.clone());
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION);
         environment.set_unknown_method_callback(python_method);
-        environment.set_formatter(|out, state, value| match as_float(value) {
-            Some(x) => out.write_str(&python_float(x)).map_err(Error::from),
-            None => escape_formatter(out, state, value),
+        environment.set_formatter(|out, state, value| match value.kind() {
+            ValueKind::Number | ValueKind::Seq | ValueKind::Map => out.write_str(&python::text(value)?).map_err(Error::from),
+            _ => escape_formatter(out, state, value),
         });
-        environment.add_filter("tojson", tojson);
+        environment.add_filter("tojson", tojson::tojson);
         for name in ["e", "escape"] {
-            environment.add_filter(name, |value: &Value| escape(&value.to_string()));
+            environment.add_filter(name, |value: &Value| python::text(value).map(|text| escape(&text)));
         }
-        environment.add_filter("string", |value: &Value| as_float(value).map_or_else(|| value.to_string(), python_float));
+        environment.add_filter("string", python::text);
+        environment.add_filter(PERCENT, python::percent);
+        environment.add_filter(TILDE, |left: &Value, right: &Value| -> Result<String, Error> {
+            Ok(python::text(left)? + &python::text(right)?)
+        });
+        environment.add_filter("format", |format: String, items: Rest<Value>, named: Kwargs| {
+            let names: Vec<&str> = named.args().collect();
+            let pairs = names.iter().map(|name| Ok((*name, named.get::<Value>(name)?))).collect::<Result<Vec<_>, Error>>()?;
+            let right = if pairs.is_empty() { Value::from_object(Tuple::new(items.0)) } else { Value::from(pairs.into_iter().collect::<BTreeMap<_, _>>()) };
+            python::percent(&Value::from(format), &right)
+        });
+        environment.add_filter("join", join);
         environment.add_filter("wordcount", |text: String| text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count());
         environment.add_filter("indent", indent);
         // minijinja counts none as an empty list; templates ask `tools is iterable` before they take its length.
@@ -61,21 +82,47 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
         });
         environment.add_function("strftime_now", move |format: String| strftime(clock, &format));
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(failure)?;
-        Ok(ChatTemplate { environment })
+        let source = without_odd_floats(without_generation_tags(source), &syntax).into_boxed_str();
+        // The text does not move and lives as long as the instructions, which stay in this module.
+        let text: &'static str = unsafe { &*std::ptr::from_ref::<str>(&source) };
+        let blocks = compiled(text, syntax).map_err(|e| failure(e, &source))?;
+        Ok(ChatTemplate { blocks, environment, source })
     }
 
     pub fn render(&self, context: &[u8], max_output: usize) -> Result<String, Failure> {
         let context: Value = serde_json::from_slice(context).map_err(|e| Failure::invalid(format!("context: {e}")))?;
         let mut out = Bounded { text: Vec::new(), limit: max_output, exceeded: false };
-        let template = self.environment.get_template(NAME).map_err(failure)?;
-        let result = template.render_captured_to(context, &mut out).map(|_| ());
+        let start = Instructions::new(NAME, &self.source);
+        let result = eval(&self.environment, &start, context, &self.blocks, &mut make_string_output(&mut String::new()), AutoEscape::None)
+            .and_then(|(_, mut state)| state.render_block_to_write(WHOLE, &mut out));
         if out.exceeded {
             return Err(Failure::limit(format!("output: more than {max_output} bytes")));
         }
-        result.map_err(failure)?;
+        result.map_err(|e| failure(e, &self.source))?;
         String::from_utf8(out.text).map_err(|_| Failure::invalid("output is not UTF-8"))
     }
+}
+
+/// Compiles a template to its blocks; WHOLE is the text outside of all blocks. `%` and `~` are applied as filters, since
+/// minijinja's own cannot format and write floats otherwise than Python.
+fn compiled(source: &'static str, syntax: SyntaxConfig) -> Result<BTreeMap<&'static str, Instructions<'static>>, Error> {
+    let tree = parse(source, NAME, syntax)?;
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&tree);
+    let (whole, mut blocks) = generator.finish();
+    blocks.insert(WHOLE, whole);
+    for instructions in blocks.values_mut() {
+        let mut at = 0;
+        while let Some(instruction) = instructions.get_mut(at) {
+            match instruction {
+                Instruction::Rem => *instruction = Instruction::ApplyFilter(PERCENT, Some(2), NOT_CACHED),
+                Instruction::StringConcat => *instruction = Instruction::ApplyFilter(TILDE, Some(2), NOT_CACHED),
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+    Ok(blocks)
 }
 
 struct Bounded {
@@ -98,31 +145,55 @@ impl Write for Bounded {
     }
 }
 
-/// Converts an error to one line with place and reason. If the error or its innermost cause comes from raise_exception,
-/// the message is the argument of that call.
-fn failure(error: Error) -> Failure {
-    if let Some(message) = error.detail().and_then(|d| d.strip_prefix(RAISED)) {
-        return Failure { reason: Reason::Raised, message: message.to_string() };
-    }
+/// Converts an error to one line with line and reason. If the error or its innermost cause comes from raise_exception,
+/// the message is the argument of that call. The place is the template's own text.
+fn failure(error: Error, source: &str) -> Failure {
+    let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
+    let part = error.range().and_then(|range| source.get(range)).map_or(String::new(), |part| format!(": {}", excerpt(part)));
+    let at = |what: &str| format!("{line}{what}{part}");
     let mut cause: &dyn std::error::Error = &error;
     while let Some(next) = cause.source() {
         cause = next;
     }
-    if let Some(inner) = cause.downcast_ref::<Error>() {
-        if let Some(message) = inner.detail().and_then(|d| d.strip_prefix(RAISED)) {
-            return Failure { reason: Reason::Raised, message: message.to_string() };
+    for e in [Some(&error), cause.downcast_ref::<Error>()].into_iter().flatten() {
+        if let Some(message) = e.detail().and_then(|d| d.strip_prefix(RAISED)) {
+            return Failure { reason: Reason::Raised, message: message.to_string(), place: at("raise_exception") };
         }
     }
-    let place = error.line().map_or(String::new(), |line| format!("line {line}: "));
     let reason = match error.kind() {
-        ErrorKind::OutOfFuel => return Failure::limit(format!("{place}more than {FUEL} steps")),
+        ErrorKind::OutOfFuel => format!("more than {FUEL} steps"),
         kind => kind.to_string(),
     };
-    let detail = error.detail().map_or(String::new(), |d| format!(": {d}"));
-    if detail.contains("recursion limit") || detail.contains("too deep") {
-        return Failure::limit(format!("{place}{reason}{detail}"));
+    let detail = match error.kind() {
+        ErrorKind::OutOfFuel => String::new(),
+        _ => error.detail().map_or(String::new(), |d| format!(": {d}")),
+    };
+    let limited = error.kind() == ErrorKind::OutOfFuel || detail.contains("recursion limit") || detail.contains("too deep");
+    let reason_code = if limited { Reason::Limit } else { Reason::Invalid };
+    Failure { reason: reason_code, message: format!("{line}{reason}{detail}"), place: at(&reason) }
+}
+
+fn excerpt(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if text.chars().count() <= MAX_EXCERPT { text } else { text.chars().take(MAX_EXCERPT).collect::<String>() + "…" }
+}
+
+/// Applies a filter to the literals of floats that minijinja writes otherwise than Python, so that it does not join them
+/// with texts while compiling.
+fn without_odd_floats(source: String, syntax: &SyntaxConfig) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut done = 0;
+    let mut tokenizer = Tokenizer::new(&source, NAME, false, syntax.clone());
+    while let Ok(Some((token, span))) = tokenizer.next_token() {
+        if matches!(token, Token::Float(x) if python::float_text(x) != Value::from(x).to_string()) {
+            let (begin, end) = (span.start_offset as usize, span.end_offset as usize);
+            out.push_str(&source[done..begin]);
+            out.push_str(&format!("({}|float)", &source[begin..end]));
+            done = end;
+        }
     }
-    Failure::invalid(format!("{place}{reason}{detail}"))
+    out.push_str(&source[done..]);
+    out
 }
 
 /// Replaces `{% generation %}` … `{% endgeneration %}`, with which transformers marks assistant text, by a `with`
@@ -238,28 +309,24 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-fn as_float(value: &Value) -> Option<f64> {
-    let float = value.kind() == ValueKind::Number && !value.is_integer();
-    float.then(|| f64::try_from(value.clone()).ok()).flatten()
-}
-
-/// Returns a float as Python's repr does: shortest digits, exponent form from 1e16 and below 1e-4.
-fn python_float(x: f64) -> String {
-    if !x.is_finite() {
-        return if x.is_nan() { "nan" } else if x > 0.0 { "inf" } else { "-inf" }.to_string();
-    }
-    if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
-        let text = format!("{x:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
-        return format!("{digits}e{sign}{size:0>2}");
-    }
-    let text = x.to_string();
-    if text.contains('.') { text } else { text + ".0" }
-}
-
 fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     items.into_iter().map(Value::from).collect()
+}
+
+/// Implements `join`, which minijinja's own does with other texts for floats.
+fn join(value: &Value, joiner: Option<String>, attribute: Option<String>, named: Kwargs) -> Result<String, Error> {
+    let joiner = named.get::<Option<String>>("d")?.or(joiner).unwrap_or_default();
+    let attribute = named.get::<Option<String>>("attribute")?.or(attribute);
+    named.assert_all_used()?;
+    let mut out = String::new();
+    for (index, mut item) in value.try_iter()?.enumerate() {
+        for name in attribute.iter().flat_map(|path| path.split('.')) {
+            item = name.parse::<usize>().map_or_else(|_| item.get_attr(name), |i| item.get_item_by_index(i))?;
+        }
+        out.push_str(if index > 0 { &joiner } else { "" });
+        out.push_str(&python::text(&item)?);
+    }
+    Ok(out)
 }
 
 /// Implements `indent` as Jinja does, which keeps a newline at the end of the text. minijinja removes it.
@@ -289,158 +356,9 @@ fn indent(text: &str, width: Option<&Value>, first: Option<bool>, blank: Option<
             out.push_str(&indention);
         }
         out.push_str(line);
-        if out.len() > MAX_JSON_BYTES {
-            return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: more than {MAX_JSON_BYTES} bytes")));
+        if out.len() > MAX_INDENTED_BYTES {
+            return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: more than {MAX_INDENTED_BYTES} bytes")));
         }
     }
     Ok(out)
-}
-
-/// Implements `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent = match kwargs.get::<Option<Value>>("indent")? {
-        None => None,
-        Some(v) if v.is_none() => None,
-        Some(v) => Some(v.as_usize().filter(|n| *n <= 64).ok_or_else(|| json_error("indent: expected 0 to 64"))?),
-    };
-    let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let separators: Option<Value> = kwargs.get("separators")?;
-    kwargs.assert_all_used()?;
-    let (item, key) = match separators.filter(|s| !s.is_none()) {
-        None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
-        Some(pair) => {
-            let parts: Vec<String> = pair.try_iter()?.map(|v| v.to_string()).take(3).collect();
-            let [item, key] = <[String; 2]>::try_from(parts).map_err(|_| json_error("separators: expected two strings"))?;
-            (item, key)
-        }
-    };
-    let mut writer = Json { out: String::new(), indent, ensure_ascii, sort_keys, item, key };
-    writer.value(value, 0)?;
-    Ok(writer.out)
-}
-
-fn json_error(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::BadSerialization, message)
-}
-
-struct Json {
-    out: String,
-    indent: Option<usize>,
-    ensure_ascii: bool,
-    sort_keys: bool,
-    item: String,
-    key: String,
-}
-
-impl Json {
-    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > MAX_JSON_DEPTH {
-            return Err(json_error(format!("tojson: nested deeper than {MAX_JSON_DEPTH}")));
-        }
-        match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Map => self.map(value, depth)?,
-            ValueKind::Seq | ValueKind::Iterable => {
-                let mut empty = true;
-                self.out.push('[');
-                for element in value.try_iter()? {
-                    self.separate(&mut empty, depth + 1)?;
-                    self.value(&element, depth + 1)?;
-                }
-                self.close(empty, depth, ']');
-            }
-            kind => return Err(json_error(format!("tojson: {kind} cannot be written as JSON"))),
-        }
-        Ok(())
-    }
-
-    fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        let mut keys: Vec<Value> = value.try_iter()?.collect();
-        if self.sort_keys {
-            keys.sort();
-        }
-        let mut empty = true;
-        self.out.push('{');
-        for key in keys {
-            self.separate(&mut empty, depth + 1)?;
-            // Python writes keys of other scalar types as their JSON text, in quotes.
-            match key.kind() {
-                ValueKind::String => self.string(key.as_str().unwrap_or_default()),
-                ValueKind::None => self.out.push_str("\"null\""),
-                ValueKind::Bool => self.string(if key.is_true() { "true" } else { "false" }),
-                _ => self.string(&key.to_string()),
-            }
-            let separator = self.key.clone();
-            self.out.push_str(&separator);
-            self.value(&value.get_item(&key)?, depth + 1)?;
-        }
-        self.close(empty, depth, '}');
-        Ok(())
-    }
-
-    fn separate(&mut self, empty: &mut bool, depth: usize) -> Result<(), Error> {
-        if self.out.len() > MAX_JSON_BYTES {
-            return Err(json_error(format!("tojson: more than {MAX_JSON_BYTES} bytes")));
-        }
-        if !*empty {
-            let separator = self.item.clone();
-            self.out.push_str(&separator);
-        }
-        *empty = false;
-        self.new_line(depth);
-        Ok(())
-    }
-
-    fn close(&mut self, empty: bool, depth: usize, bracket: char) {
-        if !empty {
-            self.new_line(depth);
-        }
-        self.out.push(bracket);
-    }
-
-    fn new_line(&mut self, depth: usize) {
-        if let Some(width) = self.indent {
-            self.out.push('\n');
-            self.out.extend(std::iter::repeat_n(' ', width * depth));
-        }
-    }
-
-    fn number(&mut self, value: &Value) {
-        if value.is_integer() {
-            self.out.push_str(&value.to_string());
-            return;
-        }
-        let x = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-        if x.is_finite() {
-            self.out.push_str(&python_float(x));
-        } else {
-            self.out.push_str(if x.is_nan() { "NaN" } else if x > 0.0 { "Infinity" } else { "-Infinity" });
-        }
-    }
-
-    fn string(&mut self, text: &str) {
-        self.out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                c if (c as u32) < 0x20 || (self.ensure_ascii && (c as u32) > 0x7e) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        self.out.push_str(&format!("\\u{unit:04x}"));
-                    }
-                }
-                c => self.out.push(c),
-            }
-        }
-        self.out.push('"');
-    }
 }

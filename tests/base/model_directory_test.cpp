@@ -30,6 +30,24 @@ TEST(ModelDirectory, WhatIsNoModelIsNamed) {
   refused("empty", {"no config.json", "no manifest.json"});
 }
 
+// Whatever a command reads first of a model, a tokenizer or a template: an encoder is refused by its own name.
+TEST(ModelDirectory, AnEncoderIsNoModelThatWrites) {
+  const Scratch scratch;
+  const auto refused = [&](const std::string& config, const std::vector<std::string>& words) {
+    put(scratch / "model/config.json", config);
+    expect_error(ErrorKind::kModel, words, [&] { resolve_model((scratch / "model").string()); });
+  };
+  refused(R"({"model_type": "bert", "architectures": ["BertModel"]})", {"config.json", "'bert'", "expected a decoder"});
+  refused(R"({"model_type": "xlm-roberta"})", {"'xlm-roberta'"});
+  refused(R"({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]})",
+          {"'LlamaForSequenceClassification'"});
+  for (const char* config : {R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})",
+                             R"({"model_type": 3})", R"({"architectures": "LlamaForCausalLMEagle3"})", "[]", "{"}) {
+    put(scratch / "model/config.json", config);
+    EXPECT_EQ(resolve_model((scratch / "model").string()).directory, scratch / "model") << config;
+  }
+}
+
 // "models/target" of the README, typed where it is not, must not be asked for at a hub.
 TEST(ModelDirectory, AUsualFolderIsNoOrganisation) {
   set_hub_resolver([](const HubName&) -> HubSnapshot { throw Error(ErrorKind::kNetwork, "the hub was asked"); });

@@ -9,6 +9,7 @@
 
 #include "base/device_lost.h"
 #include "base/error.h"
+#include "tests/base/scratch.h"
 
 namespace specdec::cli {
 namespace {
@@ -42,6 +43,19 @@ TEST(Program, ASeedThatIsNoneEndsTheCommandWithTwo) {
   EXPECT_EXIT(end_with(runs, {"--seed", "18446744073709551615"}), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(end_with(runs, {"--seed", "-1"}), ::testing::ExitedWithCode(2),
               "--seed: expected an integer from 0 to 18446744073709551615, found '-1'");
+}
+
+// It is said where the command line is read, by the program without LibTorch: no server begins, and nothing is loaded.
+TEST(Program, AModelDirectoryIsNoPackageToServe) {
+  const testing::Scratch scratch;
+  testing::put(scratch / "my model/config.json", "{}");
+  std::vector<std::string> words = {"specdec", "serve", (scratch / "my model").string()};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  EngineRunners runners;
+  runners.serve = [](const Global&, const deploy::ServeOptions&) { return 0; };
+  EXPECT_EXIT(std::exit(run_program(static_cast<int>(words.size()), argv.data(), runners)),
+              ::testing::ExitedWithCode(2), "is a model directory, not a package: use --target '.*/my model'");
 }
 
 // Counts the flags --seed of the commands below `app`, and expects each to take exactly the integers from 0 to 2^64

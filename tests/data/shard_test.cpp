@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "data/shard_writer.h"
 #include "data/stats.h"
+#include "tests/base/scratch.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
@@ -73,6 +74,41 @@ TEST(Shards, ReaderGivesBackWhatTheWriterGotAcrossSeveralShards) {
   EXPECT_EQ(file.tensors().at("tokens").dtype, "I32");
   EXPECT_EQ(file.tensors().at("loss_mask").dtype, "U8");
   EXPECT_EQ(file.tensors().at("row_start").dtype, "I64");
+}
+
+TEST(Shards, DataThatAReaderHoldsAreNotReplaced) {
+  const Scratch s;
+  publish(s / "out", 8);
+  std::optional<ShardReader> reader(s / "out");
+  const std::string digest = reader->digest();
+  bool filled = false;
+  const auto replace = [&](const std::function<void()>& meanwhile) {
+    publish_shards(s / "out", [&](const fs::path& directory) {
+      filled = true;
+      meanwhile();
+      ShardWriter writer(directory);
+      writer.add("train", make_row(1));
+      return make_index(writer.finish());
+    });
+  };
+  using testing::expect_error;
+  expect_error(ErrorKind::kNetwork, {"out", "another process reads these data"}, [&] { replace([] {}); });
+  EXPECT_FALSE(filled) << "refused after the work";
+  EXPECT_EQ(reader->rows("all").size(), 8u);
+
+  std::shared_ptr<const DirectoryLock> hold = reader->hold();
+  reader.reset();
+  expect_error(ErrorKind::kNetwork, {"another process reads these data"}, [&] { replace([] {}); });
+  hold.reset();
+  expect_error(ErrorKind::kNetwork, {"another process reads these data"},
+               [&] { replace([&] { reader.emplace(s / "out"); }); });
+  EXPECT_TRUE(filled);
+  EXPECT_EQ(reader->digest(), digest);
+  EXPECT_EQ(reader->rows("all").size(), 8u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(s / ""), {}), 1) << "what was written in vain stays";
+  reader.reset();
+  replace([] {});
+  EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 1u);
 }
 
 TEST(Shards, RowLongerThanAShardIsWrittenWhole) {

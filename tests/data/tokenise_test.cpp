@@ -270,7 +270,10 @@ TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
       "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role: ' + messages[0]['content']) }}{% "
       "endif %}" +
       std::string(kChatMl));
-  EXPECT_EQ(reason(t, chat({{"system", "S"}, {"user", "u"}, {"assistant", "a"}})), "template_error");
+  const TrafficRecord refused = chat({{"system", "S"}, {"user", "u"}, {"assistant", "a"}});
+  EXPECT_EQ(reason(t, refused), "template_error");
+  const std::string detail = std::get<Rejected>(t.tokenise(refused)).detail;
+  EXPECT_EQ(detail, "line 1: raise_exception: raise_exception('no system role: ' + messages[0]['content'])");
   EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}})), "accepted");
 }
 

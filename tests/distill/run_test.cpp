@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/log.h"
@@ -133,6 +134,30 @@ TEST(Run, MeasuresOnTheTargetsOwnAnswers) {
   EXPECT_EQ(r.json["data"]["contexts"], "data") << "the target has written them already";
   f.options.contexts = "both";
   expect_error(ErrorKind::kUsage, {"--contexts", "target or data"}, [&] { f.run(); });
+}
+
+// Fine-tuned models often name the end of a turn in their tokenizer alone, and servers end answers there.
+TEST(Run, TheTokenizersEndEndsTheAnswersThatMeasure) {
+  Project f;
+  f.options.max_steps = 1;
+  const auto answers = [&](const char* out) {
+    f.options.out = (f.scratch / out).string();
+    f.run();
+    HeldOutAnswers all = answers_from_json(Json::parse(get(f.scratch / out / "contexts.json")), 24, "file");
+    all.selection.insert(all.selection.end(), all.verdict.begin(), all.verdict.end());
+    return all.selection;
+  };
+  const auto goes_on_after = [](const std::vector<std::vector<int32_t>>& all, int32_t end) {
+    return std::count_if(all.begin(), all.end(), [&](const std::vector<int32_t>& answer) {
+      const auto at = std::find(answer.begin(), answer.end(), end);
+      return at != answer.end() && at + 1 != answer.end();
+    });
+  };
+  const std::vector<std::vector<int32_t>> without = answers("without");
+  const int32_t end = without.at(0).at(0);
+  ASSERT_GT(goes_on_after(without, end), 0);
+  f.options.tokenizer_end = end;
+  EXPECT_EQ(goes_on_after(answers("with"), end), 0);
 }
 
 TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {

@@ -214,11 +214,17 @@ print("ok: usage errors")
 (work / "run/draft").mkdir(parents=True)
 (work / "run/draft/config.json").write_text("{}")
 shutil.copytree(work / "data", work / "read")
+(work / "encoder").mkdir()
+(work / "encoder/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
 gate = ["validate", "--target", MODEL, "--draft", MODEL, "--out", work / "g"]
 os.chdir(work)
 for arguments, code, texts in [
     (["generate", "--target", "models/nope", "--prompt", "a"], 7, ("models/nope: no such directory", "hf://models")),
     (["generate", "--target", MODEL, "--draft", "run", "--prompt", "a"], 7, ("did you mean run/draft?",)),
+    (["serve", MODEL], 2, ("not a package: use --target",)),
+    (["serve", "no-package"], 2, ("no-package: no package", "--target for a model")),
+    (["data", "ingest", log, "--target", "encoder", "--out", "none"], 7, ("encoder/config.json", "'bert'")),
+    (["generate", "--target", "encoder", "--prompt", "a"], 7, ("encoder/config.json", "'bert'")),
     (["serve", "--target", MODEL, "--port", "70000"], 2, ("--port", "found 70000")),
     (["data", "ingest", log, "--out", "none"], 2, ("--target is required",)),
     (["data", "ingest", "s3://bucket/logs", "--target", MODEL, "--out", "none"], 2, ("s3://", "found a URL")),

@@ -361,6 +361,12 @@ TEST_F(Monitored, ABadSourceIsSetAsideAndNamed) {
   put(dir / "prompts.jsonl", prompts);
   options.sources = {dir / "prompts.jsonl"};
   expect_error(ErrorKind::kData, {"prompts.jsonl: no acceptance record in 40 lines"}, [&] { look(); });
+  // serve --record writes the records of acceptance to a folder of their own.
+  put(dir / "recorded/traffic.jsonl", prompts);
+  put(dir / "recorded/acceptance/log.jsonl", get(dir / "log.jsonl"));
+  options.sources = {dir / "recorded"};
+  expect_error(ErrorKind::kData, {"(did you mean " + (dir / "recorded/acceptance").string() + "?)"}, [&] { look(); });
+  options.sources = {dir / "prompts.jsonl"};
   put(dir / "prompts.jsonl", prompts + get(dir / "log.jsonl"));
   EXPECT_EQ(look().json["evidence"]["broken_lines"], 40) << "beside records they are broken lines";
 }

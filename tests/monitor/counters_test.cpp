@@ -206,8 +206,6 @@ TEST(Counters, ABadReplicaIsSetAside) {
     ASSERT_EQ(c.set_aside.size(), 1u) << absurd;
     EXPECT_EQ(c.set_aside[0].find("{instance=\"b\"}: line 2: "), 0u) << c.set_aside[0];
   }
-  const std::string twice = "specdec:spec_decode_num_drafts_total 9e15\n";
-  expect_error(ErrorKind::kData, {"page: line 2: ", "no count"}, [&] { parse_exposition(twice + twice, "page"); });
   Counters mixed = page("50", "two");
   EXPECT_EQ(mixed.pairs.size(), 2u);
   mixed.keep([](const ServedPair& pair) { return pair.target == "one"; });
@@ -222,6 +220,37 @@ TEST(Counters, ABadReplicaIsSetAside) {
   EXPECT_EQ(rise.drafts, 0) << "a did nothing, and no server counts as fast as b";
   ASSERT_EQ(rise.set_aside.size(), 1u);
   EXPECT_EQ(rise.set_aside[0], "{instance=\"b\"}: a counter rose faster than any server can count");
+}
+
+// Prometheus refuses a page with a series twice. Their sum would be a count of two servers, their last value of one.
+TEST(Exposition, ASeriesTwiceIsSetAside) {
+  const std::string a = "vllm:spec_decode_num_drafts_total{engine=\"0\"} 4\n",
+                    b = "vllm:spec_decode_num_drafts_total{engine=\"1\"} 7\n";
+  expect_error(ErrorKind::kData, {"page: line 2: ", "vllm:spec_decode_num_drafts_total is there twice"},
+               [&] { parse_exposition(a + a, "page"); });
+  const Counters c = parse_exposition(a + b + a, "page");
+  EXPECT_EQ(c.drafts, 7);
+  ASSERT_EQ(c.set_aside.size(), 1u);
+  EXPECT_EQ(c.set_aside[0].find("{engine=\"0\"}: line 3: "), 0u) << c.set_aside[0];
+  EXPECT_EQ(parse_exposition(a + "ray_vllm_spec_decode_num_drafts_total{engine=\"0\"} 4\n", "page").drafts, 4)
+      << "one counter under two names";
+}
+
+// A pod that gets another name is another replica: it has no earlier counts, and the old one's are no reset.
+TEST(Difference, ARenamedPodBeginsAnew) {
+  const auto page = [](const std::string& pod, double drafts) {
+    return parse_exposition("vllm:spec_decode_num_drafts_total{pod=\"" + pod + "\"} " + std::to_string(drafts) + "\n",
+                            "page");
+  };
+  Counters before = page("a-1", 1000);
+  const Counters rise = difference(page("b-2", 400), before);
+  EXPECT_EQ(rise.drafts, 0);
+  EXPECT_EQ(rise.begun, std::vector<std::string>{"{pod=\"b-2\"}"});
+  EXPECT_TRUE(rise.set_aside.empty());
+  before.adopt(page("b-2", 400));
+  const Counters later = difference(page("b-2", 450), before);
+  EXPECT_EQ(later.drafts, 50) << "counted from the look that saw it first";
+  EXPECT_TRUE(later.begun.empty());
 }
 
 TEST(Exposition, OneModelAndOneEngine) {

@@ -110,6 +110,25 @@ TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
   for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, Verdict::kHealthy);
 }
 
+// The page's only pod gets another name. Its first counts are no rise, and the later ones are judged.
+TEST_F(Scraped, ARenamedPodIsSaidAndJudgedFromThenOn) {
+  const auto pod = [&](const std::string& name, int steps, int accepted) {
+    const auto line = [&](const std::string& series, const std::string& labels, int value) {
+      return "vllm:spec_decode_num_" + series + "{pod=\"" + name + "\"" + labels + "} " + std::to_string(value) + "\n";
+    };
+    server.page(line("drafts_total", "", steps) + line("draft_tokens_total", "", steps) +
+                line("accepted_tokens_per_pos_total", ",position=\"0\"", accepted));
+    return look();
+  };
+  pod("a-1", 1000, 700);
+  CheckResult r = pod("b-2", 1400, 14);
+  EXPECT_NE(r.verdict, Verdict::kDrift) << r.reason;
+  EXPECT_NE(r.json["evidence"]["notes"].dump().find("b-2"), std::string::npos) << r.json["evidence"]["notes"];
+  r = pod("b-2", 2400, 24);
+  EXPECT_EQ(r.verdict, Verdict::kDrift) << "1 % is accepted: " << r.reason;
+  EXPECT_EQ(r.json["evidence"]["notes"].dump().find("b-2"), std::string::npos) << "said once";
+}
+
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
   for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // with 10 steps per scrape, 5 scrapes make a bucket

@@ -325,6 +325,8 @@ TEST(HttpClient, AQuotaSaysHowLongToWait) {
   EXPECT_EQ(ask(), 33);
   headers = "RateLimit: \"minute\";r=0;t=33, \"day\";r=12;t=80000\r\n";
   EXPECT_EQ(ask(), 33) << "the quota that is used up";
+  headers = "RateLimit: \"pages\"; r=0; t=34\r\n";
+  EXPECT_EQ(ask(), 34) << "structured fields may have spaces there";
   headers = "RateLimit: \"api\";r=0;t=90000\r\n";
   EXPECT_EQ(ask(), 300) << "never longer";
   headers += "Retry-After: 5\r\n";

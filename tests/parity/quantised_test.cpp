@@ -107,6 +107,28 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
               "not part of", "odd_scale");
 }
 
+// Weights that are plain although config.json says otherwise are refused by the method's name.
+TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
+  for (const char* name : {"gptq", "awq", "fp8_tensor"}) {
+    const Scratch scratch;
+    model::save_decoder(model::load_decoder(quantised_path(name), at::kCPU, at::kHalf), scratch.root());
+    Json config = read_json(scratch / "config.json");
+    config["quantization_config"] = Bent(name).config["quantization_config"];
+    write_file_atomic(scratch / "config.json", config.dump());
+    const std::string method = std::string(name).substr(0, std::string(name).find('_'));
+    for (const at::ScalarType dtype : {at::kHalf, model::kAsStored}) {
+      std::string message = "loaded";
+      try {
+        model::load_decoder(scratch.root(), at::kCPU, dtype);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::kModel);
+        message = e.what();
+      }
+      EXPECT_SAYS(message, "quantization_config says ", method.c_str(), "plain");
+    }
+  }
+}
+
 // Every shape that has to agree is compared before a weight is used, for each part of each kind of checkpoint.
 TEST(QuantisedErrors, ShapesThatDisagree) {
   const auto wrong = [](const std::string& name, const char* part, const std::vector<int64_t>& shape) {

@@ -165,6 +165,8 @@ TEST(Server, EveryErrorClass) {
   error(post(chat, R"({"messages":[{"role":"tool","content":"x"}]})"), 400, "invalid_value", "messages");
   error(post(chat, R"({"messages":[{"role":"user","content":""}]})"), 400, "invalid_value", "messages");
   error(post(completions, R"({"prompt":"x","model":"other"})"), 404, "model_not_found", "model");
+  EXPECT_NE(s.ask(post(completions, R"({"prompt":"x","model":"other"})")).body.find("served: 'tiny'"),
+            std::string::npos);
   error(get("/v2/nothing"), 404, "unknown_url", "");
   error(get("/openapi.yaml"), 404, "unknown_url", "");
   error(get("/v1/models/"), 404, "unknown_url", "");

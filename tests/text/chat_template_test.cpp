@@ -136,8 +136,55 @@ TEST(ChatTemplate, EntitiesFloatsAndWordsAreThoseOfJinja) {
             "1e+20 1.5 2.0 1e-07 -0.5 1e+16 [1e+20]");
   EXPECT_EQ(rendered("{{ 'one two,three_4' | wordcount }} {{ ' ' | wordcount }} {{ 'é a' | wordcount }}"), "3 0 2");
   EXPECT_EQ(rendered("{{ 7 }} {{ true }} {{ none }} {{ nothing }}"), "7 True None ");
-  for (const auto& [source, names] : {std::pair("{{ '%s' % 'x' }}", "%"), {"{{ 'x' | no_such }}", "no_such"}})
-    EXPECT_NE(error_of([&, s = source] { rendered(s); }, ErrorKind::kData).find(names), std::string::npos) << source;
+}
+
+// Compares with make_expression_goldens.py: formats by %, texts joined by ~, and how Python writes values.
+TEST(ChatTemplate, ExpressionsGiveTheTextsOfJinja) {
+  const Json golden = read_json(source_folder() + "/tests/text/golden/expressions.json", ErrorKind::kData);
+  ASSERT_GT(golden["rows"].size(), 100u);
+  for (const Json& row : golden["rows"]) {
+    const std::string expression = row[0];
+    const ChatTemplate chat("{{ " + expression + " }}", "", "");
+    std::optional<std::string> text;
+    try {
+      text = chat.render({}, false, golden["variables"]);
+    } catch (const TemplateError& e) {
+      EXPECT_TRUE(row[1].is_null()) << expression << ": " << e.what();
+      EXPECT_EQ(e.place().find("line 1: "), 0u) << e.place();
+    }
+    if (text) EXPECT_EQ(Json(*text), row[1]) << expression;
+  }
+}
+
+// What a log of refused rows may say: the line and the template's own words, none of the conversation's.
+TEST(ChatTemplate, AnErrorHasItsPlaceInTheTemplate) {
+  const auto place = [](ChatTemplate chat, bool confined) {
+    if (confined) chat.confine();
+    try {
+      chat.render({{"user", "a secret"}}, false);
+    } catch (const TemplateError& e) {
+      return e.place();
+    }
+    return std::string("rendered");
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {"a\n{{ messages[0].content | no_such }}", "line 2: unknown filter: no_such"},
+      {"{{ messages[0].content.no_such(1) }}", "line 1: unknown method: .no_such(1)"},
+      {"{{ messages[0].content % 2 }}", "line 1: invalid operation: messages[0].content % 2"},
+      {"\n\n{{ 1  + messages[0].content }}", "line 3: invalid operation: 1 + messages[0].content"},
+      {"{{ no_such(3) }}", "line 1: unknown function: no_such(3)"},
+      {"{{ raise_exception('no: ' ~ messages[0].content) }}",
+       "line 1: raise_exception: raise_exception('no: ' ~ messages[0].content)"},
+  };
+  for (const auto& [source, expected] : cases)
+    for (const bool confined : {false, true}) EXPECT_EQ(place(ChatTemplate(source, "", ""), confined), expected);
+  const ChatTemplate chat("{{ x }}", "", "");
+  try {
+    chat.render({}, false, {{"messages", 1}});
+    FAIL();
+  } catch (const TemplateError& e) {
+    EXPECT_EQ(e.place(), "'messages' is set by the program and cannot be given");
+  }
 }
 
 TEST(ChatTemplate, RaiseExceptionIsTheMessage) {
@@ -267,7 +314,7 @@ std::vector<Attack> lethal_attacks() {
       {"folded constants", "{{ " + repeat("('a' * 99999999) ~ ", 100) + "1 }}"},
       {"chain that folds in quadratic time", "{{ a" + repeat(" and a", 40000) + " }}"},
       {"nested by a loop",
-       "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}"},
+       "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [[[ns.l]]] %}{% endfor %}"},
       {"many large strings",
        "{% set ns = namespace(l=[]) %}{% for i in range(90) %}{% set ns.l = ns.l + [('a' ~ i) * 30000000] %}{% endfor "
        "%}"},

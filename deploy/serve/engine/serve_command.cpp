@@ -156,6 +156,10 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::string target_name = wanted.target;
   const std::optional<ResolvedPackage> package = locate_package(target_name);
   if (package) wanted.target = package->root.string();  // resolved once, because a channel may move meanwhile
+  if (!options.package.empty() && !package)
+    throw Error(ErrorKind::kUsage, options.package +
+                                       ": no package (a directory with manifest.json, STORE:CHANNEL or sha256-...): "
+                                       "use --target for a model");
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
   const text::GrammarChecker grammars;  // forks the process, like loading the template
   std::optional<Server> server;
@@ -173,9 +177,6 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!pair.end_note.empty()) note("info: " + pair.end_note);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
-  if (!options.package.empty() && pair.package_digest.empty())
-    throw Error(ErrorKind::kUsage,
-                options.package + ": no package (no manifest.json): use --target for a model directory");
   const std::optional<ValidationReport> report = packaged_report(options, package);
   if (report) note(gate_warning(options, *report));
 
