@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/blank.h"
+
 namespace specdec::data {
 
 namespace {
@@ -24,8 +26,6 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
   return names;
 }
 
-constexpr std::string_view kAnswerBlank = " \t\r\n";
-
 // The reason for turns that are shown and not learnt, which rejects no row.
 constexpr const char kNotToLearn[] = "not_to_learn";
 
@@ -40,12 +40,6 @@ constexpr std::string_view kSomeAnswer = "An answer";
 
 size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kAnswerBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kAnswerBlank) - first + 1);
 }
 
 // Returns where `text` ends in `rendered`, or nothing if it is not there. Searches from `begin`, ignoring white space
@@ -78,8 +72,9 @@ size_t overlap(std::string_view whole, std::string_view after) {
 
 // Returns how much white space at the begin of `text`, an answer's own, comes before the text that follows an answer.
 size_t blanks_before(std::string_view text, std::string_view after) {
+  const size_t blanks = std::min(text.find_first_not_of(kBlank), text.size());
   size_t best = 0;
-  for (size_t k = 1; k <= text.size() && is_blank(text.substr(0, k)); ++k)
+  for (size_t k = 1; k <= blanks; ++k)
     if (common_prefix(text.substr(k), after) > common_prefix(text.substr(best), after)) best = k;
   return best;
 }
@@ -229,7 +224,10 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
     return nullptr;
   }
-  if (!content && !end_of_text(turn.shown, begin, thought_in(answer.content))) return "thought_not_rendered";
+  // A short thought may occur in the answer, which is then found only where the thought was looked for.
+  if (!content &&
+      (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
+    return "thought_not_rendered";
   turn.end = std::max(content.value_or(turn.shown.size()), *calls);
   const bool is_continued = common_prefix(turn.other, turn.shown) >= turn.end;
   if (!last || (is_continued && content)) return nullptr;

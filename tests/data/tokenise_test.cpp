@@ -190,6 +190,14 @@ TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "<think>\nso\n</think>\n\nb<|im_end|>");
 }
 
+// A model may write one line break after the other until its limit. Quadratic time over them would be minutes.
+TEST_F(Tokenise, MuchWhiteSpaceAtTheEndOfAnAnswerTakesLinearTime) {
+  const RowTokeniser t = with(kThinking);
+  const std::string content = "a" + std::string(1 << 19, '\n');
+  EXPECT_TRUE(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought(content, "hm")}))) ==
+              "<think>\nhm\n</think>\n\n" + content + "<|im_end|>");
+}
+
 TEST_F(Tokenise, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) {
   const RowTokeniser t = with(kChatMl);
   EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "hm")})), "thought_not_rendered");
@@ -197,6 +205,10 @@ TEST_F(Tokenise, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
   EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(earlier).row), "b<|im_end|>");
+  // A short thought may be a part of the answer.
+  EXPECT_EQ(reason(t, chat({{"user", "2+2?"}, with_thought("The answer is 4.", "4")})), "thought_not_rendered");
+  // So it may be of what follows the answer.
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "end")})), "thought_not_rendered");
 }
 
 TEST_F(Tokenise, OfACutAnswerNoEndIsLearnt) {
