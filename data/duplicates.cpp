@@ -71,6 +71,7 @@ void collapse_content(const TrafficRecord& record, std::string& out) {
     append_part('m', m.role, m.content, out);
     if (!m.tool_calls.empty()) append_part('c', "", m.tool_calls, out);
     if (!m.reasoning_content.empty()) append_part('n', "", m.reasoning_content, out);
+    if (m.unlearnt) append_part('u', "", "", out);
   }
   if (!record.tools.empty()) append_part('o', "", record.tools, out);
   if (!record.template_kwargs.empty()) append_part('k', "", record.template_kwargs, out);
@@ -79,6 +80,7 @@ void collapse_content(const TrafficRecord& record, std::string& out) {
     append_part('r', "", record.response, out);
   }
   if (!record.text.empty()) append_part('t', "", record.text, out);
+  if (record.answer_was_cut()) append_part('f', "", "", out);
 }
 
 Duplicates::Duplicates(const std::filesystem::path& directory, bool equal, double near) : equal_(equal) {

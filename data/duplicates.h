@@ -12,7 +12,7 @@
 namespace specdec::data {
 
 // Writes the content of the record to `out`, with each run of white space as one space and with separators between the
-// parts. Equal strings mean equal records.
+// parts, and what else decides which of its tokens are learnt. Equal strings mean equal records.
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/blank.h"
 
 namespace specdec::data {
 
@@ -10,13 +11,6 @@ namespace {
 
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr int kDetectLines = 100;
-constexpr std::string_view kBlank = " \t\r\n";
-
-std::string_view trim(std::string_view s) {
-  const size_t begin = s.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return s.substr(begin, s.find_last_not_of(kBlank) - begin + 1);
-}
 
 // Returns how many more brackets the line opens than it closes, not counting those inside strings.
 int64_t open_brackets(std::string_view line) {
@@ -43,7 +37,7 @@ int64_t open_brackets(std::string_view line) {
 // record and `rest` begins with the next one.
 bool goes_on(std::string_view line, std::string_view rest) {
   if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
-  const std::string_view inside = trim(line.substr(1));
+  const std::string_view inside = trimmed(line.substr(1));
   if ((inside.empty() ? rest[0] : inside[0]) != '"') return false;
   return !rest.starts_with('{') || std::string_view("{[,:").find(line.back()) != std::string_view::npos;
 }
@@ -92,9 +86,9 @@ bool RecordReader::next(RawRecord& record) {
   while (true) {
     record = RawRecord{};
     if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
-    if (container_ == Container::kDocuments) record.text = trim(record.text);
+    if (container_ == Container::kDocuments) record.text = trimmed(record.text);
     if (record.text.ends_with('\r')) record.text.remove_suffix(1);
-    if (record.too_long || !trim(record.text).empty()) return true;
+    if (record.too_long || !trimmed(record.text).empty()) return true;
   }
 }
 
@@ -203,7 +197,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
     }
     if (end == 0) continue;
     record.too_long |= end - position_ > max_record_bytes_;
-    if (!record.too_long) record.text = trim(std::string_view(buffer_).substr(position_, end - position_));
+    if (!record.too_long) record.text = trimmed(std::string_view(buffer_).substr(position_, end - position_));
     position_ = end;
     return true;
   }
@@ -212,18 +206,18 @@ bool RecordReader::find_value_end(RawRecord& record) {
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes) {
   const std::string extension = traffic_extension(name);
   if (extension == ".jsonl" || extension == ".ndjson") return Container::kLines;
-  const std::string_view all = trim(head);
+  const std::string_view all = trimmed(head);
   if (all.starts_with('[')) {
-    const std::string_view first = trim(all.substr(1));
+    const std::string_view first = trimmed(all.substr(1));
     if (first.empty() || first.starts_with('{')) return Container::kValues;
   }
   int lines = 0, objects = 0;
   while (lines < kDetectLines && !head.empty()) {
     const size_t end = head.find('\n');
-    const std::string_view line = head.substr(0, end), text = trim(line);
+    const std::string_view line = head.substr(0, end), text = trimmed(line);
     head.remove_prefix(end == std::string_view::npos ? head.size() : end + 1);
     if (text.empty()) continue;
-    if (lines == 0 && goes_on(text, trim(head))) return Container::kValues;
+    if (lines == 0 && goes_on(text, trimmed(head))) return Container::kValues;
     // A truncated or overlong line still counts as JSON; its reject will say what is wrong with it.
     objects += line.size() > max_record_bytes || text.starts_with('{') ? 1 : 0;
     ++lines;

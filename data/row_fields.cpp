@@ -157,12 +157,10 @@ std::string string_field(const Json& row, const char* key) {
   return value->get<std::string>();
 }
 
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
-
 Json unpacked(const Json& value) {
   if (!value.is_string()) return value;
   const std::string& text = value.get_ref<const std::string&>();
-  const size_t first = text.find_first_not_of(" \t\r\n");
+  const size_t first = text.find_first_not_of(kBlank);
   if (first == std::string::npos || (text[first] != '{' && text[first] != '[')) return value;
   try {
     return parse_row_json(text);

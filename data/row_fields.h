@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/schema/traffic_record.h"
+#include "data/blank.h"
 #include "data/row_time.h"
 
 namespace specdec::data {
@@ -41,7 +42,6 @@ std::string id_text(const Json* value);
 bool is_true(const Json* value);
 // Returns the string at `key`, "" if the key is absent. Refuses values that are not strings: bad_field.
 std::string string_field(const Json& row, const char* key);
-bool is_blank(std::string_view text);
 
 // Returns the object or array that the string `value` holds as JSON text, because exporters write JSON inside strings.
 // Returns `value` itself if it holds none.

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "data/blank.h"
+
 namespace specdec::data {
 
 namespace {
@@ -39,6 +41,17 @@ class TimeText {
     at_ += count;
     return value;
   }
+  // Returns whether this character comes after `distance` others.
+  bool has_at(size_t distance, char c) const { return distance < text_.size() - at_ && text_[at_ + distance] == c; }
+  // Takes the names in brackets that follow a zone (RFC 9557): [Europe/Paris]. Returns whether the last one is closed.
+  bool names() {
+    while (take("[")) {
+      const size_t end = text_.find(']', at_);
+      if (end == std::string_view::npos) return false;
+      at_ = end + 1;
+    }
+    return true;
+  }
   // Takes the digits of a fraction and returns whether there is one.
   bool fraction() {
     const size_t begin = at_;
@@ -65,9 +78,9 @@ std::optional<int64_t> take_date(TimeText& text) {
   return std::chrono::sys_days(date).time_since_epoch().count();
 }
 
-// Returns the seconds of hh[:mm[:ss[.fraction]]] or hh[mm[ss[.fraction]]].
+// Returns the seconds of hh[:mm[:ss[.fraction]]] or hh[mm[ss[.fraction]]]; before a colon the hour may have one digit.
 std::optional<int64_t> take_clock(TimeText& text) {
-  const auto hour = text.digits(2);
+  const auto hour = text.digits(text.has_at(1, ':') ? 1 : 2);
   if (!hour || *hour > 23) return {};
   const bool colons = text.take(":") != '\0';
   const auto minute = text.digits(2);
@@ -86,12 +99,15 @@ std::optional<int64_t> take_clock(TimeText& text) {
 
 // Returns how many seconds the zone at the end of the text is east of UTC.
 std::optional<int64_t> take_zone(TimeText& text) {
-  if (text.ended() || text.take("Zz")) return 0;
-  const char sign = text.take("+-");
-  if (!sign) return {};
-  const auto seconds = take_clock(text);
-  if (!seconds) return {};
-  return sign == '+' ? *seconds : -*seconds;
+  if (text.ended()) return 0;
+  int64_t east = 0;
+  if (!text.take("Zz")) {
+    const char sign = text.take("+-");
+    const auto seconds = sign ? take_clock(text) : std::nullopt;
+    if (!seconds) return {};
+    east = sign == '+' ? *seconds : -*seconds;
+  }
+  return text.names() ? std::optional(east) : std::nullopt;
 }
 
 std::optional<double> as_number(const std::string& text) {
@@ -126,7 +142,7 @@ int64_t read_time(const Json* value) {
 
 int64_t parse_time(std::string_view iso8601) {
   if (iso8601.size() > kMaxTimeBytes) return -1;
-  TimeText text(iso8601);
+  TimeText text(trimmed(iso8601));
   const auto days = take_date(text);
   if (!days) return -1;
   if (text.ended()) return *days * 86400;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/blank.h"
+
 namespace specdec::data {
 
 namespace {
@@ -24,14 +26,13 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
   return names;
 }
 
-constexpr std::string_view kAnswerBlank = " \t\r\n";
-
 // The reason for turns that are shown and not learnt, which rejects no row.
 constexpr const char kNotToLearn[] = "not_to_learn";
 
 // Returns false for a turn that the log says not to learn, and for one without anything in it, which no model wrote.
-bool may_be_learnt(const ChatMessage& m) {
-  return !m.unlearnt && !(is_blank(m.content) && m.tool_calls.empty() && m.reasoning_content.empty());
+// Calls of a turn that was cut do not count, because the log does not say how far the model wrote them.
+bool may_be_learnt(const ChatMessage& m, bool cut) {
+  return !m.unlearnt && !(is_blank(m.content) && (m.tool_calls.empty() || cut) && m.reasoning_content.empty());
 }
 
 // Stands for an answer where only the text after it counts.
@@ -39,12 +40,6 @@ constexpr std::string_view kSomeAnswer = "An answer";
 
 size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kAnswerBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kAnswerBlank) - first + 1);
 }
 
 // Returns where `text` ends in `rendered`, or nothing if it is not there. Searches from `begin`, ignoring white space
@@ -56,6 +51,18 @@ std::optional<size_t> end_of_text(std::string_view rendered, size_t begin, std::
   return at == std::string_view::npos ? std::nullopt : std::optional(at + part.size());
 }
 
+constexpr std::string_view kThoughtEnd = "</think>";
+
+// Returns the thought that a content holds itself, "" if it holds none. The prompt may have begun the thought.
+std::string_view thought_in(std::string_view content) {
+  constexpr std::string_view kBegin = "<think>";
+  const size_t end = content.find(kThoughtEnd);
+  if (end == std::string_view::npos) return {};
+  const size_t begin = content.substr(0, end).find(kBegin);
+  const size_t from = begin == std::string_view::npos ? 0 : begin + kBegin.size();
+  return content.substr(from, end - from);
+}
+
 // Returns the length of the longest text with which `whole` ends and `after` begins.
 size_t overlap(std::string_view whole, std::string_view after) {
   size_t length = std::min(whole.size(), after.size());
@@ -65,8 +72,9 @@ size_t overlap(std::string_view whole, std::string_view after) {
 
 // Returns how much white space at the begin of `text`, an answer's own, comes before the text that follows an answer.
 size_t blanks_before(std::string_view text, std::string_view after) {
+  const size_t blanks = std::min(text.find_first_not_of(kBlank), text.size());
   size_t best = 0;
-  for (size_t k = 1; k <= text.size() && is_blank(text.substr(0, k)); ++k)
+  for (size_t k = 1; k <= blanks; ++k)
     if (common_prefix(text.substr(k), after) > common_prefix(text.substr(best), after)) best = k;
   return best;
 }
@@ -123,6 +131,15 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
+// Places a last turn that has only a content after its prompt as the model wrote it. `ended` follows it in the row,
+// `continued` in a conversation that goes on.
+void RowTokeniser::place_written(Turn& turn, const std::string& ended, const std::string& continued) {
+  const std::string written = turn.before + turn.content;
+  turn.shown = written + ended;
+  turn.other = written + continued;
+  turn.end = written.size();
+}
+
 std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record, TokenisedRow& out) const {
   if (!template_)
     throw Error(ErrorKind::kData,
@@ -132,9 +149,17 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   const Chat chat{record.tools, record.template_kwargs.empty()
                                     ? Json::object()
                                     : parse_json(record.template_kwargs, "template_kwargs", ErrorKind::kData)};
-  const std::vector<ChatMessage>& messages = record.messages;
+  std::vector<ChatMessage> messages = record.messages;
+  const bool ends_in_answer = messages.back().role == "assistant";
+  const bool cut = ends_in_answer && record.answer_was_cut();
+  Turn answer;
+  const char* answer_why = kNotToLearn;
+  if (ends_in_answer && may_be_learnt(messages.back(), cut)) {
+    if (cut) messages.back().tool_calls.clear();
+    answer_why = place_turn(chat, messages, cut ? Ending::kCut : Ending::kWhole, answer);
+  }
   TokenRow& row = out.row;
-  const std::string full = render(chat, messages, false);
+  const std::string full = answer_why ? render(chat, messages, false) : answer.shown;
   row.tokens = tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
   std::vector<ChatMessage> prefix;
@@ -143,7 +168,11 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
     if (messages[i].role != "assistant") continue;
     const bool last = i + 1 == messages.size();
     Turn turn;
-    const char* why = may_be_learnt(messages[i]) ? place_turn(chat, prefix, last ? full : "", turn) : kNotToLearn;
+    const char* why = answer_why;
+    if (last)
+      turn = answer;
+    else
+      why = may_be_learnt(messages[i], false) ? place_turn(chat, prefix, Ending::kContinued, turn) : kNotToLearn;
     if (!why && !(full.starts_with(turn.before) && common_prefix(turn.shown, full) >= turn.end))
       why = "template_not_prefix_stable";
     if (why && last && why != kNotToLearn)
@@ -154,9 +183,8 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
       continue;
     }
     const size_t from = common_prefix(tokenizer_.encode(turn.before, false), row.tokens);
-    const size_t to = last && record.answer_was_cut()
-                          ? common_prefix(tokenizer_.encode(full.substr(0, turn.end), false), row.tokens)
-                          : end_of_turn(turn, row.tokens, from);
+    const size_t to = last && cut ? common_prefix(tokenizer_.encode(full.substr(0, turn.end), false), row.tokens)
+                                  : end_of_turn(turn, row.tokens, from);
     if (from < to)
       std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from),
                 row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
@@ -168,44 +196,63 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   return {};
 }
 
-// Finds the assistant turn messages.back() in its rendering. `full` is the row's text if the turn is its last one, else
-// "". Returns the reason why the turn must not be learnt, null if there is none.
-const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages,
-                                     const std::string& full, Turn& turn) const {
+// Finds the assistant turn messages.back() in a text that shows it as the model wrote it: its rendering, or the prompt
+// with the content after it, where the template changes the content of the last turn or that turn was cut. Returns the
+// reason why the turn must not be learnt, null if there is none.
+const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending,
+                                     Turn& turn) const {
   const ChatMessage& answer = messages.back();
-  const bool last = !full.empty();
+  const bool last = ending != Ending::kContinued;
   turn.before = render(chat, {messages.begin(), messages.end() - 1}, true);
   turn.content = answer.content;
-  turn.other = last ? render_longer(chat, messages) : render(chat, messages, false);
-  turn.shown = last ? full : turn.other;
+  const bool only_content = last && answer.tool_calls.empty() && answer.reasoning_content.empty();
+  if (only_content && ending == Ending::kCut) {
+    place_written(turn, "", "");
+    return nullptr;
+  }
+  turn.shown = render(chat, messages, false);
+  turn.other = last ? render_longer(chat, messages) : turn.shown;
+  const size_t begin = turn.before.size();
   const std::optional<size_t> calls = calls_end(chat, messages, turn.shown, false),
-                              thought = end_of_text(turn.shown, turn.before.size(), answer.reasoning_content);
+                              thought = end_of_text(turn.shown, begin, answer.reasoning_content);
   if (!calls) return "unsupported_tool_calls";
   if (!thought) return "thought_not_rendered";
   const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
+  // Where the prompt begins a thought and the content does not end it, the log has left the thought out.
+  if (!content && only_content &&
+      (turn.shown.starts_with(turn.before) || answer.content.find(kThoughtEnd) != std::string::npos)) {
+    place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
+    return nullptr;
+  }
+  // A short thought may occur in the answer, which is then found only where the thought was looked for.
+  if (!content &&
+      (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
+    return "thought_not_rendered";
   turn.end = std::max(content.value_or(turn.shown.size()), *calls);
   const bool is_continued = common_prefix(turn.other, turn.shown) >= turn.end;
   if (!last || (is_continued && content)) return nullptr;
+  if (ending == Ending::kCut && is_blank(answer.content)) return nullptr;  // it may have been cut within its thought
   // The template renders a last turn in a special way, or changes the answer. What follows an answer is the same for
   // all answers.
-  const std::string after = text_after(chat, messages, turn.before);
-  if (turn.end == full.size()) turn.end -= overlap(full, after);
-  turn.end += blanks_before(std::string_view(full).substr(turn.end), after);
-  turn.other = full.substr(0, turn.end) + after;
+  const std::string after = text_after(chat, messages, turn.before, true);
+  if (turn.end == turn.shown.size()) turn.end -= overlap(turn.shown, after);
+  turn.end += blanks_before(std::string_view(turn.shown).substr(turn.end), after);
+  turn.other = turn.shown.substr(0, turn.end) + after;
   return nullptr;
 }
 
-// Returns the text that follows messages.back(), an assistant turn, in a conversation that goes on; "" if the template
-// does not show where the turn ends. `before` is the rendering before the turn.
-std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages,
-                                     const std::string& before) const {
+// Returns the text that follows messages.back(), an assistant turn, where the conversation ends with it, or where it
+// goes on (`longer`); "" if the template does not show where the turn ends. `before` is the rendering before the turn.
+std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before,
+                                     bool longer) const {
+  const auto shown = [&] { return longer ? render_longer(chat, messages) : render(chat, messages, false); };
   if (!messages.back().tool_calls.empty()) {
-    const std::string other = render_longer(chat, messages);
-    return other.substr(calls_end(chat, messages, other, true).value_or(other.size()));
+    const std::string other = shown();
+    return other.substr(calls_end(chat, messages, other, longer).value_or(other.size()));
   }
   messages.back().content = kSomeAnswer;
   messages.back().reasoning_content.clear();
-  const std::string other = render_longer(chat, messages);
+  const std::string other = shown();
   return other.substr(end_of_text(other, common_prefix(before, other), kSomeAnswer).value_or(other.size()));
 }
 

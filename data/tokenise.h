@@ -42,8 +42,10 @@ class RowTokeniser {
   // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
   // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
   // is rejected. The same holds for a turn with tool calls or a thought that the template does not render. Turns
-  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either. Of an
-  // answer that was cut (TrafficRecord::answer_was_cut) what the template writes after it is not learnt.
+  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either. A last
+  // answer without calls or a thought of its own that was cut (TrafficRecord::answer_was_cut), or whose content the
+  // template changes, is learnt as it was logged, directly after its prompt. Of an answer that was cut neither its
+  // calls are learnt, of which the model wrote a part that is not known, nor what the template writes after it.
   // Reasons for a rejection: template_error, template_not_prefix_stable, unsupported_tool_calls,
   // thought_not_rendered, and token_past_vocabulary for an id that the model does not have. Throws Error(kData) for
   // messages if the target has no chat template.
@@ -58,16 +60,20 @@ class RowTokeniser {
     const std::string& tools;
     Json kwargs;
   };
-  // An assistant turn: the rendering before it; its content; a rendering that shows it, and where the turn's own text
-  // ends in it; and `other`, a text that contains the turn and differs from the row's text after it.
+  // How an assistant turn ends: other messages follow it, or it is the row's answer, whole or cut.
+  enum class Ending { kContinued, kWhole, kCut };
+  // An assistant turn: the rendering before it; its content; a text that shows it, which of the last turn is the row's
+  // text, and where the turn's own text ends in it; and `other`, a text that contains the turn and differs from the
+  // row's text after it.
   struct Turn {
     std::string before, content, shown, other;
     size_t end = 0;
   };
   std::optional<Rejected> tokenise_chat(const TrafficRecord& record, TokenisedRow& out) const;
-  const char* place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, const std::string& full,
-                         Turn& turn) const;
-  std::string text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before) const;
+  const char* place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending, Turn& turn) const;
+  static void place_written(Turn& turn, const std::string& ended, const std::string& continued);
+  std::string text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before,
+                         bool longer) const;
   std::string render(const Chat& chat, const std::vector<ChatMessage>& messages, bool prompt) const;
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,

@@ -59,7 +59,7 @@ Json attribute_content(const Json* value) {
     const std::string type = id_text(find(item, "type"));
     return std::find(std::begin(kPartTypes), std::end(kPartTypes), type) != std::end(kPartTypes);
   };
-  const bool parts = content.is_array() && std::all_of(content.begin(), content.end(), is_part);
+  const bool parts = content.is_array() && !content.empty() && std::all_of(content.begin(), content.end(), is_part);
   return parts ? content : *value;
 }
 

@@ -17,6 +17,13 @@ bool is_own(const std::string& name) {
          name == "report.html" || name == "report.md" || name == "mlflow.json";
 }
 
+void remove_own(const fs::path& run) {
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(run))
+    if (is_own(entry.path().filename().string())) entries.push_back(entry.path());
+  for (const fs::path& entry : entries) remove_tree(entry);
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(std::filesystem::path run) : run_(std::move(run)), existed_(fs::exists(run_)) {
@@ -28,10 +35,7 @@ RunDirectory::RunDirectory(std::filesystem::path run) : run_(std::move(run)), ex
 RunDirectory::~RunDirectory() {
   try {
     if (!is_new_ || has_begun(run_)) return;
-    std::vector<fs::path> entries;
-    for (const auto& entry : fs::directory_iterator(run_))
-      if (is_own(entry.path().filename().string())) entries.push_back(entry.path());
-    for (const fs::path& entry : entries) remove_tree(entry);
+    remove_own(run_);
     // These go last: whatever else is left, the directory stays one that --resume takes, and it stays locked.
     for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
     std::error_code not_empty;  // what others have put into it stays
@@ -53,6 +57,7 @@ void RunDirectory::enter(const Json& options, const Json& inputs) const {
           run_.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
     return;
   }
+  remove_own(run_);
   write_file_atomic(run_ / "run.json", now.dump(2) + "\n");
 }
 

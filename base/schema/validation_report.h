@@ -100,8 +100,10 @@ struct ValidationReport {
   };
   // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
-  int64_t requests_available = 0;  // all requests of the split; --max-requests may have left some out
-  int64_t requests_needed = 0;     // requests after which the verdict on acceptance was certain; 0 = it is not
+  // All requests of the split but those that were found to have no answer token inside the models' context;
+  // --max-requests may have left some out.
+  int64_t requests_available = 0;
+  int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = it is not
   // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft
   // (--against).
   struct Baseline {

@@ -33,7 +33,7 @@ std::string ExpectedTime::text() const {
     if (seconds > 0) parts += (parts.empty() ? "" : ", ") + std::string(what) + " " + minutes(seconds);
   };
   add(rollout, "roll-outs"), add(acceptance, "acceptance"), add(speed, "speed"), add(lossless, "exactness");
-  return "this takes at most about " + minutes(total()) + " here (" + parts +
+  return "this takes about " + minutes(total()) + " here (" + parts +
          "); smaller --max-requests, --rollout-requests, --rollout-tokens and --speed-prompts take less";
 }
 

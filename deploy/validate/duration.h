@@ -13,7 +13,9 @@ struct RolloutCost {
   static constexpr int64_t kTimedTokens = 8;
   int64_t requests = 1;
   double one_token = 0, more_tokens = 0;  // seconds
-  double token() const;                   // seconds of a further token of the whole batch, as if none were accepted
+  // Seconds of a further token of the whole batch at the acceptance of these few tokens. Requests whose drafts are
+  // accepted less often take longer.
+  double token() const;
   double seconds(int64_t requests, int64_t tokens) const;
 };
 
@@ -23,7 +25,8 @@ struct ValidationWork {
   bool answers_anew = false, acceptance = false, rollout = false, speed = false, lossless = false;
 };
 
-// Seconds that each part takes at most, unless other processes use the machine. Early stopping takes less.
+// Estimates of the seconds that each part takes, somewhat above what the timed roll-outs say. No bounds: other
+// processes and a lower acceptance make it longer, early stopping makes it shorter.
 struct ExpectedTime {
   double acceptance = 0, rollout = 0, speed = 0, lossless = 0;
   double total() const { return acceptance + rollout + speed + lossless; }

@@ -229,7 +229,7 @@ class Run {
     predict();
   }
 
-  // Says how long all this takes at most, from a short roll-out of the first rows.
+  // Says about how long all this takes, from a short roll-out of the first rows.
   void say_how_long(bool answer_anew) {
     if (progress_) progress_({"measuring this machine", 0, 0, "", ""});
     const std::span<const TokenRow> first = std::span(rows_).first(std::min<size_t>(kBatch, rows_.size()));
@@ -377,7 +377,9 @@ class Run {
     if (r.tokens == 0)
       throw Error(ErrorKind::kData,
                   options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
-    r.requests_available = requests_available_;
+    // A request whose answer lies outside the context counts for nothing, so more requests would not bring it.
+    r.requests_available = requests_available_ -
+                           std::count_if(scores.begin(), scores.end(), [](const RowScore& s) { return s.tokens == 0; });
     if (against_.draft) {
       if (!against_.warning.empty() && against_.warning != pair_.warning) note(against_.warning);
       r.baseline->draft_path = against_.directory.string();

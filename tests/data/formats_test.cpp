@@ -297,7 +297,7 @@ TEST(Otel, ContentThatIsMissingAndPartsInText) {
   const TrafficRecord parts = only_record(indexed(R"([{"type": "text", "text": "What is it?"}])"));
   EXPECT_EQ(parts.messages[0].content, "What is it?");
   EXPECT_EQ(parts.finish_reason, "stop");
-  for (const char* text : {"[1, 2]", R"([{"a": 1}])", R"({"type": "text"})", "plain"})
+  for (const char* text : {"[]", "[1, 2]", R"([{"a": 1}])", R"({"type": "text"})", "plain"})
     EXPECT_EQ(only_record(indexed(text)).messages[0].content, text) << "JSON that somebody wrote";
   EXPECT_EQ(refusal(indexed(nullptr)), "bad_field");
   EXPECT_EQ(refusal(indexed(R"([{"type": "image_url", "image_url": {"url": "x"}}])")), "unsupported_content");

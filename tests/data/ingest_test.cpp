@@ -168,6 +168,24 @@ TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
   EXPECT_TRUE(r.index.redactions.empty());
 }
 
+// Rows of the same words are no duplicates where different tokens of them are learnt.
+TEST_F(IngestTest, WhatIsLearntCountsForDuplicates) {
+  const auto line = [](const std::string& of_answer, const std::string& of_row) {
+    return R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},)"
+           R"({"role":"user","content":"v"},{"role":"assistant","content":"b")" +
+           of_answer + "}]" + of_row + "}\n";
+  };
+  const IngestResult r =
+      ingest(options("d.jsonl", line("", R"(,"finish_reason":"length")") + line("", "") + line(R"(,"weight":0)", "") +
+                                    line(R"(,"weight":1)", "") + line("", R"(,"finish_reason":"max_tokens")")),
+             {});
+  EXPECT_EQ(r.index.duplicates, 2);
+  ASSERT_EQ(rows().size(), 3u);
+  EXPECT_EQ(learnt(0), "a<|im_end|>|b");
+  EXPECT_EQ(learnt(1), "a<|im_end|>|b<|im_end|>");
+  EXPECT_EQ(learnt(2), "a<|im_end|>");
+}
+
 // White space in long texts is collapsed window by window. The result must follow the definition, wherever the white
 // space is.
 TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {

@@ -169,7 +169,7 @@ TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   // The content may begin like the thought, and it may hold the thought itself, as servers without a parser return it.
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought("two", "two, two")}))),
             "<think>\ntwo, two\n</think>\n\ntwo<|im_end|>");
-  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "<think>a</think>\nb"}}))),
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "<think>\na\n</think>\n\nb"}}))),
             "<think>\na\n</think>\n\nb<|im_end|>");
   ChatMessage call = with_thought("", "hm");
   call.tool_calls = R"([{"function":{"name":"f","arguments":{}}}])";
@@ -190,6 +190,14 @@ TEST_F(Tokenise, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "<think>\nso\n</think>\n\nb<|im_end|>");
 }
 
+// A model may write one line break after the other until its limit. Quadratic time over them would be minutes.
+TEST_F(Tokenise, MuchWhiteSpaceAtTheEndOfAnAnswerTakesLinearTime) {
+  const RowTokeniser t = with(kThinking);
+  const std::string content = "a" + std::string(1 << 19, '\n');
+  EXPECT_TRUE(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought(content, "hm")}))) ==
+              "<think>\nhm\n</think>\n\n" + content + "<|im_end|>");
+}
+
 TEST_F(Tokenise, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) {
   const RowTokeniser t = with(kChatMl);
   EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "hm")})), "thought_not_rendered");
@@ -197,6 +205,10 @@ TEST_F(Tokenise, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
   EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(earlier).row), "b<|im_end|>");
+  // A short thought may be a part of the answer.
+  EXPECT_EQ(reason(t, chat({{"user", "2+2?"}, with_thought("The answer is 4.", "4")})), "thought_not_rendered");
+  // So it may be of what follows the answer.
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "end")})), "thought_not_rendered");
 }
 
 TEST_F(Tokenise, OfACutAnswerNoEndIsLearnt) {
@@ -209,15 +221,108 @@ TEST_F(Tokenise, OfACutAnswerNoEndIsLearnt) {
   for (const char* ended : {"", "stop"}) EXPECT_EQ(learnt(kChatMl, ended), "a<|im_end|>|Once upon<|im_end|>") << ended;
   for (const char* cut : {"length", "stop_string", "content_filter", "other"})
     EXPECT_EQ(learnt(kChatMl, cut), "a<|im_end|>|Once upon") << cut;
-  EXPECT_EQ(learnt(kThinking, "length"), "<think>\n\n</think>\n\nOnce upon");
-  // A template without special tokens, and one that changes the answer.
+  // A template without special tokens.
   EXPECT_EQ(learnt("{% for m in messages %}{{ m.role + ': ' + m.content + '\n###\n' }}{% endfor %}"
                    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
                    "length"),
             "a\n###|Once upon");
-  record.messages.back().content = "<think>hm</think>Once";
-  EXPECT_EQ(learnt(kThinking, "length"), "<think>\nhm\n</think>\n\nOnce");
-  EXPECT_EQ(learnt(kThinking, "stop"), "<think>\nhm\n</think>\n\nOnce<|im_end|>");
+}
+
+// What a template adds to an answer or changes of it (an empty thought, say) is not what the model wrote before it was
+// cut.
+TEST_F(Tokenise, ACutAnswerIsLearntAsItWasWritten) {
+  const RowTokeniser t = with(kThinking);
+  TrafficRecord record = chat({{"user", "u"}, {"assistant", "<think>\nfirst I"}});
+  record.finish_reason = "length";
+  TokenRow made = row(t, record);
+  EXPECT_EQ(learnt_text(t.tokenizer(), made), "<think>\nfirst I");
+  EXPECT_TRUE(prompt_of(t.tokenizer(), made).ends_with("assistant\n"));
+  for (const char* content : {"Once upon", " Once\n", "<think>hm</think>Once"}) {
+    record.messages.back().content = content;
+    EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), content);
+  }
+  // An answer whose thought was logged by itself ends within the thought or after it.
+  record.messages.back() = with_thought("", "first I");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nfirst I");
+  record.messages.back() = with_thought("Once", "hm");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nhm\n</think>\n\nOnce");
+  // The prompt begins the thought. Earlier answers are learnt if this prompt shows them as they were written.
+  std::string begins = kThinking;
+  begins.replace(begins.rfind("'<|im_start|>assistant\n'"), std::string("'<|im_start|>assistant\n'").size(),
+                 "'<|im_start|>assistant\n<think>\n'");
+  const RowTokeniser b = with(begins);
+  record.messages.back() = {"assistant", "first I"};
+  made = row(b, record);
+  EXPECT_EQ(learnt_text(b.tokenizer(), made), "first I");
+  EXPECT_TRUE(prompt_of(b.tokenizer(), made).ends_with("assistant\n<think>\n"));
+  record = chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}});
+  record.finish_reason = "length";
+  const RowTokeniser plain = with(kChatMl);
+  EXPECT_EQ(learnt_text(plain.tokenizer(), row(plain, record)), "a<|im_end|>|b");
+}
+
+// Leaves every thought out of a content, as the templates of DeepSeek-R1's distilled models do.
+const char kForgetting[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %}"
+    "{% for c in m.tool_calls %}{{ '<call>' + c.function.name }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST_F(Tokenise, AnAnswerThatTheTemplateChangesIsLearntAsItWasWritten) {
+  const std::string content = "<think>r</think>\n\nfoo";
+  const RowTokeniser t = with(kForgetting);
+  const TrafficRecord one = chat({{"user", "u"}, {"assistant", content}});
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, one)), content + "<|im_end|>");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", content + "\n"}}))),
+            content + "\n<|im_end|>");
+  const RowTokeniser reshapes = with(kThinking);
+  EXPECT_EQ(learnt_text(reshapes.tokenizer(), row(reshapes, one)), content + "<|im_end|>");
+  const RowTokeniser closed =
+      with(std::string(kForgetting) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
+  EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, one)), content + "<|im_end|>");
+  // The prompt may begin the thought.
+  std::string begins = kForgetting;
+  begins.replace(begins.rfind("assistant\n"), std::string("assistant\n").size(), "assistant\n<think>");
+  const RowTokeniser b = with(begins);
+  const TokenRow made = row(b, chat({{"user", "u"}, {"assistant", "r</think>\n\nfoo"}}));
+  EXPECT_EQ(learnt_text(b.tokenizer(), made), "r</think>\n\nfoo<|im_end|>");
+  EXPECT_TRUE(prompt_of(b.tokenizer(), made).ends_with("<think>"));
+  // In an earlier answer the model reads the text without the thought, which it did not write so.
+  const auto two = t.tokenise(chat({{"user", "u"}, {"assistant", content}, {"user", "v"}, {"assistant", content}}));
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
+  EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), content + "<|im_end|>");
+  // Calls are shown in the template's form only, so the thought must be there, too.
+  ChatMessage call{"assistant", content, R"([{"function":{"name":"f","arguments":{}}}])"};
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, call})), "thought_not_rendered");
+  EXPECT_EQ(learnt_text(reshapes.tokenizer(), row(reshapes, chat({{"user", "u"}, call}))),
+            "<think>\nr\n</think>\n\nfoo<call>f<|im_end|>");
+}
+
+// How the model began a call that was cut is not in the log: the template closes it.
+TEST_F(Tokenise, CallsOfACutAnswerAreNotLearnt) {
+  const std::string half = R"([{"function":{"name":"f","arguments":"{\"city\": \"Par"}}])";
+  const RowTokeniser t = with(kThinking);
+  TrafficRecord record = chat({{"user", "u"}, {"assistant", "so", half}});
+  record.finish_reason = "length";
+  const TokenRow made = row(t, record);
+  EXPECT_EQ(learnt_text(t.tokenizer(), made), "so");
+  EXPECT_TRUE(made.calls.empty());
+  record.messages.back() = with_thought("", "hm");
+  record.messages.back().tool_calls = half;
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nhm");
+  record.messages.back() = {"assistant", "", half};
+  EXPECT_EQ(check_learnable(row(t, record))->reason, "no_loss_tokens");
+  record.finish_reason = "stop";
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\n\n</think>\n\n<call>f<|im_end|>");
+  // Earlier answers are learnt as ever.
+  record = chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "\n", half}});
+  record.finish_reason = "length";
+  const RowTokeniser plain = with(kForgetting);
+  const auto two = plain.tokenise(record);
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
+  EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(plain.tokenizer(), std::get<TokenisedRow>(two).row), "a<|im_end|>");
 }
 
 TEST_F(Tokenise, TurnsThatAreShownAndNotLearnt) {

@@ -416,6 +416,27 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   EXPECT_NO_THROW(f.run()) << "the corrected command needs no other directory";
 }
 
+// A run that was killed before its first checkpoint leaves files, such as the name of its run on an MLflow server.
+TEST(Run, ANewRunTakesOverNothingOfAKilledOne) {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "checkpoints");
+  for (const char* name : {"run.json", "mlflow.json", "contexts.json", "metrics.jsonl", "notes.txt"})
+    put(run / name, "{}");
+  RunDirectory directory(run);
+  directory.enter({{"seed", 1}}, Json::object());
+  for (const char* name : {"mlflow.json", "contexts.json", "metrics.jsonl", "checkpoints"})
+    EXPECT_FALSE(fs::exists(run / name)) << name;
+  EXPECT_EQ(get(run / "notes.txt"), "{}");
+  EXPECT_EQ(read_json(run / "run.json")["options"]["seed"], 1);
+  // A run that is resumed keeps its own.
+  put(run / "mlflow.json", "{}");
+  fs::create_directories(run / "checkpoints/step-1");
+  directory.keep();
+  directory.enter({{"seed", 1}}, Json::object());
+  EXPECT_TRUE(fs::exists(run / "mlflow.json"));
+}
+
 TEST(Run, RefusesWhatDoesNotBelongTogether) {
   Project f;
   fs::create_directories(f.scratch / "run");

@@ -38,7 +38,7 @@ TEST(Duration, EveryPartCountsOnlyWhatItMeasures) {
 TEST(Duration, TheLineNamesTimesAndFlags) {
   const ExpectedTime time{.rollout = 300, .speed = 45.2};
   EXPECT_EQ(time.text(),
-            "this takes at most about 6 min here (roll-outs 5 min, speed 46 s); smaller --max-requests, "
+            "this takes about 6 min here (roll-outs 5 min, speed 46 s); smaller --max-requests, "
             "--rollout-requests, --rollout-tokens and --speed-prompts take less");
 }
 

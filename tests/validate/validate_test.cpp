@@ -72,7 +72,8 @@ class Validate : public ::testing::Test {
   fs::path draft() const { return folder_ / "draft"; }
   fs::path data() const { return folder_ / "data"; }
 
-  void write_data(const std::string& written_by) {
+  // The prompts of the first `past_context` rows fill the models' context, so no token of their answers is in it.
+  void write_data(const std::string& written_by, int past_context = 0) {
     const Fingerprint f = fingerprint_model(target());
     data::publish_shards(data(), [&](const fs::path& directory) {
       data::ShardWriter writer(directory);
@@ -82,10 +83,10 @@ class Validate : public ::testing::Test {
         row.id = "r" + std::to_string(i);
         row.conversation = "c" + std::to_string(i / 2);
         row.domain = i % 3 ? "story" : "code";
-        row.prompt_tokens = 6;
-        for (int t = 0; t < 30; ++t) {
+        row.prompt_tokens = i < past_context ? 192 : 6;
+        for (int64_t t = 0; t < row.prompt_tokens + 24; ++t) {
           row.tokens.push_back(static_cast<int32_t>(4 + random.below(1500)));
-          row.loss_mask.push_back(t >= 6);
+          row.loss_mask.push_back(t >= row.prompt_tokens);
         }
         writer.add(i < 20 ? "holdout" : "train", row);
       }
@@ -341,6 +342,26 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.alpha.n, 24);
   EXPECT_EQ(r.requests_available, 24);
+}
+
+// Such a request can be asked for again and again, and never counts.
+TEST_F(Validate, RequestsWithoutAnAnswerInTheContextAreNotAvailable) {
+  write_data("unknown", 1);
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  o.max_requests = 0;
+  o.early_stop = false;
+  ValidationReport r = run_validate(o, kClock, kIdle).report;
+  EXPECT_EQ(r.alpha.n, 19);
+  EXPECT_EQ(r.requests_available, 19);
+  o.early_stop = true;
+  o.floor = 0.5;
+  r = run_validate(o, kClock, kIdle).report;
+  EXPECT_EQ(r.verdict, Verdict::kInconclusive);
+  EXPECT_NE(r.reason.find("all requests were used"), std::string::npos) << r.reason;
+  o.max_requests = 6;
+  EXPECT_GE(run_validate(o, kClock, kIdle).report.requests_available, 19) << "the others are not known yet";
 }
 
 ErrorKind kind_of(const ValidateOptions& o) {
