@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
 #include <charconv>
 #include <ctime>
 #include <initializer_list>
@@ -337,10 +338,9 @@ namespace {
 class Marks {
  public:
   std::string put(std::string member, bool required = true) {
-    std::string mark = std::to_string(1'000'000 + marks_.size());
-    mark = "zq" + mark.substr(1) + "qz";
-    marks_.push_back({mark, std::move(member), required});
-    return mark;
+    const std::string number = std::to_string(marks_.size());
+    marks_.push_back({std::move(member), required});
+    return std::string(kBegin).append(kDigits - std::min(kDigits, number.size()), '0').append(number).append(kEnd);
   }
 
   void mark_calls(std::string& calls, const std::string& at) {
@@ -361,15 +361,26 @@ class Marks {
     calls = list.dump();
   }
 
-  std::optional<std::string> missing_in(const std::string& text) const {
-    for (const Mark& mark : marks_)
-      if (mark.required && text.find(mark.text) == std::string::npos) return mark.member;
+  // Reads the text once, because it may be long and hold many marks.
+  std::optional<std::string> missing_in(std::string_view text) const {
+    std::vector<bool> found(marks_.size());
+    for (size_t at = text.find(kBegin); at != std::string_view::npos; at = text.find(kBegin, at + 1)) {
+      const char *first = text.data() + at + kBegin.size(), *last = text.data() + text.size();
+      size_t number = 0;
+      const auto [end, error] = std::from_chars(first, last, number);
+      const std::string_view rest(end, static_cast<size_t>(last - end));
+      if (error == std::errc() && number < found.size() && rest.starts_with(kEnd)) found[number] = true;
+    }
+    for (size_t i = 0; i < marks_.size(); ++i)
+      if (marks_[i].required && !found[i]) return marks_[i].member;
     return std::nullopt;
   }
 
  private:
+  static constexpr std::string_view kBegin = "zq", kEnd = "qz";
+  static constexpr size_t kDigits = 6;  // at least
   struct Mark {
-    std::string text, member;
+    std::string member;
     bool required;
   };
   std::vector<Mark> marks_;

@@ -185,12 +185,13 @@ net::awaitable<Connection::After> Connection::one_request() {
   keep_alive_ = false;
   reader_.next();
   request_.id = request_id();
-  if (reader_.empty()) {
+  if (reader_.waits()) {
     // A new connection gets the time limit of a header; a kept one may be idle for longer.
     enter(Phase::kIdle);
     if (!first_ && shared_.closing.load()) co_return After::kClose;
     arm(first_ ? shared_.limits.header_seconds : shared_.limits.idle_seconds);
-    if (!co_await read_some()) co_return After::kClose;
+    while (reader_.waits())
+      if (!co_await read_some()) co_return After::kClose;
   }
   enter(Phase::kReading);
   const bool head_ok = co_await read_head();

@@ -118,15 +118,22 @@ RequestReader::State RequestReader::fail(ApiError fault) {
 
 RequestReader::State RequestReader::fail(const error_code& ec) { return fail(error_of(ec)); }
 
-RequestReader::State RequestReader::read_head() {
-  std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+std::string_view RequestReader::there() const {
+  return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
+}
+
+bool RequestReader::waits() {
   // RFC 9112 2.2: some clients send an empty line after a body.
-  if (!skipped_ && there.starts_with("\r\n")) {
+  if (!skipped_ && there().starts_with("\r\n")) {
     skipped_ = true;
     buffer_.consume(2);
-    there.remove_prefix(2);
   }
-  if (there.empty() || (!skipped_ && there == "\r")) return State::kHead;
+  return empty() || (!skipped_ && there() == "\r");
+}
+
+RequestReader::State RequestReader::read_head() {
+  if (waits()) return State::kHead;
+  const std::string_view there = this->there();
   // Such a first byte usually means another protocol, whose head may never end.
   if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);

@@ -33,6 +33,8 @@ class RequestReader {
   boost::asio::mutable_buffer prepare();
   void commit(size_t bytes) { buffer_.commit(bytes); }
   bool empty() const { return buffer_.size() == 0; }  // no unread bytes are left
+  // Skips an empty line before a request, once. Returns whether nothing of the request has arrived.
+  bool waits();
 
   // Parse the bytes that have arrived. read_head() stops after the head, so that it can be checked before the body.
   // read_body() may be called after kBody.
@@ -47,6 +49,7 @@ class RequestReader {
 
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  std::string_view there() const;  // the unread bytes
   State fail(ApiError fault);
   State fail(const boost::system::error_code& ec);
   std::optional<ApiError> judge(std::string_view raw) const;

@@ -15,9 +15,9 @@ struct MaskLimits {
   // An answer's masks may take `seconds` of CPU time, and `seconds_per_mask` more for each of them, else it ends with
   // 400 grammar_too_costly. An ordinary schema takes a tenth of a millisecond a mask.
   double seconds = 1, seconds_per_mask = 0.001;
-  // Of one answer's matcher: else the same. It also counts towards held_bytes.
+  // An answer's matcher may occupy this many bytes; beyond that it ends in the same way. They count towards held_bytes.
   size_t bytes = 16 << 20;
-  // The engine waits at most so long in one step for masks that are nearly there.
+  // The engine waits at most this long in one step for masks that are nearly there.
   double wait_seconds_per_step = 0.001;
 };
 

@@ -90,12 +90,10 @@ void LogitsProcessorState::take(int32_t token) {
     if (fresh) seen_.push_back({token, false, 0});
     ++seen_[at->second].count;
   }
-  if (!rules_.bad_words.empty()) answer_.push_back(token);
-  if (constraint_) constraint_->push(token);
+  if (constraint_ || !rules_.bad_words.empty()) answer_.push_back(token);
 }
 
-// Undoes take() except for the constraint, which pops several tokens at once. Tokens leave in reverse order, so an
-// entry that is no longer needed is the last in seen_.
+// Undoes take(). Tokens leave in reverse order, so an entry that is no longer needed is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
   --length_;
   if (penalties_) {
@@ -105,7 +103,7 @@ void LogitsProcessorState::undo(int32_t token) {
       index_.erase(token);
     }
   }
-  if (!rules_.bad_words.empty()) answer_.pop_back();
+  if (constraint_ || !rules_.bad_words.empty()) answer_.pop_back();
 }
 
 bool LogitsProcessorState::allows(int32_t token, int64_t vocab) {
@@ -129,24 +127,44 @@ void LogitsProcessorState::push(int32_t token) {
   while (child < num_nodes_ && (nodes_[child].parent != at_ || nodes_[child].token != token)) ++child;
   at_ = child < num_nodes_ ? child : add_node(token, at_);
   take(token);
+  if (!constraint_ || tries_no_more_) return;
+  tried_ = true;
+  constraint_->push(token);
 }
 
 void LogitsProcessorState::rewind() {
   int64_t depth = 0;
   for (; at_ > 0; at_ = nodes_[at_].parent, ++depth) undo(nodes_[at_].token);
-  if (constraint_ && depth > 0) constraint_->pop(depth);
+  if (constraint_ && depth > 0 && !tries_no_more_) constraint_->pop(depth);
 }
 
 void LogitsProcessorState::commit(std::span<const int32_t> tokens) {
   rewind();
-  for (const int32_t token : tokens) take(token);
+  for (const int32_t token : tokens) {
+    take(token);
+    if (constraint_) constraint_->push(token);
+  }
+  permanent_ = answer_.size();
   num_nodes_ = 0;
   add_node(-1, 0);
   prepare();
 }
 
 MaskState LogitsProcessorState::prepare() {
-  return constraint_ && nodes_[at_].mask.empty() ? constraint_->prepare() : MaskState::kReady;
+  if (!constraint_ || !nodes_[at_].mask.empty()) return MaskState::kReady;
+  return ask([](Constraint& constraint) { return constraint.prepare(); });
+}
+
+// Asks the constraint about the current position. If it fails and has seen tentative tokens, makes a new one.
+MaskState LogitsProcessorState::ask(const std::function<MaskState(Constraint&)>& question) {
+  if (at_ > 0 && tries_no_more_) return MaskState::kSpent;
+  const MaskState state = question(*constraint_);
+  if (state != MaskState::kSpent || !tried_) return state;
+  tried_ = false;
+  tries_no_more_ = true;
+  constraint_ = rules_.constraint();
+  for (const int32_t token : std::span(answer_).first(permanent_)) constraint_->push(token);
+  return at_ > 0 ? state : question(*constraint_);
 }
 
 bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
@@ -165,7 +183,7 @@ MaskState LogitsProcessorState::know_mask(size_t vocab) {
   std::vector<uint32_t>& bits = nodes_[at_].mask;
   if (!bits.empty()) return MaskState::kReady;
   bits.resize((vocab + 31) / 32);
-  const MaskState state = constraint_->allowed(bits);
+  const MaskState state = ask([&bits](Constraint& constraint) { return constraint.allowed(bits); });
   if (state != MaskState::kReady) bits.clear();
   return state;
 }

@@ -51,6 +51,10 @@ void validate(const LogitsProcessors& rules, int64_t vocab);
 // Applies a request's logits processors to one sequence and tracks its tokens. Pushed tokens are tentative until
 // commit().
 //
+// A tentative token must not end an answer that would go on without it. So if the grammar fails after tentative tokens
+// were pushed, it begins again after the permanent ones. This happens once: from then on it is asked at permanent
+// positions only, and every other one counts as kSpent.
+//
 // Order and formulas are vLLM's (v1/sample/sampler.py), with OpenAI's presence and frequency penalties and
 // transformers' repetition penalty r. First, grammar, allowed_ids, min_tokens and bad words set logits to −inf. Then
 // bias is added. Then the logit l of every token x of prompt or answer becomes l / r if l > 0, else l · r. Last, l
@@ -89,10 +93,11 @@ class LogitsProcessorState {
     size_t parent;
     std::vector<uint32_t> mask;  // empty: not known
   };
-  void take(int32_t token);
+  void take(int32_t token);  // counts it in everything but the constraint
   void undo(int32_t token);
   size_t add_node(int32_t token, size_t parent);
   MaskState know_mask(size_t vocab);
+  MaskState ask(const std::function<MaskState(Constraint&)>& question);
   std::span<const uint32_t> allowed(size_t vocab);
   bool too_short() const { return length_ < rules_.min_tokens; }  // for a token that ends the answer
   bool completes(const std::vector<int32_t>& word) const;
@@ -102,10 +107,13 @@ class LogitsProcessorState {
   std::vector<Seen> seen_;                     // in order of appearance, so that undoing pops the last
   std::unordered_map<int32_t, size_t> index_;  // id → index into seen_
   int64_t length_ = 0;                         // tokens of the answer
-  std::vector<int32_t> answer_;                // kept only if there are bad words
+  std::vector<int32_t> answer_;                // kept only if there are bad words or a constraint
+  size_t permanent_ = 0;                       // how many of answer_ are
   std::vector<uint32_t> allowed_;              // allowed_ids as bits; made by the first call of allowed()
   std::unique_ptr<Constraint> constraint_;
-  std::vector<Node> nodes_;  // the first num_nodes_ are in use; the others keep their memory
+  bool tried_ = false;          // constraint_ has seen tentative tokens
+  bool tries_no_more_ = false;  // one has failed after some, and constraint_ sees none
+  std::vector<Node> nodes_;     // the first num_nodes_ are in use; the others keep their memory
   size_t num_nodes_ = 0, at_ = 0;
 };
 

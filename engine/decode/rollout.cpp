@@ -35,7 +35,7 @@ class Roller {
   }
 
   size_t active() const { return running_.size(); }
-  // Returns which part of the running answers is there, in answers.
+  // Returns how much of the running answers has been generated, as a number of answers.
   double begun(const std::vector<Rollout>& out) const {
     double tokens = 0;
     for (const auto& r : running_) tokens += static_cast<double>(out[r->row].tokens.size());

@@ -112,6 +112,7 @@ class Stepper {
   void verify_one(SequenceStep& step);
   void verify_greedy(SequenceStep& step);
   void verify_sampled(SequenceStep& step);
+  static void end_with(SequenceStep& step, int32_t node);
   void score_positions(SequenceStep& step);
   // step_round.cpp
   bool run_round();

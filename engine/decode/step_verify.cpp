@@ -20,15 +20,22 @@ Error no_token_left() {
                "loosen them");
 }
 
-// Applies the rules, if there are any. Returns false if they leave no token. Throws MaskLate or MasksSpent.
-bool leave_tokens(std::optional<LogitsProcessorState>& rules, std::span<float> logits) {
+// Applies the rules, if there are any, to the row after `node`. Throws MaskLate, or MasksSpent if the node is the text.
+Applied apply(std::optional<LogitsProcessorState>& rules, int32_t node, std::span<float> logits) {
   const Applied applied = rules ? rules->apply(logits) : Applied::kDone;
   if (applied == Applied::kLate) throw MaskLate();
-  if (applied == Applied::kSpent) throw MasksSpent();
-  return applied == Applied::kDone;
+  if (applied == Applied::kSpent && node < 0) throw MasksSpent();
+  return applied;
 }
 
 }  // namespace
+
+// Ends the step with the drafted token of `node`: the token is right, but the mask after it is not known. The next step
+// asks for this mask, when the token is permanent. Such a node has no children, because they are drawn under its mask.
+void Stepper::end_with(SequenceStep& step, int32_t node) {
+  const auto at = static_cast<size_t>(node);
+  step.result = {step.depth_of(at) - 1, step.drafted[at], step.parents[at]};
+}
 
 // Verifies with one-hot p and q: a drafted token is kept if it is the arg max. The next token is the arg max after the
 // last kept token. Only reached rows are examined.
@@ -39,7 +46,12 @@ void Stepper::verify_greedy(SequenceStep& step) {
   for (int64_t kept = 0;; ++kept) {
     step.advance_rules_to(node);
     const std::span<float> row = b.target_rows.row(step.p_row + node + 1);
-    if (!leave_tokens(s.rules_, row)) throw no_token_left();
+    const Applied applied = apply(s.rules_, node, row);
+    if (applied == Applied::kNoTokenLeft) throw no_token_left();
+    if (applied == Applied::kSpent) {
+      end_with(step, node);
+      break;
+    }
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
     while (child >= 0 && step.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
@@ -63,13 +75,18 @@ void Stepper::verify_sampled(SequenceStep& step) {
   b.input.p.resize(nodes + 1);
   b.input.q.resize(step.from_text ? 0 : nodes);
   bool dead = false;
+  std::vector<int32_t> spent;  // nodes after which the mask is not known
   for (size_t i = 0; i <= nodes; ++i) {
     const std::span<float> p = b.target_rows.row(step.p_row + static_cast<int64_t>(i));
-    step.advance_rules_to(static_cast<int32_t>(i) - 1);
-    if (!leave_tokens(s.rules_, p)) {
-      // The node may never be reached. If it is, drawing from this row throws.
-      std::fill(p.begin(), p.end(), 0.f);
-      dead = true;
+    const int32_t node = static_cast<int32_t>(i) - 1;
+    step.advance_rules_to(node);
+    const Applied applied = apply(s.rules_, node, p);
+    if (applied != Applied::kDone) std::fill(p.begin(), p.end(), 0.f);
+    if (applied == Applied::kNoTokenLeft) {
+      dead = true;  // the node may never be reached; if it is, drawing from this row throws
+    } else if (applied == Applied::kSpent) {
+      p[0] = 1;  // what is drawn from this row is not used
+      spent.push_back(node);
     } else {
       distribution(p, s.options().sampling, p, b.ids);
     }
@@ -83,6 +100,7 @@ void Stepper::verify_sampled(SequenceStep& step) {
     throw;
   }
   if (step.chain()) step.result.node = static_cast<int32_t>(step.result.accepted) - 1;
+  if (std::find(spent.begin(), spent.end(), step.result.node) != spent.end()) end_with(step, step.result.node);
 }
 
 // Scores sampled text at each reached position. Records the overlap and the drafted token's ratio min(1, p / q). If the
@@ -132,7 +150,8 @@ void Stepper::verify_one(SequenceStep& step) {
     return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab);
   };
   const int32_t last = step.path.empty() ? -1 : step.path.back();
-  if (const int32_t refused = rejects ? next_child(b.input, last) : -1; refused >= 0)
+  const int32_t refused = rejects ? next_child(b.input, last) : -1;
+  if (refused >= 0 && step.drafted[static_cast<size_t>(refused)] != step.result.next)  // see end_with()
     s.outcome_.rejected = logprobs_of(raw(last), step.drafted[static_cast<size_t>(refused)], s.options().reject_top);
   if (s.options().logprobs < 0) return;
   for (size_t i = 0; i <= step.path.size(); ++i) {

@@ -88,7 +88,7 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-/// The parser after some tokens. Once it has stopped, at an end-of-text token or because nothing can follow, further
+/// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow, further
 /// tokens are only counted. After an error (a mask exceeds its bound on work) or a panic it is not used any more.
 pub struct GrammarMatcher {
     parser: TokenParser,
@@ -121,8 +121,8 @@ impl GrammarMatcher {
         }
     }
 
-    fn is_stopped(&self) -> bool {
-        self.parser.stop_reason() != StopReason::NotStopped
+    fn has_ended(&self) -> bool {
+        matches!(self.parser.stop_reason(), StopReason::EndOfSentence | StopReason::NoExtension)
     }
 
     /// Runs `work` on the parser. An error is final, and so is a panic, which leaves `failed` set.
@@ -136,10 +136,16 @@ impl GrammarMatcher {
     }
 
     fn allowed(&mut self) -> Result<SimpleVob, Failure> {
-        if self.is_stopped() && !self.failed {
+        if self.has_ended() && !self.failed {
             return Ok(self.parser.token_env.tok_trie().eos_token_set());
         }
-        self.with_parser(|parser| parser.compute_mask().map_err(|e| e.to_string()))
+        self.with_parser(|parser| match parser.compute_mask() {
+            // The text cannot end here, and no token of the vocabulary continues it.
+            Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
+                Ok(parser.token_env.tok_trie().alloc_token_set())
+            }
+            mask => mask.map_err(|e| e.to_string()),
+        })
     }
 
     /// Sets the bits of the tokens that may follow, and clears the others.
@@ -153,7 +159,7 @@ impl GrammarMatcher {
     }
 
     fn push(&mut self, token: u32) {
-        if self.is_stopped() {
+        if self.has_ended() {
             self.behind_the_end += 1;
             return;
         }

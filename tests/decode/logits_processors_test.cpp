@@ -223,6 +223,62 @@ TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   EXPECT_EQ(calls, 5);
 }
 
+// Allows every token. Fails for good where its mask is asked for after token 9, and after 5 masks.
+struct Fragile final : Constraint {
+  MaskState allowed(std::span<uint32_t> bits) override {
+    failed |= (!tokens.empty() && tokens.back() == 9) || ++masks > 5;
+    bits[0] = ~0u;
+    return failed ? MaskState::kSpent : MaskState::kReady;
+  }
+  void push(int32_t token) override { tokens.push_back(token); }
+  void pop(int64_t count) override { tokens.resize(tokens.size() - static_cast<size_t>(count)); }
+  toy::Tokens tokens;
+  bool failed = false;
+  int masks = 0;
+};
+
+TEST(LogitsProcessors, AGrammarThatFailsAfterADraftedTokenBeginsAgainOnce) {
+  std::vector<Fragile*> made;
+  LogitsProcessors rules;
+  rules.constraint = [&made] {
+    auto one = std::make_unique<Fragile>();
+    made.push_back(one.get());
+    return one;
+  };
+  LogitsProcessorState state(rules, toy::Tokens{0});
+  std::vector<float> logits(16, 0.f);
+  state.commit(toy::Tokens{3, 4});
+  EXPECT_EQ(state.apply(logits), Applied::kDone);
+  state.push(9);
+  EXPECT_EQ(state.apply(logits), Applied::kSpent) << "the draft ends here";
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_EQ(made[1]->tokens, (toy::Tokens{3, 4})) << "without the drafted token";
+  state.rewind();
+  state.push(5);
+  EXPECT_EQ(state.apply(logits), Applied::kSpent) << "a drafted token is not tried again";
+  EXPECT_FALSE(state.allows(1, 16));
+  state.commit(toy::Tokens{5});
+  EXPECT_EQ(made[1]->tokens, (toy::Tokens{3, 4, 5}));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(state.apply(logits), Applied::kDone) << i;
+    state.commit(toy::Tokens{i});
+  }
+  EXPECT_EQ(state.apply(logits), Applied::kSpent) << "it fails by itself";
+  EXPECT_EQ(made.size(), 2u);
+}
+
+TEST(LogitsProcessors, AGrammarThatFailsWithoutADraftIsSpent) {
+  LogitsProcessors rules;
+  int made = 0;
+  rules.constraint = [&made] { return ++made, std::make_unique<Fragile>(); };
+  LogitsProcessorState state(rules, toy::Tokens{0});
+  std::vector<float> logits(16, 0.f);
+  EXPECT_EQ(state.apply(logits), Applied::kDone);
+  state.commit(toy::Tokens{9});
+  EXPECT_EQ(state.apply(logits), Applied::kSpent);
+  EXPECT_EQ(made, 1);
+}
+
 TEST(LogitsProcessors, RangesAreChecked) {
   const auto refused = [](const char* name, auto change) {
     LogitsProcessors rules;

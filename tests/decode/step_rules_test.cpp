@@ -173,6 +173,54 @@ TEST_F(RuledSteps, LogprobsAreTheTargetsOwnForEveryEmittedAndPromptToken) {
     }
 }
 
+// Allows every token, and fails for good once tokens were taken back.
+struct NoWayBack final : Constraint {
+  MaskState allowed(std::span<uint32_t> bits) override {
+    std::fill(bits.begin(), bits.end(), ~0u);
+    return failed ? MaskState::kSpent : MaskState::kReady;
+  }
+  void push(int32_t) override {}
+  void pop(int64_t) override { failed = true; }
+  bool failed = false;
+};
+
+// Its drafted token was accepted, so it is neither a rejected one nor without log-probabilities.
+TEST_F(RuledSteps, AStepEndsWithADraftedTokenAfterWhichTheGrammarIsNotAsked) {
+  LogitsProcessors rules;
+  rules.constraint = [] { return std::make_unique<NoWayBack>(); };
+  Ruled plain(stepper, {1, 2}, {}, 0, {.temperature = 0});
+  stepper.start(plain.s);
+  Sequence* const other[] = {&plain.s};
+  while (plain.s.remaining() > 0) stepper.step(other);
+  for (const double temperature : {0.0, 0.1}) {  // the draft agrees but after a 3
+    Sequence s(stepper,
+               {{1, 2},
+                5,
+                {.max_tokens = 24,
+                 .sampling = {.temperature = temperature},
+                 .rules = std::make_shared<const LogitsProcessors>(rules),
+                 .logprobs = 0,
+                 .reject_top = 2}},
+               drafting({.k = 3}));
+    stepper.start(s);
+    Sequence* const batch[] = {&s};
+    int alone = 0;
+    while (s.remaining() > 0) {
+      stepper.step(batch);
+      const std::vector<int32_t>& emitted = s.outcome().emitted;
+      ASSERT_EQ(s.outcome().logprobs.size(), emitted.size());
+      EXPECT_EQ(s.outcome().logprobs.back().token.id, emitted.back());
+      if (s.outcome().drafted != 1 || s.remaining() == 0) continue;
+      ++alone;
+      EXPECT_EQ(emitted.size(), 1u);
+      EXPECT_EQ(s.outcome().rejected.has_value(), emitted[0] == 4) << emitted[0];
+    }
+    EXPECT_GE(alone, 10);
+    EXPECT_EQ(s.tokens(), plain.s.tokens()) << temperature;
+    stepper.close(s);
+  }
+}
+
 TEST_F(RuledSteps, GenerateTakesRulesAndChecksThem) {
   specdec::testing::ManualClock clock;
   const auto text = [&](LogitsProcessors rules) {

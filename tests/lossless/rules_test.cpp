@@ -208,6 +208,45 @@ TEST(Rules, ADraftForgottenBecauseItsMaskIsLateIsFound) {
   EXPECT_GE(enumerate(c).error, 1e-3);
 }
 
+// An automaton that computes `most` masks and then fails for good, like a grammar whose tables outgrow their limits.
+class Brittle final : public Constraint {
+ public:
+  explicit Brittle(int most) : left_(most) {}
+  MaskState allowed(std::span<uint32_t> bits) override {
+    return left_-- > 0 ? automaton_.allowed(bits) : MaskState::kSpent;
+  }
+  void push(int32_t token) override { automaton_.push(token); }
+  void pop(int64_t count) override { automaton_.pop(count); }
+
+ private:
+  int left_;
+  toy::Automaton automaton_;
+};
+
+// The masks suffice for plain decoding, so what was drafted must not end the text.
+TEST(Rules, AGrammarThatFailsBecauseOfADraftLeavesTheDistributionAsItIs) {
+  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
+    for (const double temperature : {0.0, 1.0})
+      for (int k = 0; k <= 3; ++k) {
+        Case c = ruled({}, k, rule);
+        c.remaining = 4;
+        c.sampling.temperature = temperature;
+        c.rules.constraint = [] { return std::make_unique<Brittle>(4); };
+        const Outcome o = enumerate(c);
+        EXPECT_LE(o.error, kRounding) << to_string(rule) << " K=" << k << " T=" << temperature;
+        EXPECT_NEAR(o.mass, 1, kRounding);
+        EXPECT_EQ(o.max_drafted, k);
+      }
+  for (const VerifyRule rule : kBoth) {
+    Case tree = ruled({}, 2, rule);
+    tree.tree = {2, 1};
+    tree.remaining = 4;
+    tree.length = 2;
+    tree.rules.constraint = [] { return std::make_unique<Brittle>(4); };
+    EXPECT_LE(enumerate(tree).error, kRounding) << to_string(rule);
+  }
+}
+
 TEST(Rules, AStateThatLagsBehindIsFound) {
   Case c = ruled({}, 1, VerifyRule::kToken);
   c.rules.constraint = [] { return std::make_unique<Frozen>(); };

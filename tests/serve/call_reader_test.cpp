@@ -56,5 +56,16 @@ TEST(XmlCalls, IntricateSchemasTakeEverything) {
   EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":)" + twice + "}"), "\"5\"");  // a failure shows as a hang
 }
 
+// Each of the alternatives compares the value with every number of the list.
+TEST(XmlCalls, LongListsBehindManyAlternativesTakeEverything) {
+  nlohmann::json list = {{"enum", nlohmann::json::array()}}, many = {{"anyOf", nlohmann::json::array()}};
+  for (int i = 0; i < 20000; ++i) list["enum"].push_back(i);
+  const std::string definitions = nlohmann::json{{"list", list}}.dump(), reference = R"({"$ref":"#/$defs/list"})";
+  EXPECT_EQ(value(reference, "19999", definitions), "19999") << "one list is not too long";
+  EXPECT_EQ(value(reference, "20000", definitions), "20000");
+  for (int i = 0; i < 100; ++i) many["anyOf"].push_back(nlohmann::json::parse(reference));
+  EXPECT_EQ(value(many.dump(), "19999", definitions), "\"19999\"");
+}
+
 }  // namespace
 }  // namespace specdec::deploy

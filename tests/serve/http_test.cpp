@@ -221,6 +221,17 @@ TEST(Http, SlowClientsAreCutOff) {
   idle.send(get("/hello"));
   EXPECT_EQ(idle.read().status, 200);
   EXPECT_TRUE(idle.at_end());
+  for (const char* line : {"\r\n", "\r"}) {  // an empty line, or its beginning, begins no request
+    Client kept(h.port);
+    kept.send(post("/echo", "x") + line);
+    EXPECT_EQ(kept.read().status, 200);
+    EXPECT_TRUE(kept.at_end());
+    Client later(h.port);
+    later.send(post("/echo", "x"));
+    EXPECT_EQ(later.read().status, 200);
+    later.send(line);
+    EXPECT_TRUE(later.at_end());
+  }
 }
 
 TEST(Http, AnAnswerThatTakesTooLongIsGivenUp) {

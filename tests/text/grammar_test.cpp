@@ -62,6 +62,26 @@ TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"object"})", R"({"a":[1,{"b":null}],"c":-2.5e3})"));
 }
 
+// A vocabulary may lack what a grammar asks for. Then no token is allowed, which is no failure, and can be taken back.
+TEST(Grammar, ADeadEndIsAnEmptyMask) {
+  const testing::Scratch directory;
+  testing::write_tokenizer(directory.root(), {{"a", 0}, {"b", 1}}, 2, 3);
+  const Vocabulary vocabulary(Tokenizer(directory.root()), 4, {3});
+  const auto matcher = vocabulary.compile(GrammarKind::kRegex, "a[cd]|b+")->matcher();
+  const auto allowed = [&]() -> int64_t {
+    Bits bits(1);
+    return matcher->allowed(bits) ? static_cast<int64_t>(bits[0]) : -1;
+  };
+  EXPECT_EQ(allowed(), 0b11);
+  matcher->push(0);
+  EXPECT_EQ(allowed(), 0);
+  EXPECT_EQ(allowed(), 0) << "asked again";
+  matcher->pop(1);
+  EXPECT_EQ(allowed(), 0b11);
+  matcher->push(1);
+  EXPECT_EQ(allowed(), 0b1010) << "more, or the end";
+}
+
 TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   const auto taken = [](const std::string& regex, const std::string& text) {
     return takes(bytes(), GrammarKind::kRegex, regex, text);

@@ -189,5 +189,20 @@ TEST(Omissions, NameWhatIsLeftOut) {
   EXPECT_EQ(omitted(all, {{"user", "a"}, thought, {"user", "b"}}), "nothing") << "an earlier thought may go";
 }
 
+// The rendering is read once, however many marks it holds: a failure shows as a hang.
+TEST(Omissions, AreFoundAmongManyArguments) {
+  Json arguments = Json::object(), calls = Json::array();
+  for (int i = 0; i < 1000; ++i) arguments["a" + std::to_string(i)] = 0;
+  for (int i = 0; i < 20; ++i) calls.push_back({{"function", {{"name", "f"}, {"arguments", arguments}}}});
+  const ChatMessage call{"assistant", "", calls.dump()};
+  const ChatTemplate chat("{% for m in messages %}{{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}", "",
+                          "");
+  std::vector<ChatMessage> messages(20, call);
+  messages.insert(messages.begin(), {"user", "q"});
+  EXPECT_EQ(chat.omitted(messages, Json::object(), ""), std::nullopt);
+  messages.back().reasoning_content = "Hm.";
+  EXPECT_EQ(chat.omitted(messages, Json::object(), ""), "messages[20].reasoning_content");
+}
+
 }  // namespace
 }  // namespace specdec::text

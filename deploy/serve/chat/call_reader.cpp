@@ -237,8 +237,10 @@ class SchemaFit {
       if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
     }
     if (const auto only = at("const"); only != schema.end() && *only != value_) return false;
-    if (const auto values = at("enum"); values != schema.end() && values->is_array())
+    if (const auto values = at("enum"); values != schema.end() && values->is_array()) {
+      if ((comparisons_ += values->size()) > kMostComparisons) return true;
       if (std::find(values->begin(), values->end(), value_) == values->end()) return false;
+    }
     for (const char* key : {"anyOf", "oneOf"})
       if (const auto any = at(key); any != schema.end() && any->is_array())
         if (std::none_of(any->begin(), any->end(), takes_it)) return false;
@@ -251,6 +253,7 @@ class SchemaFit {
 
  private:
   static constexpr int kMostSteps = 1000;
+  static constexpr size_t kMostComparisons = 131072;  // twice as many as one list may have members
 
   const OrderedJson* target_of(const OrderedJson& reference) const {
     if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return nullptr;
@@ -263,6 +266,7 @@ class SchemaFit {
 
   const OrderedJson &root_, &value_;
   int steps_ = 0;
+  size_t comparisons_ = 0;
 };
 
 // Returns the value that a text without quotes stands for, if it can be read as anything but text. Models write

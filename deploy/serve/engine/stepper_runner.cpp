@@ -17,25 +17,21 @@ namespace {
 // for prompts, it bounds the inter-token latency.
 constexpr int64_t kDraftReads = 512;
 
-// Returns the kind of an Error; none for any other exception, such as one of the compute library.
-std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& e) {
-    return e.kind();
-  } catch (...) {
-    return std::nullopt;
-  }
-}
+struct Failure {
+  std::optional<ErrorKind> kind;  // none for an exception that is no Error, such as one of the compute library
+  bool masks_spent = false;
+};
 
-bool is_masks_spent(const std::exception_ptr& failure) {
+Failure failure_of(const std::exception_ptr& exception) {
   try {
-    std::rethrow_exception(failure);
-  } catch (const decode::MasksSpent&) {
-    return true;
+    if (exception) std::rethrow_exception(exception);
+  } catch (const decode::MasksSpent& e) {
+    return {e.kind(), true};
+  } catch (const Error& e) {
+    return {e.kind()};
   } catch (...) {
-    return false;
   }
+  return {};
 }
 
 }  // namespace
@@ -176,9 +172,10 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   // an exception, the sequence's state may be the cause, so it does not count as a failure of the device.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
-  result.device_failed = result.failed && cause && kind_of(cause).value_or(unknown) == ErrorKind::kDevice;
-  result.masks_spent = result.failure && is_masks_spent(result.failure);
-  result.no_token_left = result.failure && !result.masks_spent && kind_of(result.failure) == ErrorKind::kUsage;
+  const Failure failure = failure_of(cause);
+  result.device_failed = result.failed && cause && failure.kind.value_or(unknown) == ErrorKind::kDevice;
+  result.masks_spent = result.failure && failure.masks_spent;
+  result.no_token_left = result.failure && !result.masks_spent && failure.kind == ErrorKind::kUsage;
   if (result.failed) return;
   if (!s.options().speculate) result.decision.plain = decode::PlainReason::kRequest;
   std::vector<double> kept(static_cast<size_t>(std::min(result.suffix_drafted, result.suffix_accepted + 1)), 1.0);

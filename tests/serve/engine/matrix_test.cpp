@@ -302,6 +302,9 @@ TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
     EXPECT_EQ(r.status, 400);
     EXPECT_EQ(Json::parse(r.body)["error"]["code"], "no_token_left");
   }
+  const Response r = server.ask({{"prompt", "a"}, {"max_tokens", 5}, {"guided_regex", "a[ef]"}});
+  EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(Json::parse(r.body)["error"]["code"], "no_token_left") << "the vocabulary has neither e nor f";
   EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
 }
 
