@@ -58,10 +58,12 @@ def gptq(shape, draw, setting):
     bits, size = setting["bits"], setting["group_size"]
     size = inputs if size == -1 else size
     groups = inputs // size
-    zeros = integers(draw, 0, 2**bits, (groups, outputs))
+    # The first format stores a zero point less one. Of 0, which becomes 2^bits - 1, GPTQModel's conversion carries into
+    # the neighbour, so no such zero points are drawn.
+    offset = 0 if setting["checkpoint_format"] == "gptq_v2" else 1
+    zeros = integers(draw, offset, 2**bits, (groups, outputs))
     if setting["sym"]:
         zeros = torch.full_like(zeros, 2 ** (bits - 1))
-    offset = 0 if setting["checkpoint_format"] == "gptq_v2" else 1
     index = torch.arange(inputs) // size
     if setting["desc_act"]:
         index = index[torch.randperm(inputs, generator=draw)]
