@@ -7,12 +7,11 @@
 #include "base/error.h"
 #include "distill/batcher.h"
 #include "engine/decode/rollout.h"
+#include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
 
 namespace {
-
-constexpr int kSequences = 16;
 
 using Answers = std::vector<std::vector<int32_t>>;
 
@@ -64,6 +63,16 @@ std::vector<Place> in_turn(const HeldOut& held_out) {
 
 }  // namespace
 
+int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
+                     int64_t spare_bytes) {
+  if (!limits.is_late) return kAnswersTogether;
+  int64_t longest = 0;
+  for (const auto* half : {&held_out.selection, &held_out.verdict})
+    for (const TokenRow& row : *half) longest = std::max(longest, row.prompt_tokens);
+  const int64_t one = model::cache_bytes(target.config, target.weights.norm.scalar_type(), 1, longest + limits.tokens);
+  return static_cast<int>(std::clamp<int64_t>(spare_bytes / one, kAnswersTogether, 4 * kAnswersTogether));
+}
+
 HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
                                const ProgressFn& progress) {
   decode::RolloutOptions wanted;
@@ -73,8 +82,7 @@ HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_
   wanted.request.sampling.temperature = options.temperature;
   wanted.seed = options.seed;
   wanted.is_late = options.limits.is_late;
-  // Where time may end, more rows answer together, so that it ends for many short answers and not for a few long ones.
-  wanted.batch = options.limits.is_late ? 4 * kSequences : kSequences;
+  wanted.batch = options.together;
   const std::vector<Place> order = in_turn(held_out);
   std::vector<TokenRow> all;
   for (const auto& [selects, row] : order) all.push_back((selects ? held_out.selection : held_out.verdict)[row]);

@@ -23,11 +23,13 @@ struct AnswerLimits {
   // Returns whether the time is over: answers that are not finished then stay short, and later rows have none.
   std::function<bool()> is_late = {};
 };
+inline constexpr int kAnswersTogether = 16;
 struct ContextOptions {
   double temperature = 1;
   uint64_t seed = 0;
   std::vector<int32_t> eos_ids = {};  // of the target: they end an answer
   AnswerLimits limits = {};
+  int together = kAnswersTogether;  // rows that answer at the same time
 };
 
 // The target's answers to the prompts of both halves, in the order of their rows. An answer is empty if the prompt
@@ -35,6 +37,11 @@ struct ContextOptions {
 struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };
+
+// Returns how many rows should answer at the same time: kAnswersTogether. Where time may end, up to four times as many,
+// so that it ends for many short answers and not for a few long ones, as far as their caches fit into `spare_bytes`.
+int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
+                     int64_t spare_bytes);
 
 // Lets the target answer. An answer depends on its row's id and prompt and on the seed. Throws Error(kNetwork) if a
 // stop is requested.

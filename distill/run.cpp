@@ -118,7 +118,8 @@ HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, const Ans
                               {.temperature = s.options.temperature,
                                .seed = s.options.device.seed,
                                .eos_ids = s.target->config.eos_ids,
-                               .limits = limits},
+                               .limits = limits,
+                               .together = answers_together(*s.target, held_out, limits, s.spare_bytes)},
                               [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
   };
   s.divided ? s.divided->decode(answer) : answer(*decode::make_model_runner(s.target));

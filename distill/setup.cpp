@@ -401,6 +401,7 @@ void plan_memory(Setup& s, const model::DecoderConfig& config) {
   if (s.ranks->is_first() && s.target_config && !s.eagle)
     model::warn_of_large_draft(draft_to_train(s, config), *s.target_config);
   model::check_memory(plan);
+  s.spare_bytes = plan.available_bytes - plan.total();
   if (!s.ranks->is_first()) return;
   const uint64_t checkpoint = static_cast<uint64_t>(parameters_of(s, config)) * 12,
                  free = free_disk_bytes(s.options.out);

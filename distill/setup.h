@@ -53,6 +53,7 @@ struct Setup {
   double training_seconds = 0;
   int64_t expected_steps = 0;
   bool shares_optimizer = false;  // the ranks share the optimizer's state
+  int64_t spare_bytes = 0;        // that the memory plan leaves
   at::Device device = at::kCPU;
   const parallel::Ranks* ranks = nullptr;
 };

@@ -6,6 +6,7 @@
 
 #include "distill/batcher.h"
 #include "engine/decode/model_runner.h"
+#include "engine/model/memory_plan.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -70,6 +71,22 @@ TEST(Contexts, PromptsWithoutRoomAreDropped) {
   put_answers(answers_of(target, rows, {}), {48}, "file", rows);
   EXPECT_EQ(rows.verdict.size(), 23u);
   EXPECT_EQ(rows.verdict_conversations, 23);
+}
+
+// The plan of the memory counts no caches of these rows, so they must fit into what it leaves.
+TEST(Contexts, OnlyRowsWhoseCachesFitAnswerTogether) {
+  const auto target = toy_target();
+  HeldOut rows = toy_held_out();
+  TokenRow& longest = rows.selection[1];
+  longest.tokens.resize(90, 3);
+  longest.prompt_tokens = 90;
+  AnswerLimits limits{.tokens = 16};
+  const int64_t one = model::cache_bytes(target->config, at::kFloat, 1, 90 + 16);
+  EXPECT_EQ(answers_together(*target, rows, limits, 1000 * one), 16);
+  limits.is_late = [] { return false; };
+  EXPECT_EQ(answers_together(*target, rows, limits, 1000 * one), 64);
+  EXPECT_EQ(answers_together(*target, rows, limits, 20 * one), 20);
+  EXPECT_EQ(answers_together(*target, rows, limits, 0), 16) << "as without a limit of time";
 }
 
 TEST(Contexts, AreReadAsTheyWereWritten) {

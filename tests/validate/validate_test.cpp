@@ -1,4 +1,4 @@
-// Tests of the whole command on tiny models, and of the figures of two real ones.
+// Tests of the whole command on tiny models.
 #include "deploy/validate/validate.h"
 
 #include <ATen/ATen.h>
@@ -10,13 +10,11 @@
 #include "base/file.h"
 #include "base/philox.h"
 #include "base/schema/binding.h"
-#include "data/ingest.h"
 #include "data/shard_writer.h"
 #include "deploy/bench/bench.h"
 #include "engine/model/weights.h"
 #include "tests/base/scratch.h"
 #include "tests/source_folder.h"
-#include "tests/text/shared_data.h"
 #include "tests/validate/idle_meter.h"
 
 namespace specdec::deploy {
@@ -459,51 +457,6 @@ TEST_F(Validate, BenchOnTheSameData) {
   EXPECT_TRUE(stale.rows.empty());
   o.ks = {0};
   EXPECT_THROW(run_bench(o, kClock, kIdle), Error);
-}
-
-// Checks two real models against figures computed independently with transformers 5.23 (shared/data/README.md).
-TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
-  const fs::path shared = test::shared_data();
-  const fs::path target = shared / "models/stories260K", draft = shared / "models/llama2xs-279K",
-                 texts = shared / "tinystories-text/tinystories_sample_2MB.txt";
-  SKIP_WITHOUT(target);
-  SKIP_WITHOUT(draft);
-  SKIP_WITHOUT(texts);
-  const specdec::testing::Scratch folder;
-  data::IngestOptions ingest;
-  ingest.sources = {texts};
-  ingest.target = target;
-  ingest.out = folder / "data";
-  ingest.min_chars = 101;
-  ingest.limit = 200;
-  ingest.holdout = 1;
-  ingest.max_length = 256;
-  ingest.redact = ingest.dedup = false;
-  data::ingest(ingest, {});
-  ValidateOptions o;
-  o.target = target;
-  o.draft = draft;
-  o.data = ingest.out;
-  o.out = folder / "gate";
-  o.contexts = "data";
-  o.parts = "acceptance";
-  o.max_requests = 0;
-  o.device.dtype = "fp32";
-  o.device.device = "cpu";
-  const ValidationReport early = run_validate(o, kClock, kIdle).report;
-  EXPECT_GT(early.requests_needed, 20);
-  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, so nothing else was read
-  EXPECT_GE(early.alpha.n, early.requests_needed);
-  EXPECT_EQ(early.requests_available, 200);
-  o.early_stop = false;
-  const ValidationReport r = run_validate(o, kClock, kIdle).report;
-  EXPECT_EQ(r.requests_needed, early.requests_needed);
-  EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
-  EXPECT_EQ(r.alpha.n, 200);
-  EXPECT_EQ(r.tokens, 50651);
-  EXPECT_NEAR(r.alpha.value, 0.638, 0.005);
-  EXPECT_NEAR(r.alpha_tokens, 0.638, 0.005);
-  EXPECT_NEAR(r.greedy_agreement, 0.609, 0.005);
 }
 
 }  // namespace
