@@ -155,7 +155,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
 
 // Adds the requested grammar to `rules`, or returns the refusal. Runs on the worker thread, so the engine never waits
 // for a grammar. The grammar is compiled here only after a child process has compiled it without a fault and its bytes
-// fit the budget.
+// fit the budget. So must the tables with which every answer begins.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {
@@ -164,8 +164,10 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     std::call_once(vocabulary_made_, [this] {
       vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
     });
-    rules.constraint =
-        masks_.off_thread(constraint_of(vocabulary_->compile(asked.kind, asked.source)), out.tenant, model_.vocab_size);
+    const auto matcher = constraint_of(vocabulary_->compile(asked.kind, asked.source));
+    const size_t of_one = matcher()->bytes();
+    if (const auto error = hold(out, out.held ? out.held->bytes() + out.choices() * of_one : 0)) return error;
+    rules.constraint = masks_.off_thread(matcher, out.tenant, model_.vocab_size, of_one);
     return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame

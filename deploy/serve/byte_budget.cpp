@@ -4,13 +4,14 @@
 
 namespace specdec::deploy {
 
-bool ByteBudget::change(const std::string& party, size_t& bytes, size_t wanted) {
+bool ByteBudget::change(const std::string& party, size_t& bytes, size_t wanted, bool forced) {
   if (wanted == bytes) return true;
   const std::lock_guard lock(mutex_);
   const auto at = by_party_.try_emplace(party, 0).first;
   const size_t of_all = held_ - bytes, of_party = at->second - bytes;
-  const bool room = wanted <= bytes || (wanted <= total_ - std::min(total_, of_all) &&
-                                        wanted <= of_one_party_ - std::min(of_one_party_, of_party));
+  const bool room =
+      forced || wanted <= bytes ||
+      (wanted <= total_ - std::min(total_, of_all) && wanted <= of_one_party_ - std::min(of_one_party_, of_party));
   if (room) {
     held_ = of_all + wanted;
     at->second = of_party + wanted;

@@ -25,6 +25,9 @@ class ByteBudget {
     // Makes the request hold `bytes` bytes from now on. Returns false and changes nothing if the budget does not allow
     // it. Shrinking always succeeds.
     [[nodiscard]] bool resize(size_t bytes) { return budget_.change(party_, bytes_, bytes); }
+    // As resize(), but even beyond the budget, for what cannot be refused any more. Until there is room again,
+    // everything else is refused.
+    void force(size_t bytes) { (void)budget_.change(party_, bytes_, bytes, true); }
     size_t bytes() const { return bytes_; }
 
    private:
@@ -38,7 +41,7 @@ class ByteBudget {
   void set_limit_of_one_party(size_t bytes);  // what is held already stays held
 
  private:
-  bool change(const std::string& party, size_t& bytes, size_t wanted);
+  bool change(const std::string& party, size_t& bytes, size_t wanted, bool forced = false);
 
   const size_t total_;
   mutable std::mutex mutex_;

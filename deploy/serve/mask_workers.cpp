@@ -32,16 +32,17 @@ struct MaskWorkers::Answer {
   ~Answer() { free_matcher(); }
   void free_matcher() {
     matcher.reset();
-    if (held && held->bytes() > kTrimmedBytes) ::malloc_trim(0);
+    if (held && counted + held->bytes() > kTrimmedBytes) ::malloc_trim(0);
     held.reset();
   }
 
   Make make;  // until the first mask
   std::string tenant;
   std::unique_ptr<Constraint> matcher;
-  std::shared_ptr<ByteBudget::Hold> held;
+  size_t counted = 0;                      // bytes of the matcher that the request holds
+  std::shared_ptr<ByteBudget::Hold> held;  // the others
   double seconds = 0;
-  int64_t masks = 0;
+  size_t masks = 0;
   std::vector<uint32_t> next;
 
   bool busy = false;
@@ -123,11 +124,12 @@ MaskWorkers::MaskWorkers(const MaskLimits& limits, ByteBudget& budget, Done done
 
 MaskWorkers::~MaskWorkers() = default;
 
-MaskWorkers::Make MaskWorkers::off_thread(Make make, const std::string& tenant, int64_t vocab) {
-  return [this, make = std::move(make), tenant, vocab] {
+MaskWorkers::Make MaskWorkers::off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted) {
+  return [this, make = std::move(make), tenant, vocab, counted] {
     const auto answer = std::make_shared<Answer>();
     answer->make = make;
     answer->tenant = tenant;
+    answer->counted = counted;
     answer->held = budget_.hold(tenant);
     answer->next.resize(static_cast<size_t>((vocab + 31) / 32));
     return std::make_unique<OffThread>(*this, answer);
@@ -152,7 +154,7 @@ void MaskWorkers::compute(Answer& answer, int64_t pops, const std::vector<int32_
     log(LogLevel::kError, std::string("a grammar's mask failed: ") + e.what());
   }
   const double seconds = thread_seconds_() - before;
-  if (state == MaskState::kReady && !within_limits(answer, seconds)) state = MaskState::kSpent;
+  if (state == MaskState::kReady && !within_limits(answer, seconds, pushes.size())) state = MaskState::kSpent;
   if (state == MaskState::kSpent) answer.free_matcher();
   {
     const std::lock_guard lock(mutex_);
@@ -166,12 +168,16 @@ void MaskWorkers::compute(Answer& answer, int64_t pops, const std::vector<int32_
   done_(answer.tenant, seconds);
 }
 
-bool MaskWorkers::within_limits(Answer& answer, double seconds) const {
+// `tokens` led from the last mask to this one. Each brings a mask's time, because a grammar that begins again in the
+// middle of an answer (logits_processors.h) gets all of its tokens at once.
+bool MaskWorkers::within_limits(Answer& answer, double seconds, size_t tokens) const {
   answer.seconds += seconds;
-  ++answer.masks;
+  answer.masks += std::max<size_t>(1, tokens);
   const size_t bytes = answer.matcher->bytes();
-  return answer.seconds <= limits_.seconds + limits_.seconds_per_mask * static_cast<double>(answer.masks) &&
-         bytes <= limits_.bytes && (bytes <= answer.held->bytes() || answer.held->resize(bytes));
+  // The answer has been admitted, so a full budget does not end it: newcomers wait instead.
+  if (bytes > answer.counted + answer.held->bytes()) answer.held->force(bytes - answer.counted);
+  return bytes <= limits_.bytes &&
+         answer.seconds <= limits_.seconds + limits_.seconds_per_mask * static_cast<double>(answer.masks);
 }
 
 void MaskWorkers::begin_step() {

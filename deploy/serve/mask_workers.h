@@ -28,8 +28,9 @@ class MaskWorkers {
   ~MaskWorkers();
 
   // Returns a factory of constraints whose masks are computed here. `make` makes the constraint that computes them; it
-  // is called, used and freed on the worker threads. The workers must outlive the constraints.
-  Make off_thread(Make make, const std::string& tenant, int64_t vocab);
+  // is called, used and freed on the worker threads. The workers must outlive the constraints. The first `counted`
+  // bytes of each are in the budget already, because the request holds them.
+  Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
   // For the engine thread. begin_step() allows it to wait again; settle() waits until nothing is being computed, or as
   // long as is still allowed.
@@ -41,7 +42,7 @@ class MaskWorkers {
   class OffThread;
   void submit(const std::shared_ptr<Answer>& answer, int64_t pops, std::vector<int32_t> pushes);
   void compute(Answer& answer, int64_t pops, const std::vector<int32_t>& pushes);
-  bool within_limits(Answer& answer, double seconds) const;
+  bool within_limits(Answer& answer, double seconds, size_t tokens) const;
   void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& over);
 
   const MaskLimits limits_;

@@ -142,18 +142,22 @@ TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
   Running s(setup);
   s.model.grammars = &grammars;
   s.start();
-  const auto ask = [&](int properties) {
+  const auto ask = [&](int properties, size_t prompts = 1) {
     Json schema = {{"type", "object"}, {"properties", Json::object()}};
     for (int i = 0; i < properties; ++i)
       schema["properties"]["name" + std::to_string(i)] = {{"type", "string"},
                                                           {"pattern", "a{1," + std::to_string(i % 50 + 2) + "}"}};
-    return s.ask(post("/v1/completions", Json{{"prompt", "say:x"}, {"max_tokens", 2}, {"guided_json", schema}}.dump()));
+    Json body = {{"prompt", std::vector<std::string>(prompts, "say:x")}, {"max_tokens", 2}};
+    if (properties > 0) body["guided_json"] = schema;
+    return s.ask(post("/v1/completions", body.dump()));
   };
   EXPECT_EQ(ask(1).status, 200);
   const Response large = ask(400);
   EXPECT_EQ(large.status, 429) << "30 KB of schema";
   EXPECT_EQ(Json::parse(large.body)["error"]["code"], "too_many_bytes");
   EXPECT_EQ(ask(1).status, 200) << "what was refused holds nothing";
+  EXPECT_EQ(ask(0, 50).status, 200);
+  EXPECT_EQ(ask(1, 50).status, 429) << "each answer has tables of its own";
 }
 
 // A host that runs out of memory may kill the server's child process (here the one that renders chat templates) instead
