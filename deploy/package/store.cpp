@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <sstream>
+#include <tuple>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -279,6 +280,8 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
     listed.path = entry.path();
     listed.channels = channels[listed.digest];
     listed.pinned = fs::exists(pin_of(store, listed.digest));
+    std::error_code gone;
+    listed.written = fs::last_write_time(entry.path(), gone);
     try {
       listed.manifest = read_manifest(entry.path());
     } catch (const Error& e) {
@@ -288,7 +291,7 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
     packages.push_back(std::move(listed));
   }
   std::sort(packages.begin(), packages.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.manifest.created, a.digest) < std::pair(b.manifest.created, b.digest);
+    return std::tie(a.manifest.created, a.written, a.digest) < std::tie(b.manifest.created, b.written, b.digest);
   });
   return packages;
 }

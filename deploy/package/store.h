@@ -73,6 +73,7 @@ struct ListedPackage {
   PackageManifest manifest;
   std::vector<std::string> channels;  // the channels that name it, sorted
   bool pinned = false;
+  std::filesystem::file_time_type written;  // orders packages that were created in the same second
 };
 // Lists all packages, oldest first. Reads manifests only; verify_package() finds damage to other files.
 std::vector<ListedPackage> list_packages(const std::filesystem::path& store);

@@ -222,7 +222,7 @@ for arguments, code, texts in [
     (["generate", "--target", "models/nope", "--prompt", "a"], 7, ("models/nope: no such directory", "hf://models")),
     (["generate", "--target", MODEL, "--draft", "run", "--prompt", "a"], 7, ("did you mean run/draft?",)),
     (["serve", MODEL], 2, ("not a package: use --target",)),
-    (["serve", "no-package"], 2, ("no-package: no package", "--target for a model")),
+    (["serve", "no-package"], 7, ("no-package: no package", "--target for a model")),
     (["data", "ingest", log, "--target", "encoder", "--out", "none"], 7, ("encoder/config.json", "'bert'")),
     (["generate", "--target", "encoder", "--prompt", "a"], 7, ("encoder/config.json", "'bert'")),
     (["serve", "--target", MODEL, "--port", "70000"], 2, ("--port", "found 70000")),

@@ -95,7 +95,7 @@ try:
         kept[first] == "in use"
         and kept[third] == "channel production"
         and [r["digest"] for r in gc["removed"]] == [second],
-        "gc leaves the package that a server still serves, though no channel names it",
+        f"gc leaves the package that a server still serves, though no channel names it: {gc}",
     )
     server.send_signal(signal.SIGTERM)
     expect(server.wait(timeout=60) == 0, "the server drains")

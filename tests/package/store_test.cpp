@@ -32,6 +32,19 @@ class StoreTest : public ::testing::Test {
   std::vector<PackageOutcome> made;
 };
 
+// Digests are in no order, so of five packages made within a second the last would often not be the newest.
+TEST_F(StoreTest, PackagesOfTheSameSecondAreInTheirOrder) {
+  std::vector<std::string> order;
+  for (int i = 0; i < 5; ++i) {
+    put(pair.dir / "target/LICENSE", "version " + std::to_string(i));
+    order.push_back(pair.create(2'000'000'000).digest);
+  }
+  std::vector<std::string> listed;
+  for (const ListedPackage& p : list_packages(store)) listed.push_back(p.digest);
+  listed.erase(listed.begin(), listed.end() - 5);
+  EXPECT_EQ(listed, order);
+}
+
 TEST_F(StoreTest, PromoteAndRollBackThroughHistory) {
   EXPECT_EQ(promote(store, digest(0), "prod", {"first", 10}).from, "");
   EXPECT_EQ(promote(store, "sha256-" + digest(1).substr(0, 10), "prod", {"second", 20}).from, digest(0));

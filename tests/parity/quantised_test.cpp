@@ -113,7 +113,7 @@ TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
     const Scratch scratch;
     model::save_decoder(model::load_decoder(quantised_path(name), at::kCPU, at::kHalf), scratch.root());
     Json config = read_json(scratch / "config.json");
-    config["quantization_config"] = Bent(name).config["quantization_config"];
+    config["quantization_config"] = Bent(quantised_path(name)).config["quantization_config"];
     write_file_atomic(scratch / "config.json", config.dump());
     const std::string method = std::string(name).substr(0, std::string(name).find('_'));
     for (const at::ScalarType dtype : {at::kHalf, model::kAsStored}) {

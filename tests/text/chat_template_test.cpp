@@ -60,12 +60,13 @@ void compare(const Json& golden, bool written, const char* cases = "cases",
     const std::string where =
         name + " / " + c["conversation"].get<std::string>() + (c["add_generation_prompt"] ? " + prompt" : "");
     ++compared;
-    if (c.contains("error")) {
+    if (c.contains("error") && !c.contains("with_text_arguments")) {
       EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"], Json::object(), tools), Error)
           << where;
       continue;
     }
-    std::string expected = c["text"];
+    // Of a template that shows calls only if their arguments are text, what it makes of text.
+    std::string expected = c.contains("with_text_arguments") ? c["with_text_arguments"] : c["text"];
     const std::string day = today();
     for (size_t at; (at = expected.find("{{TODAY}}")) != std::string::npos;) expected.replace(at, 9, day);
     std::string found;

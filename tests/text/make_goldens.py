@@ -159,42 +159,63 @@ def templates_in(folder):
         yield file.stem, file.read_text(), {"bos_token": "<s>", "eos_token": "</s>"}, True
 
 
+def rendered(chat, tools, template, prompt, tokens):
+    text = render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens)[
+        0
+    ][0]
+    return text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
+
+
+def with_text_arguments(message):
+    """Returns the message as the OpenAI API has it: arguments of calls are JSON text, and beside calls there is null
+    for no content."""
+    if "tool_calls" not in message:
+        return message
+    as_text = [
+        c | {"function": c["function"] | {"arguments": json.dumps(c["function"]["arguments"], ensure_ascii=False)}}
+        for c in message["tool_calls"]
+    ]
+    return message | {"tool_calls": as_text, "content": message["content"] or None}
+
+
 def main():
     folder, file = sys.argv[1:] or (None, here / "golden/chat_templates.json")
-    rendered = list(templates_in(folder) if folder else sources())
+    templates = list(templates_in(folder) if folder else sources())
     cases = []
-    for name, template, tokens, _ in rendered:
+    for name, template, tokens, _ in templates:
         for conversation, messages in CONVERSATIONS.items():
             for prompt in (False, True):
                 chat = [{"role": r, "content": c} for r, c in messages]
                 case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
                 try:
-                    text = render_jinja_template(
-                        [chat], chat_template=template, add_generation_prompt=prompt, **tokens
-                    )[0][0]
-                    case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
+                    case["text"] = rendered(chat, None, template, prompt, tokens)
                 except Exception as error:
                     case["error"] = str(error)
                 cases.append(case)
     tool_cases = []
-    for name, template, tokens, _ in rendered:
+    for name, template, tokens, _ in templates:
         if name in WRITTEN or "tool_calls" not in template:
             continue
         for conversation, (chat, tools) in TOOL_CONVERSATIONS.items():
             for prompt in (False, True):
                 case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
                 try:
-                    text = render_jinja_template(
-                        [chat], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens
-                    )[0][0]
-                    case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
+                    case["text"] = rendered(chat, tools, template, prompt, tokens)
                 except Exception as error:
                     case["error"] = str(error)
+                calls = [c["function"]["name"] for m in chat for c in m.get("tool_calls", [])]
+                if calls and case.get("text", "").count(calls[0]) < len(calls):
+                    # The template reads arguments as text, and loses the calls or fails with objects.
+                    try:
+                        as_text = [with_text_arguments(m) for m in chat]
+                        case["with_text_arguments"] = rendered(as_text, tools, template, prompt, tokens)
+                    except Exception:
+                        pass
                 tool_cases.append(case)
     out = {
         "transformers": transformers.__version__,
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
-        "written": {name: template for name, template, _, written in rendered if written},
+        "written": {name: template for name, template, _, written in templates if written},
         "cases": cases,
         # JSON as text, because the order of keys matters.
         "tool_conversations": {

@@ -157,7 +157,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::optional<ResolvedPackage> package = locate_package(target_name);
   if (package) wanted.target = package->root.string();  // resolved once, because a channel may move meanwhile
   if (!options.package.empty() && !package)
-    throw Error(ErrorKind::kUsage, options.package +
+    throw Error(ErrorKind::kModel, options.package +
                                        ": no package (a directory with manifest.json, STORE:CHANNEL or sha256-...): "
                                        "use --target for a model");
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
