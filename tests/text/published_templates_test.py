@@ -23,5 +23,5 @@ with tempfile.TemporaryDirectory() as work:
     environment = dict(os.environ, PYTHONPATH=os.path.join(packages, "deps"), SPECDEC_TEMPLATE_GOLDENS=goldens)
     python = os.environ.get("SPECDEC_ENGINE_PYTHON") or sys.executable
     subprocess.run([python, HERE / "make_goldens.py", templates, goldens], env=environment, check=True)
-    test = [build / "tests/text_test", "--gtest_filter=PublishedTemplates.*"]
+    test = [build / "tests/text_test", "--gtest_filter=PublishedTemplates.*:Omissions.OfPublished*"]
     sys.exit(subprocess.run(test, env=environment).returncode)
