@@ -13,11 +13,12 @@ struct CpuFeatures {
   bool multiplies_bf16() const { return avx512_bf16 || amx_bf16; }
   std::string text() const;  // such as "AVX2, AVX-512, AVX-512 BF16"; "none of AVX2, …" if there is none
 };
-// Of this machine, as far as LibTorch's products of 16-bit matrices may use them: oneDNN makes these, and it obeys the
-// environment variable ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
+// Returns those of this machine's features that LibTorch's products of 16-bit matrices may use. oneDNN makes these
+// products, and it obeys the environment variable ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
 CpuFeatures cpu_features();
-// What oneDNN leaves of `found` under that variable's value, such as "AVX2" or "AVX512_CORE_BF16"; an unknown one, as
-// oneDNN does, leaves everything. Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+// Returns what is left of `found` under a value of that variable, such as "AVX2" or "AVX512_CORE_BF16". As in oneDNN,
+// an unknown value leaves everything. Source:
+// https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 CpuFeatures limited_features(CpuFeatures found, std::string max_cpu_isa);
 
 }  // namespace specdec

@@ -72,8 +72,8 @@ if(SPECDEC_TORCH)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     if(NOT DEFINED CACHE{SPECDEC_CUDA_ARCHITECTURES})
-      # Of this machine's GPUs, or without one that is supported, of a Hopper; the preset `dist` has all that are supported.
-      # A container may see the driver of a machine and none of its GPUs, so CMake's own look at them counts.
+      # These are the architectures of this machine's GPUs, or of a Hopper if none is supported. The preset `dist` has all
+      # that are supported. A container may see a driver and no GPU, so what CMake itself has found counts.
       set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
       list(FILTER architectures INCLUDE REGEX "^([89][0-9]|1[0-9][0-9])")
       if(NOT architectures)

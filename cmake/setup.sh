@@ -88,8 +88,8 @@ install_locked() {
   "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock"
 }
 
-# Compiles the Rust half as the build will, into the same folder, on the core that pip leaves free: it needs no wheel. If
-# this fails, the build tries again and says why.
+# Compiles the Rust half as the build will, into the same folder, on the core that pip leaves free: it needs no wheel.
+# If this fails, the build tries again and says why.
 compile_rust() {
   (eval "$(print_env)"; cargo build --release --locked --quiet --manifest-path "$root/rust/Cargo.toml") >/dev/null 2>&1 || true
 }

@@ -316,27 +316,8 @@ Counters parse_query_answer(const std::string& text, const std::string& where, c
   return collector.done();
 }
 
-void Counters::keep(const std::function<bool(const ServedPair&)>& is_own) {
-  std::set<std::string> others;
-  for (const auto& [replica, pair] : pairs)
-    if (!is_own(pair)) others.insert(replica);
-  if (others.empty()) return;
-  std::erase_if(series, [&](const auto& s) { return others.contains(replica_of(s.first)); });
-  Counters kept;
-  kept.engine = engine;
-  kept.time = time;
-  kept.pairs = std::move(pairs);
-  kept.set_aside = std::move(set_aside);
-  kept.series = std::move(series);
-  sum_up(kept, "state");
-  *this = std::move(kept);
-}
-
-void Counters::adopt(const Counters& now) {
-  std::set<std::string> own;
-  for (const auto& [key, value] : series) own.insert(replica_of(key));
-  for (const auto& [key, value] : now.series)
-    if (!own.contains(replica_of(key))) series.emplace(key, value);
+// Sums up again after the series have changed.
+void Counters::restore_sums() {
   Counters whole;
   whole.engine = engine;
   whole.time = time;
@@ -345,6 +326,23 @@ void Counters::adopt(const Counters& now) {
   whole.series = std::move(series);
   sum_up(whole, "state");
   *this = std::move(whole);
+}
+
+void Counters::keep(const std::function<bool(const ServedPair&)>& is_own) {
+  std::set<std::string> others;
+  for (const auto& [replica, pair] : pairs)
+    if (!is_own(pair)) others.insert(replica);
+  if (others.empty()) return;
+  std::erase_if(series, [&](const auto& s) { return others.contains(replica_of(s.first)); });
+  restore_sums();
+}
+
+void Counters::adopt(const Counters& now) {
+  std::set<std::string> own;
+  for (const auto& [key, value] : series) own.insert(replica_of(key));
+  for (const auto& [key, value] : now.series)
+    if (!own.contains(replica_of(key))) series.emplace(key, value);
+  restore_sums();
 }
 
 Counters difference(const Counters& now, const Counters& before) {

@@ -42,6 +42,9 @@ struct Counters {
   void keep(const std::function<bool(const ServedPair&)>& is_own);
   // Adds the series of the replicas of a later scrape that this one does not have.
   void adopt(const Counters& now);
+
+ private:
+  void restore_sums();
 };
 
 // Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose

@@ -140,14 +140,17 @@ def fetch_prometheus_client(log):
     return run(log, command) or completed(folder, [])
 
 
+def quantisers_folder():
+    return os.path.join(TOOLS, "quantisers-" + digest_of(QUANTISERS)[:12])
+
+
 def quantisers_python():
-    return os.path.join(TOOLS, "quantisers-" + digest_of(QUANTISERS)[:12], "bin", "python")
+    return os.path.join(quantisers_folder(), "bin", "python")
 
 
 def fetch_quantisers(log):
     """Makes an environment with transformers, GPTQModel and compressed-tensors (5 GB with CUDA libraries)."""
-    python = quantisers_python()
-    folder = os.path.dirname(os.path.dirname(python))
+    python, folder = quantisers_python(), quantisers_folder()
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
     shutil.rmtree(folder, ignore_errors=True)
@@ -249,7 +252,7 @@ def checks(log):
             "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"
         )
     quantised = 0
-    if os.path.exists(quantisers_python()):
+    if os.path.exists(os.path.join(quantisers_folder(), ".complete")):
         variables["SPECDEC_QUANTISED_PEERS"], quantised = quantised_peers(log)
     else:
         log.write("nightly: quantised checkpoints are not compared with transformers: `tools` has not fetched it\n")
