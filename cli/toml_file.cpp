@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace specdec::cli {
 
@@ -127,7 +127,7 @@ toml::table read_toml(const std::filesystem::path& file) {
   const Reader reader(where, text);
   if (const int line = line_of_deep_key(text); line > 0)
     throw reader.refused(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
-  if (!data::is_valid_utf8(text)) throw Error(ErrorKind::kConfig, where + ": not UTF-8, as TOML has to be");
+  if (!is_valid_utf8(text)) throw Error(ErrorKind::kConfig, where + ": not UTF-8, as TOML has to be");
   return reader.parse(text);
 }
 

@@ -101,7 +101,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   append_field("id", record.id, out);
   if (chat) append_messages_field(record.messages, out);
   if (pair) append_field("prompt", record.prompt, out);
-  if (pair) append_ids_field("prompt_token_ids", record.prompt_token_ids, out);
+  append_ids_field("prompt_token_ids", record.prompt_token_ids, out);
   if (origin.redactions && !origin.redactions->empty())
     out.append(",\"redactions\":").append(Json(*origin.redactions).dump());
   if (pair) append_field("response", record.response, out);
@@ -127,7 +127,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   if (!origin.tenant.empty()) append_field("tenant", origin.tenant, out);
   if (text) append_field("text", record.text, out);
   out.append(",\"time\":").append(std::to_string(record.time));
-  if (pair) append_ids_field("token_ids", record.token_ids, out);
+  append_ids_field("token_ids", record.token_ids, out);
   if (chat && !record.tools.empty()) append_field("tools", record.tools, out);
   append_field("writer", record.writer, out);
   out += '}';

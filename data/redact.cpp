@@ -222,8 +222,14 @@ void redact_json(std::string& json, const char* what, const IdKey& key, Redactio
 std::string redact(std::string_view text, RedactionCounts& counts) { return redact_as(text, false, counts); }
 
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts) {
+  // The ids spell what was found.
+  const auto redact_spelled = [&](std::string& text) {
+    std::string redacted = redact(text, counts);
+    if (redacted != text) record.prompt_token_ids = record.token_ids = {};
+    text = std::move(redacted);
+  };
   for (ChatMessage& m : record.messages) {
-    m.content = redact(m.content, counts);
+    redact_spelled(m.content);
     m.reasoning_content = redact(m.reasoning_content, counts);
     m.name = redact(m.name, counts);
     redact_name(m.tool_call_id, key);
@@ -235,13 +241,8 @@ void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& cou
     redact_values(kwargs, false, counts);
     record.template_kwargs = kwargs.dump();
   }
-  for (std::string* field : {&record.prompt, &record.response, &record.text}) {
-    if (field->empty()) continue;
-    std::string redacted = redact(*field, counts);
-    // The ids spell what was found.
-    if (redacted != *field) record.prompt_token_ids = record.token_ids = {};
-    *field = std::move(redacted);
-  }
+  for (std::string* field : {&record.prompt, &record.response, &record.text})
+    if (!field->empty()) redact_spelled(*field);
   redact_name(record.id, key);
   redact_name(record.conversation, key);
 }

@@ -1,10 +1,10 @@
 #include "data/row_parser.h"
 
 #include "base/shell.h"
+#include "base/utf8.h"
 #include "data/gateway_formats.h"
 #include "data/row_json.h"
 #include "data/trace_formats.h"
-#include "data/utf8.h"
 
 namespace specdec::data {
 

@@ -1,6 +1,7 @@
 #include "data/tokenise.h"
 
 #include <algorithm>
+#include <set>
 
 #include "data/blank.h"
 
@@ -105,6 +106,19 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
+// Returns the text of the ids as the continuation of `context`, with the special tokens of which `answer` has the text.
+std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::vector<int32_t>& context,
+                                  std::string_view answer) const {
+  std::vector<int32_t> shown;
+  for (const int32_t id : std::set<int32_t>(ids.begin(), ids.end()))
+    if (tokenizer_.decode({id}, true).empty() && answer.find(tokenizer_.id_to_token(id)) != std::string_view::npos)
+      shown.push_back(id);
+  text::IncrementalDecoder decoder(tokenizer_, context, std::move(shown));
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
 // Returns whether the record has token ids that spell its prompt and its response. They do not if another tokenizer
 // made them, or if a stop string that ended the answer was left out of the response.
 bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
@@ -113,10 +127,25 @@ bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   if (tokenizer_.decode(ids, true) != record.prompt && tokenizer_.decode(ids, false) != record.prompt &&
       tokenizer_.encode(record.prompt, true) != ids)
     return false;
-  text::IncrementalDecoder decoder(tokenizer_, ids);
-  std::string text;
-  for (const int32_t id : record.token_ids) text += decoder.push(id);
-  return text + decoder.finish() == record.response;
+  return spelled(record.token_ids, ids, record.response) == record.response;
+}
+
+// Returns what comes before a chat's answer if the record's ids spell the answer after it. The answer's content may
+// begin with text that the server wrote: the beginning of a call that the request demanded.
+std::optional<RowTokeniser::SpelledPrompt> RowTokeniser::prompt_of_spelled(const TrafficRecord& record,
+                                                                           const Chat& chat) const {
+  const ChatMessage& answer = record.messages.back();
+  if (record.token_ids.empty() || !answer.tool_calls.empty() || !answer.reasoning_content.empty()) return {};
+  SpelledPrompt prompt{render(chat, {record.messages.begin(), record.messages.end() - 1}, true), {}};
+  prompt.tokens = tokenizer_.encode(prompt.text, false);
+  std::string text = spelled(record.token_ids, prompt.tokens, answer.content);
+  if (text != answer.content && !text.empty() && answer.content.ends_with(text)) {
+    const std::string begun = answer.content.substr(0, answer.content.size() - text.size());
+    prompt.text += begun;
+    prompt.tokens = tokenizer_.encode(prompt.text, false);
+    text = begun + spelled(record.token_ids, prompt.tokens, answer.content);
+  }
+  return text == answer.content ? std::optional(std::move(prompt)) : std::nullopt;
 }
 
 // Returns the index after the turn's last token in `tokens`, which is where `tokens` first differs from the tokens of
@@ -154,19 +183,27 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   const bool cut = ends_in_answer && record.answer_was_cut();
   Turn answer;
   const char* answer_why = kNotToLearn;
+  std::optional<SpelledPrompt> prompt;
   if (ends_in_answer && may_be_learnt(messages.back(), cut)) {
     if (cut) messages.back().tool_calls.clear();
-    answer_why = place_turn(chat, messages, cut ? Ending::kCut : Ending::kWhole, answer);
+    prompt = prompt_of_spelled(record, chat);
+    answer_why = prompt ? nullptr : place_turn(chat, messages, cut ? Ending::kCut : Ending::kWhole, answer);
   }
   TokenRow& row = out.row;
-  const std::string full = answer_why ? render(chat, messages, false) : answer.shown;
-  row.tokens = tokenizer_.encode(full, false);
+  const std::string full = prompt ? prompt->text : answer_why ? render(chat, messages, false) : answer.shown;
+  row.tokens = prompt ? prompt->tokens : tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
   std::vector<ChatMessage> prefix;
   for (size_t i = 0; i < messages.size(); ++i) {
     prefix.push_back(messages[i]);
     if (messages[i].role != "assistant") continue;
     const bool last = i + 1 == messages.size();
+    if (last && prompt) {
+      row.prompt_tokens = static_cast<int64_t>(row.tokens.size());
+      row.tokens.insert(row.tokens.end(), record.token_ids.begin(), record.token_ids.end());
+      row.loss_mask.resize(row.tokens.size(), 1);
+      break;
+    }
     Turn turn;
     const char* why = answer_why;
     if (last)

@@ -38,7 +38,8 @@ class RowTokeniser {
   // is learnt, with the token that ended the answer.
   // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt with its
   // end-of-turn marker, but without white space or EOS that the template adds after the marker. prompt_tokens is the
-  // number of tokens before the last answer.
+  // number of tokens before the last answer. If the record has token ids that spell a last answer without calls or a
+  // thought of its own, all of them are learnt, after the tokens of its prompt.
   // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
   // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
   // is rejected. The same holds for a turn with tool calls or a thought that the template does not render. Turns
@@ -78,7 +79,15 @@ class RowTokeniser {
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
                                   bool longer) const;
+  // What the model read before an answer whose own tokens are known.
+  struct SpelledPrompt {
+    std::string text;
+    std::vector<int32_t> tokens;
+  };
+  std::string spelled(const std::vector<int32_t>& ids, const std::vector<int32_t>& context,
+                      std::string_view answer) const;
   bool are_spelled(const TrafficRecord& record) const;
+  std::optional<SpelledPrompt> prompt_of_spelled(const TrafficRecord& record, const Chat& chat) const;
   size_t end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const;
   std::vector<int32_t> with_bos(const std::string& text) const;
 

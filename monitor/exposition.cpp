@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "base/utf8.h"
+
 namespace specdec::monitor {
 
 namespace {
@@ -36,6 +38,7 @@ class LineReader {
     if (!at_end() && peek() != '#' && !read_number(&timestamp)) return fail("text after the number");
     skip_blanks();
     if (!at_end() && peek() != '#') return fail("text after the number");
+    if (!is_valid_utf8(line_.substr(0, at_))) return fail("not UTF-8");
     result_.is_sample = true;
     return std::move(result_);
   }

@@ -58,8 +58,11 @@ void TrafficRecord::validate(const std::string& where) const {
   const int forms = !messages.empty() + (!prompt.empty() || !response.empty()) + !text.empty();
   if (forms != 1)
     refuse("expected exactly one of messages, prompt + response and text, found " + std::to_string(forms));
-  if (prompt_token_ids.empty() != token_ids.empty() || (!token_ids.empty() && (!messages.empty() || !text.empty())))
-    refuse("token_ids: expected beside prompt_token_ids, prompt and response");
+  const bool chat = !messages.empty();
+  if (prompt_token_ids.empty() != (chat || token_ids.empty()) || (!token_ids.empty() && !text.empty()))
+    refuse("token_ids: expected beside prompt_token_ids, prompt and response, or beside messages");
+  if (chat && !token_ids.empty() && messages.back().role != "assistant")
+    refuse("token_ids: expected an assistant's message at the end of messages");
   for (size_t i = 0; i < messages.size(); ++i)
     if (!kRoles.count(messages[i].role))
       refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" +
@@ -118,6 +121,7 @@ Json to_json(const TrafficRecord& record) {
         if (!text->empty()) list.back()[key] = *text;
       if (m.unlearnt) list.back()["weight"] = 0;
     }
+    if (!record.token_ids.empty()) root["token_ids"] = record.token_ids;
     if (!record.tools.empty()) root["tools"] = record.tools;
     if (!record.template_kwargs.empty()) root["template_kwargs"] = record.template_kwargs;
   } else if (!record.text.empty()) {

@@ -40,8 +40,9 @@ struct TrafficRecord {
   // Only with messages: the variables that the request gave the chat template, a JSON object as text, "" = none.
   std::string template_kwargs;
   std::string prompt, response;
-  // Only with prompt + response: the tokens that the writer has read, and those that it wrote, with the one that ended
-  // the answer. Empty = not known; there are both or neither.
+  // The tokens that the writer wrote, with the one that ended the answer: of the response, or of the last message. Only
+  // a response has them beside the tokens that the writer read; those of a chat follow from its messages. Empty = not
+  // known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;

@@ -80,12 +80,12 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
     record.prompt = request.texts[prompt];
     record.response = answer.text;
     record.prompt_token_ids = request.prompts[prompt];
-    record.token_ids = answer.token_ids;
   } else {
     record.messages.push_back({"assistant", request.answer_prefix + answer.text});
     record.tools = request.tools;
     record.template_kwargs = request.template_kwargs;
   }
+  record.token_ids = answer.token_ids;
   record.sampling = request.options.sampling;
   record.writer = writer;
   record.finish_reason = answer.result.ended_by_request ? "stop_string" : to_string(answer.result.reason);

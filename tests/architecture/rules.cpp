@@ -76,9 +76,9 @@ const std::vector<Room> kRooms = {
     // neither files nor the network, and only regenerate sends requests to an endpoint.
     {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
     {{"data/row_parser.", "data/row_fields.", "data/row_time.", "data/row_json.", "data/gateway_formats.",
-      "data/trace_formats.", "data/field_map.", "data/utf8.", "data/blank."},
+      "data/trace_formats.", "data/field_map.", "data/blank."},
      {"data/row_parser.h", "data/row_fields.h", "data/row_time.h", "data/row_json.h", "data/gateway_formats.h",
-      "data/trace_formats.h", "data/field_map.h", "data/utf8.h", "data/blank.h", "base/"}},
+      "data/trace_formats.h", "data/field_map.h", "data/blank.h", "base/"}},
     {{"data/redact.", "data/detectors.", "data/secret_tokens.", "data/token_surprise.", "data/normalised_text.",
       "data/text_facts.", "data/id_key."},
      {"data/redact.h", "data/detectors.h", "data/secret_tokens.h", "data/token_surprise.h", "data/normalised_text.h",

@@ -3,10 +3,10 @@
 #include <set>
 
 #include "base/philox.h"
+#include "base/utf8.h"
 #include "data/record_reader.h"
 #include "data/redact.h"
 #include "data/row_parser.h"
-#include "data/utf8.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

@@ -40,9 +40,12 @@ TEST(RecordLine, IsWhatTheTreeGives) {
   TrafficRecord with_ids = pair;
   with_ids.prompt_token_ids = {1, 0, 2147483647};
   with_ids.token_ids = {7};
+  TrafficRecord answered = chat;
+  answered.messages.push_back({"assistant", "a"});
+  answered.token_ids = {7, 0};
   text.text = hard;
   std::string line = "left over";
-  for (const TrafficRecord& r : {chat, pair, with_ids, text})
+  for (const TrafficRecord& r : {chat, answered, pair, with_ids, text})
     for (const RecordOrigin& origin : {RecordOrigin{"chat", "a b.jsonl", 7, "tenant-x", &redactions},
                                        RecordOrigin{"plain", "é", 0, "", &none}, RecordOrigin{}}) {
       write_record_line(r, origin, line);

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "base/sha256.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

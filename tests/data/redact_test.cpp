@@ -252,6 +252,11 @@ TEST(RedactRecord, DropsTokenIdsOfTextsWithFinds) {
       redact_record(r, kKey, counts);
       EXPECT_EQ(r.prompt_token_ids.empty(), !counts.empty());
       EXPECT_EQ(r.token_ids.empty(), !counts.empty());
+      TrafficRecord chat;
+      chat.messages = {{"user", prompt}, {"assistant", response}};
+      chat.token_ids = {3};
+      redact_record(chat, kKey, counts);
+      EXPECT_EQ(chat.token_ids.empty(), !counts.empty());
     }
 }
 

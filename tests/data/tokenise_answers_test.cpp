@@ -52,6 +52,31 @@ TEST_F(TokeniseAnswers, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "<think>\nso\n</think>\n\nb<|im_end|>");
 }
 
+// The tokens of a recorded answer may be others than those of its text, and end in another way than the template does.
+TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
+  const RowTokeniser t = with(kThinking);
+  const auto ids_of = [&](const std::string& text) { return t.tokenizer().encode(text, false); };
+  TrafficRecord r = chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "<think>\nhm</think>b"}});
+  const std::string prompt = prompt_of(t.tokenizer(), row(t, r));
+  r.token_ids = ids_of("<think>\nhm</think>b<s>");
+  ASSERT_EQ(t.tokenizer().decode({r.token_ids.back()}, true), "") << "a special token ends the answer";
+  const TokenRow made = row(t, r);
+  EXPECT_EQ(learnt_text(t.tokenizer(), made), "<think>\nhm</think>b<s>");
+  EXPECT_EQ(prompt_of(t.tokenizer(), made), prompt);
+  EXPECT_EQ(std::vector<int32_t>(made.tokens.begin() + made.prompt_tokens, made.tokens.end()), r.token_ids);
+  // The beginning that the server wrote is not the model's.
+  r.token_ids = ids_of("hm</think>b");
+  const TokenRow begun = row(t, r);
+  EXPECT_EQ(learnt_text(t.tokenizer(), begun), "hm</think>b");
+  EXPECT_EQ(prompt_of(t.tokenizer(), begun), prompt + "<think>\n");
+  // Ids of other texts, and those of an answer that was taken apart, are not used.
+  r.token_ids = ids_of("<think>\nhm</think>c<s>");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, r)), "<think>\nhm</think>b<|im_end|>");
+  r.messages.back() = with_thought("b", "hm");
+  r.token_ids = ids_of("b");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, r)), "<think>\nhm\n</think>\n\nb<|im_end|>");
+}
+
 // A model may write one line break after the other until its limit. Quadratic time over them would be minutes.
 TEST_F(TokeniseAnswers, MuchWhiteSpaceAtTheEndOfAnAnswerTakesLinearTime) {
   const RowTokeniser t = with(kThinking);

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/redact.h"
 #include "data/row_parser.h"
-#include "data/utf8.h"
 
 namespace {
 

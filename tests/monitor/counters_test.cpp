@@ -74,7 +74,7 @@ TEST(Exposition, OtherLinesMayBeOdd) {
   const std::string good = "vllm:spec_decode_num_drafts_total 4\n",
                     position = "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"";
   for (const std::string odd : {"{\"http.server.duration\",method=\"GET\"} 12", "a{x=1} 2", "a b", "#", "a{x=\"1",
-                                "é 1", "go_info{version=\"\\\"1\\n\"} 1"})
+                                "é 1", "go_info{version=\"\\\"1\\n\"} 1", "go_info{version=\"\xff\"} 1"})
     EXPECT_EQ(parse_exposition(odd + "\n" + good, "page").drafts, 4) << odd;
   for (const char* beyond : {"65", "70", "999", "99999999999999"})
     EXPECT_TRUE(parse_exposition(good + position + beyond + "\"} 3\n", "page").accepted_at.empty()) << beyond;
@@ -157,7 +157,8 @@ TEST(Exposition, MalformedTextNamesTheLine) {
   const std::string name = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
   for (const std::string bad :
        {"{x=\"1\"} 2", "a{x=1} 2", "a{x=\"1} 2", "a{x=\"1\" 2", "a", "a b", "specdec:spec_decode_num_drafts_total -1",
-        "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf"})
+        "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf",
+        "specdec:spec_decode_num_drafts_total{pod=\"\xff\"} 1", "specdec:info{draft=\"a\xe2\x82\"} 1"})
     expect_error(ErrorKind::kData, {"page: line 2: "}, [&] { parse_exposition("# fine\n" + bad + "\n", "page"); });
   for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"-1\"}"})
     expect_error(ErrorKind::kData, {"page: line 1: "}, [&] { parse_exposition(name + position + " 1", "page"); });

@@ -174,6 +174,7 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   EXPECT_EQ(chat.messages[1].content, "u \"quoted\" \n");
   EXPECT_EQ(chat.messages[2].role, "assistant");
   EXPECT_EQ(chat.messages[2].content, "the answer");
+  EXPECT_EQ(chat.token_ids, (std::vector<int32_t>{4, 5}));
   EXPECT_EQ(chat.finish_reason, "stop");
   EXPECT_EQ(chat.template_kwargs, R"({"enable_thinking":false})");
   EXPECT_EQ(chat.writer, options.target);

@@ -62,6 +62,13 @@ TEST(TrafficRecord, ThreeForms) {
   for (const Json& bad :
        {Json::array({-1}), Json::array({1.5}), Json::array({"1"}), Json::array({2147483648}), Json("1"), Json::array()})
     for (const char* key : {"token_ids", "prompt_token_ids"}) refuse_ids(key, bad);
+  TrafficRecord answered = chat;
+  answered.messages.push_back({"assistant", "a"});
+  answered.token_ids = {7, 0};
+  check_schema(to_json(answered), ErrorKind::kData, {"schema", "id", "messages"}, read);
+  refuse(
+      to_json(answered), ErrorKind::kData, "at the end of messages",
+      [](Json& j) { j["messages"].erase(j["messages"].size() - 1); }, read);
   TrafficRecord text;
   text.id = text.conversation = "3";
   text.text = "t";

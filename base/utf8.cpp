@@ -1,9 +1,9 @@
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace specdec::data {
+namespace specdec {
 
 bool is_valid_utf8(std::string_view s) {
   const auto* p = reinterpret_cast<const unsigned char*>(s.data());
@@ -32,4 +32,4 @@ int64_t count_characters(std::string_view utf8) {
   return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-}  // namespace specdec::data
+}  // namespace specdec
