@@ -45,6 +45,7 @@ struct Quantisation {
   bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
+  bool blocks_bind = false;                       // config.json says that all matrices have one scale per block
 };
 
 enum class Activation { kSilu, kGeluTanh };

@@ -62,12 +62,14 @@ void parse_integers(const Json& object, const std::string& method, const std::st
   out.zero_offset = format == "gptq" ? 1 : 0;  // format gptq stores zero points minus one; gptq_v2 does not
 }
 
-void parse_blocks(const Json& object, const char* key, const std::string& where, Quantisation& out) {
-  if (!object.contains(key) || object.at(key).is_null()) return;
+// Returns whether there is a size of blocks.
+bool parse_blocks(const Json& object, const char* key, const std::string& where, Quantisation& out) {
+  if (!object.contains(key) || object.at(key).is_null()) return false;
   const Json& sizes = json_array(object, key, 2, where, kQuantError);
   if (sizes.size() != 2) throw Error(kQuantError, where + ": " + key + ": expected two sizes");
   out.block_rows = json_int(Json{{key, sizes[0]}}, key, {1, 1 << 20}, where, kQuantError);
   out.block_columns = json_int(Json{{key, sizes[1]}}, key, {1, 1 << 20}, where, kQuantError);
+  return true;
 }
 
 void parse_compressed(const Json& object, const std::string& where, Quantisation& out) {
@@ -75,7 +77,9 @@ void parse_compressed(const Json& object, const std::string& where, Quantisation
   const std::string format = json_string(object, "format", "", where, kQuantError);
   if (format != "float-quantized" && format != "naive-quantized")
     refuse_quantisation(where, "compressed-tensors format '" + format + "'");
-  for (const auto& [name, group] : json_object(object, "config_groups", 64, where, kQuantError).items()) {
+  const Json& groups = json_object(object, "config_groups", 64, where, kQuantError);
+  out.blocks_bind = !groups.empty();
+  for (const auto& [name, group] : groups.items()) {
     const std::string at = where + ": config_groups: " + name;
     if (!group.is_object()) throw Error(kQuantError, at + ": expected an object");
     const Json& weights = json_object(group, "weights", 64, at, kQuantError);
@@ -83,7 +87,7 @@ void parse_compressed(const Json& object, const std::string& where, Quantisation
     const std::string type = json_string(weights, "type", "", at, kQuantError);
     if (bits != 8 || type != "float")
       refuse_quantisation(at, "weights of " + std::to_string(bits) + " bits, type '" + type + "',");
-    parse_blocks(weights, "block_structure", at, out);
+    out.blocks_bind = parse_blocks(weights, "block_structure", at, out) && out.blocks_bind;
   }
 }
 
@@ -101,7 +105,7 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
     out.method = Quantisation::Method::kFp8;
     const std::string format = json_string(object, "fmt", "e4m3", at, kQuantError);
     if (format != "e4m3" && format != "float8_e4m3fn") refuse_quantisation(at, "fp8 of fmt '" + format + "'");
-    parse_blocks(object, "weight_block_size", at, out);
+    out.blocks_bind = parse_blocks(object, "weight_block_size", at, out);
   } else if (method == "gptq" || method == "awq") {
     parse_integers(object, method, at, out);
   } else {

@@ -72,17 +72,19 @@ CodedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::I
     throw Error(ErrorKind::kModel,
                 parts.where("weight") + " is F8_E4M3 and has neither weight_scale nor weight_scale_inv");
   const std::vector<int64_t> found = parts.entry(scale_name).shape;
-  const bool one = c10::multiply_integers(found) == 1,
-             by_row = found == std::vector<int64_t>{rows} || found == std::vector<int64_t>{rows, 1};
+  const bool one = !quantisation.blocks_bind && c10::multiply_integers(found) == 1,
+             by_row = !quantisation.blocks_bind &&
+                      (found == std::vector<int64_t>{rows} || found == std::vector<int64_t>{rows, 1});
   const int64_t block_rows = one      ? rows
                              : by_row ? 1
                                       : quantisation.block_rows,
                 block_columns = one || by_row ? columns : quantisation.block_columns,
                 across = (columns + block_columns - 1) / block_columns, down = (rows + block_rows - 1) / block_rows;
   if (!one && !by_row && found != std::vector<int64_t>{down, across})
-    throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) +
-                                       ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
-                                       std::to_string(down) + ", " + std::to_string(across) + "]");
+    throw Error(ErrorKind::kModel,
+                parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) + ", expected " +
+                    (quantisation.blocks_bind ? "" : "one number, [" + std::to_string(rows) + ", 1] or ") + "[" +
+                    std::to_string(down) + ", " + std::to_string(across) + "]");
   const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape),
                    scales = parts.numbers(scale_name, found).view({down, across});
   if (codes.bitwise_and(127).eq(127).any().item<bool>())

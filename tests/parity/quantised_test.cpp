@@ -150,9 +150,11 @@ TEST(QuantisedErrors, ShapesThatDisagree) {
       for (const std::vector<int64_t>& shape : wrong_shapes(right))
         EXPECT_SAYS(wrong(name, part, shape), "down_proj.", part);
     }
-  // A matrix of scales as one list is not the scales of blocks.
+  // A matrix of scales as one list is not the scales of blocks, and neither is one number or one for each row.
   const std::vector<int64_t> blocks = shape_of("fp8_block", "weight_scale_inv");
-  EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", {blocks[0] * blocks[1]}), "weight_scale_inv has shape");
+  const int64_t rows = shape_of("fp8_block", "weight")[0];
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{blocks[0] * blocks[1]}, {1}, {1, 1}, {}, {rows, 1}})
+    EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", shape), "weight_scale_inv has shape");
 }
 
 // The rows of scales say how many inputs share one, and config.json must agree with them.
