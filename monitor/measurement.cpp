@@ -8,7 +8,6 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kEnoughRequests = 50;  // fewer make a mean that says little
 constexpr double kMost = 1e15;
 
 // Evidence can be infinite, which JSON cannot hold.

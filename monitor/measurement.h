@@ -14,6 +14,10 @@
 
 namespace specdec::monitor {
 
+// Fewer requests make a mean that says little: with them (and with too few scrapes) the verdict is inconclusive, unless
+// there is already an alarm or a warning.
+inline constexpr int64_t kEnoughRequests = 50;
+
 // Sums over requests, or over tested tokens where only counters are known.
 struct MeasuredSums {
   int64_t n = 0;

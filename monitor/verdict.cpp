@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "monitor/counter_chart.h"
+#include "monitor/measurement.h"
 #include "monitor/observation.h"
 #include "monitor/payback.h"
 
@@ -11,8 +12,6 @@ namespace specdec::monitor {
 
 namespace {
 
-// With fewer requests (and too few scrapes) the verdict is inconclusive, unless there is already an alarm or a warning.
-constexpr int64_t kEnoughRequests = 50;
 constexpr double kWarnLevel = 1000;  // e-value for a warning; on average at most one false warning per 1,000 requests
 constexpr int64_t kEnoughForSpeed = 200;
 
