@@ -203,6 +203,7 @@ TokenBytes Tokenizer::token_bytes(int64_t size) const {
 const sd_tokenizer* Tokenizer::handle() const { return impl_->handle; }
 int32_t Tokenizer::bos_id() const { return impl_->bos_id; }
 int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
+bool Tokenizer::streams() const { return impl_->streaming != SD_STREAM_WHOLE; }
 const std::string& Tokenizer::bos_token() const { return impl_->bos; }
 const std::string& Tokenizer::eos_token() const { return impl_->eos; }
 

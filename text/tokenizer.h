@@ -63,6 +63,10 @@ class Tokenizer {
   const std::string& eos_token() const;
   int32_t eos_id() const;  // -1 if none
 
+  // Returns false if a later token may change the text of all tokens before it, so that an answer's text is known only
+  // when its last token is.
+  bool streams() const;
+
   const sd_tokenizer* handle() const;  // for other functions of the Rust crate
 
  private:

@@ -134,7 +134,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
-  if (!pair.end_note.empty()) note("info: " + pair.end_note);
+  for (const std::string& line : pair.notes) note("info: " + line);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};

@@ -137,12 +137,21 @@ model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, 
 }
 
 // Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end of a turn
-// there alone, while their config.json has the base model's end of a text. Returns a line if it was missing, else "".
-std::string add_tokenizers_end(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
+// there alone, while their config.json has the base model's end of a text. Returns what users should know of the
+// tokenizer, one line each.
+std::vector<std::string> tokenizer_notes(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
+  std::vector<std::string> notes;
   const int32_t id = tokenizer.eos_id();
-  if (!model::add_eos_id(config, id)) return "";
-  return "answers end with " + tokenizer.eos_token() + " (token " + std::to_string(id) +
-         "), too: it is the tokenizer's eos_token, which config.json and generation_config.json do not name";
+  if (model::add_eos_id(config, id))
+    notes.push_back(
+        "answers end with " + tokenizer.eos_token() + " (token " + std::to_string(id) +
+        "), too: it is the tokenizer's eos_token, which config.json and generation_config.json do not name");
+  if (!tokenizer.streams())
+    notes.push_back(
+        "nothing can be streamed and no stop text ends an answer early: by the decoder of tokenizer.json each token "
+        "may "
+        "change the text before it, so an answer's text is known when its last token is");
+  return notes;
 }
 
 LoadedPair load(const PairOptions& options) {
@@ -200,7 +209,7 @@ LoadedPair load(const PairOptions& options) {
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
   pair.config = config;
-  pair.end_note = add_tokenizers_end(*pair.tokenizer, pair.config);
+  pair.notes = tokenizer_notes(*pair.tokenizer, pair.config);
   if (options.progress) options.progress({"loading the models", 0, 0, "", options.target});
   load_target(options, target.hold, pair);
   if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);

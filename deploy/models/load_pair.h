@@ -66,8 +66,8 @@ struct LoadedPair {
   BindingState binding = BindingState::kUnbound;    // kBound if there is no draft
   std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
-  std::string given_up;  // one line if memory was short, else ""
-  std::string end_note;  // one line if only the tokenizer names a token that ends an answer, else ""
+  std::string given_up;            // one line if memory was short, else ""
+  std::vector<std::string> notes;  // one line each: what is odd about the target's tokenizer
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "engine/kernels/ops.h"
+#include "engine/model/paged_attention.h"
 
 namespace specdec::model {
 
 namespace {
-
-using kernels::PagedRows;
 
 bool covers(const LayerConfig& layer) {
   return layer.input_norm && layer.mlp_norm && !layer.attention_out_norm && !layer.mlp_out_norm && !layer.experts &&
@@ -24,16 +23,6 @@ bool covers(const Decoder& decoder) {
          std::all_of(c.layers.begin(), c.layers.end(), [](const LayerConfig& layer) { return covers(layer); });
 }
 
-bool is_causal(const at::Tensor& mask) {
-  if (!mask.defined()) return true;
-  const at::Tensor rows = mask.to(at::kCPU).contiguous();
-  const bool* sees = rows.const_data_ptr<bool>();
-  const int64_t n = rows.size(0);
-  for (int64_t i = 0; i < n; ++i)
-    if (std::any_of(sees + i * n + i + 1, sees + (i + 1) * n, [](bool x) { return x; })) return false;
-  return true;
-}
-
 }  // namespace
 
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder) {
@@ -45,9 +34,8 @@ const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder) {
 bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype) {
   int64_t rows = 0;
   for (const SequencePart& part : parts) {
-    const auto count = static_cast<int64_t>(part.tokens.size());
-    if (count > PagedRows::kMaxRows || part.cache->dtype() != dtype || !is_causal(part.tree_mask)) return false;
-    rows += count;
+    if (!PagedAttention::takes(part, dtype)) return false;
+    rows += static_cast<int64_t>(part.tokens.size());
   }
   return rows <= kernels::kMaxProductRows;
 }

@@ -1,5 +1,6 @@
 #include "engine/model/paged_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +13,16 @@ namespace {
 
 using kernels::PagedRows;
 
-bool is_causal(const at::Tensor& mask) { return !mask.defined() || mask.triu(1).any().item<bool>() == false; }
+// Returns whether no token of a tree mask [T, T] sees a later one.
+bool is_causal(const at::Tensor& mask) {
+  if (!mask.defined()) return true;
+  const at::Tensor rows = mask.to(at::kCPU).contiguous();
+  const bool* sees = rows.const_data_ptr<bool>();
+  const int64_t n = rows.size(0);
+  for (int64_t i = 0; i < n; ++i)
+    if (std::any_of(sees + i * n + i + 1, sees + (i + 1) * n, [](bool x) { return x; })) return false;
+  return true;
+}
 
 // The parts' arrays one after the other, as they are uploaded. Each begins at a multiple of 8 bytes.
 struct Bytes {
@@ -39,6 +49,11 @@ bool PagedAttention::covers(const DecoderConfig& config, at::ScalarType dtype) {
          config.head_dim <= kernels::kMaxPagedHead;
 }
 
+bool PagedAttention::takes(const SequencePart& part, at::ScalarType dtype) {
+  return static_cast<int64_t>(part.tokens.size()) <= PagedRows::kMaxRows && part.cache->dtype() == dtype &&
+         is_causal(part.tree_mask);
+}
+
 PagedAttention::PagedAttention(const kernels::CudaLibrary& library, const DecoderConfig& config,
                                std::span<const SequencePart> parts, at::ScalarType dtype, at::Device device)
     : library_(library), dtype_(dtype == at::kHalf ? kernels::CudaDtype::kHalf : kernels::CudaDtype::kBFloat16) {
@@ -48,7 +63,7 @@ PagedAttention::PagedAttention(const kernels::CudaLibrary& library, const Decode
   int64_t first = 0;
   for (const SequencePart& part : parts) {
     const auto count = static_cast<int64_t>(part.tokens.size());
-    takes_.push_back(count <= PagedRows::kMaxRows && part.cache->dtype() == dtype && is_causal(part.tree_mask));
+    takes_.push_back(takes(part, dtype));
     if (takes_.back()) {
       const int64_t length = part.cache->length();
       part.cache->reserve(length + count);

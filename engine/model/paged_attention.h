@@ -25,6 +25,10 @@ class PagedAttention {
   // Returns whether the kernel exists for a decoder's heads, with queries and caches of this dtype.
   static bool covers(const DecoderConfig& config, at::ScalarType dtype);
 
+  // Returns whether the kernel attends for the part of a pass with this dtype: a few tokens, none of which sees a later
+  // one.
+  static bool takes(const SequencePart& part, at::ScalarType dtype);
+
   bool takes(size_t part) const { return takes_[part]; }
   bool takes_all() const { return !index_.defined(); }
   // Writes the keys and values of one layer of all parts that it takes into their caches, and their attention into the

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 use crate::Failure;
@@ -59,7 +60,7 @@ impl HfTokenizer {
         check_growth("decoder", &decoder)?;
         check_pre_tokenizer(&part(serde_json::to_value(inner.get_pre_tokenizer()))?)?;
         change_added_tokens(&mut inner, added)?;
-        let streaming = streaming_of(&decoder);
+        let streaming = streaming_of(&decoder, || is_of_bytes(&inner));
         Ok(HfTokenizer { inner, streaming })
     }
 
@@ -168,32 +169,49 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns whether every token of the vocabulary is written in the characters that stand for bytes in ByteLevel, and
+/// none is a byte of ByteFallback.
+fn is_of_bytes(inner: &Tokenizer) -> bool {
+    let alphabet = ByteLevel::alphabet();
+    let is_byte = |token: &str| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
+    inner.get_vocab(true).keys().all(|token| !is_byte(token) && token.chars().all(|c| alphabet.contains(&c)))
+}
+
 /// Returns how much of a decoder's output is final while tokens are still being appended. An unknown stage gets the
-/// safe answer, Whole.
-fn streaming_of(decoder: &Value) -> Streaming {
-    fn merge(stage: &Value, fused: &mut bool, found: &mut Streaming) {
+/// safe answer, Whole. `is_of_bytes` is asked at most once for each stage.
+fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
+    struct Stages {
+        fused: bool,
+        changes_bytes: bool, // replaces a character that stands for a byte
+        found: Streaming,
+    }
+    fn merge(stage: &Value, before: &mut Stages, is_of_bytes: &dyn Fn() -> bool) {
         match stage.get("type").and_then(Value::as_str) {
             None if stage.is_null() => {}
-            Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, fused, found)),
-            Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !*fused => {}
-            Some("ByteFallback") if !*fused => {
-                if *found == Streaming::Prefix {
-                    *found = Streaming::ByteRuns;
+            Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, before, is_of_bytes)),
+            Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !before.fused => {}
+            // Of one fused text, ByteLevel takes all characters for bytes or none. Conversions from GGUF have this stage
+            // after those of SentencePiece, which then do nothing.
+            Some("ByteLevel") if !before.changes_bytes && is_of_bytes() => {}
+            Some("ByteFallback") if !before.fused => {
+                if before.found == Streaming::Prefix {
+                    before.found = Streaming::ByteRuns;
                 }
             }
-            Some("Fuse") => *fused = true,
+            Some("Fuse") => before.fused = true,
             // After Fuse, a pattern of several characters may span two tokens.
             Some("Replace") => {
                 let literal = stage.pointer("/pattern/String").and_then(Value::as_str);
-                if *fused && literal.is_none_or(|p| p.chars().count() != 1) {
-                    *found = Streaming::Whole;
+                if before.fused && literal.is_none_or(|p| p.chars().count() != 1) {
+                    before.found = Streaming::Whole;
                 }
+                before.changes_bytes |= literal.is_none_or(|p| p.chars().all(|c| ByteLevel::alphabet().contains(&c)));
             }
             Some("Strip") if stage.get("stop").and_then(Value::as_u64) == Some(0) => {}
-            _ => *found = Streaming::Whole,
+            _ => before.found = Streaming::Whole,
         }
     }
-    let (mut fused, mut found) = (false, Streaming::Prefix);
-    merge(decoder, &mut fused, &mut found);
-    found
+    let mut stages = Stages { fused: false, changes_bytes: false, found: Streaming::Prefix };
+    merge(decoder, &mut stages, &is_of_bytes);
+    stages.found
 }

@@ -103,6 +103,38 @@ TEST(IncrementalDecoder, ByteLevel) {
   check_streaming(loaded(gpt2()));
 }
 
+// Conversions from GGUF have the stages of both kinds, one after the other. Of one fused text, ByteLevel takes all
+// characters for bytes or none, so one token that is not written in them changes the text of all others.
+TEST(IncrementalDecoder, ByteLevelAfterFuse) {
+  SKIP_WITHOUT(gpt2());
+  Json json = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
+  json["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "ByteFallback"}},
+                       {{"type", "Fuse"}},
+                       {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+                       json["decoder"]}}};
+  Scratch d;
+  put(d / "tokenizer.json", json.dump());
+  const Tokenizer tokenizer(d.root());
+  EXPECT_TRUE(tokenizer.streams());
+  check_streaming(tokenizer);
+  IncrementalDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Hello")), "Hello");
+  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Ġworld")), " world");
+  json["added_tokens"].push_back({{"id", tokenizer.vocab_size()},
+                                  {"content", "a b"},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false},
+                                  {"special", false}});
+  put(d / "tokenizer.json", json.dump());
+  const Tokenizer other(d.root());
+  EXPECT_FALSE(other.streams());
+  check_streaming(other);
+}
+
 TEST(IncrementalDecoder, ByteFallback) {
   SKIP_WITHOUT(shared_data());
   Scratch d;

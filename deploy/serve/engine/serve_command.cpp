@@ -174,7 +174,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (chat.verified) chat.verified->require_unchanged();
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
-  if (!pair.end_note.empty()) note("info: " + pair.end_note);
+  for (const std::string& line : pair.notes) note("info: " + line);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
     throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   const std::optional<ValidationReport> report = packaged_report(options, package);
