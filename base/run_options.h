@@ -29,7 +29,7 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/verifier.h
+enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/sampling/verifier.h
 
 struct SpeculationOptions {
   int k = -1;     // draft tokens per step; -1 = auto (the controller chooses, 0 included); 0 = plain
@@ -37,7 +37,7 @@ struct SpeculationOptions {
   VerifyRule verify = VerifyRule::kToken;
   // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
   std::vector<int> tree = {};
-  bool suffix = false;  // also drafts from the text itself (engine/decode/suffix_drafter.h)
+  bool suffix = false;  // also drafts from the text itself (engine/decode/control/suffix_drafter.h)
 };
 
 // Throw Error(kUsage) naming the flag and its range if a value is not allowed.

@@ -1,5 +1,5 @@
 // A strict reader of safetensors files (which are hostile input) and a streaming writer. Torch-free;
-// engine/model/weights makes tensors from the bytes. Format: u64 LE header length, JSON header, data without holes.
+// engine/weights/weights makes tensors from the bytes. Format: u64 LE header length, JSON header, data without holes.
 #pragma once
 
 #include <cstdint>

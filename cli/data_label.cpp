@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/model_directory.h"
 #include "base/version.h"
-#include "distill/label_endpoint.h"
+#include "distill/labels/label_endpoint.h"
 
 namespace specdec::cli {
 

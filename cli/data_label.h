@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "distill/label_options.h"
+#include "distill/labels/label_options.h"
 
 namespace specdec::cli {
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "cli/command.h"
 #include "cli/output.h"
-#include "distill/options.h"
+#include "distill/settings/options.h"
 #include "engine/parallel/launch.h"
 
 namespace specdec::cli {

@@ -17,7 +17,7 @@
 #include "cli/monitor_past.h"
 #include "cli/output.h"
 #include "monitor/check.h"
-#include "monitor/source.h"
+#include "monitor/read/source.h"
 
 namespace specdec::cli {
 

@@ -7,10 +7,10 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/shell.h"
-#include "monitor/life_page.h"
-#include "monitor/machine.h"
+#include "monitor/machine/machine.h"
+#include "monitor/report/life_page.h"
 #include "monitor/sources_check.h"
-#include "monitor/state.h"
+#include "monitor/state/state.h"
 
 namespace specdec::cli {
 

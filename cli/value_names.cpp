@@ -5,7 +5,7 @@
 #include <map>
 
 #include "cli/init/init.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/quantise.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/fingerprint.h"
 #include "base/statistics.h"
-#include "data/redact.h"
-#include "data/shard_reader.h"
+#include "data/redact/redact.h"
+#include "data/shards/shard_reader.h"
 #include "text/tokenizer.h"
 
 namespace specdec::data {

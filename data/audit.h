@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "data/ingest_report.h"
+#include "data/shards/ingest_report.h"
 #include "data/stats.h"
 
 namespace specdec::data {

@@ -5,8 +5,8 @@
 
 #include "base/progress.h"
 #include "base/schema/shard_index.h"
-#include "data/ingest_report.h"
 #include "data/options.h"
+#include "data/shards/ingest_report.h"
 
 namespace specdec::data {
 
@@ -16,7 +16,8 @@ struct IngestResult {
   std::string split_rule;  // time | hash | first
   // earlier answers of accepted chats that are not learnt because the chat template rewrites them (data/tokenise.h)
   int64_t unlearnt_turns = 0;
-  // The keys of the first row of no known format, and a --map for such rows (data/field_map.h); "" = no such row.
+  // The keys of the first row of no known format, and a --map for such rows (data/formats/field_map.h); "" = no such
+  // row.
   std::string suggestion;
 };
 

@@ -4,10 +4,10 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "data/domain_clusters.h"
-#include "data/field_map.h"
-#include "data/row_parser.h"
-#include "data/selection.h"
+#include "data/formats/field_map.h"
+#include "data/formats/row_parser.h"
+#include "data/select/domain_clusters.h"
+#include "data/select/selection.h"
 
 namespace specdec::data {
 

@@ -12,14 +12,15 @@
 namespace specdec::data {
 
 struct IngestOptions {
-  std::vector<std::string> sources;  // files, directories, patterns, "-" (data/sources.h)
+  std::vector<std::string> sources;  // files, directories, patterns, "-" (data/sources/sources.h)
   std::string holdout_source;        // a file whose rows all go to the hold-out; "" = none
   std::string target, out;           // resolved model directory; output directory
   // File of the secret that names are hashed with; "" = OUT.salt, created if it is missing.
   std::string salt;
-  // auto, a format's name (data/row_parser.h), or plain for text without JSON.
+  // auto, a format's name (data/formats/row_parser.h), or plain for text without JSON.
   std::string format = "auto";
-  // "prompt=question,answer=reply": the fields by which every row is read (data/field_map.h); "" = by its format.
+  // "prompt=question,answer=reply": the fields by which every row is read (data/formats/field_map.h); "" = by its
+  // format.
   std::string map;
   bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
@@ -30,8 +31,8 @@ struct IngestOptions {
   std::string holdout_rule = "auto";  // auto (time if every row has a time, else hash) | time | hash | first
   // domain_field: the field that holds the domain tag, "" = "domain". domain: the tag of every row, "" = none.
   std::string domain_field, domain;
-  std::string domain_rules;  // file of rules for rows without a tag (data/domain_rules.h)
-  // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/domain_clusters.h).
+  std::string domain_rules;  // file of rules for rows without a tag (data/select/domain_rules.h)
+  // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/select/domain_clusters.h).
   int domain_clusters = 0;
   std::string tenant_field;  // field that holds the tenant; "" = the format's own
   int64_t tenant_cap = 0;    // most rows that one tenant may have in the training split; 0 = no limit

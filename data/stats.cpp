@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/statistics.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 
 namespace specdec::data {
 

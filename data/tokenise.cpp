@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "data/blank.h"
+#include "data/formats/blank.h"
 
 namespace specdec::data {
 

@@ -8,7 +8,7 @@
 
 #include "base/schema/shard_index.h"
 #include "base/schema/traffic_record.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -3,11 +3,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_lock.h"
-#include "monitor/facts.h"
+#include "monitor/actions/notify.h"
+#include "monitor/facts/facts.h"
 #include "monitor/loop_driver.h"
-#include "monitor/notify.h"
 #include "monitor/sources_check.h"
-#include "monitor/state.h"
+#include "monitor/state/state.h"
 #include "net/http_client.h"
 
 namespace specdec::monitor {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/verdict.h"
-#include "monitor/options.h"
+#include "monitor/facts/options.h"
 
 namespace specdec::monitor {
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "monitor/channel.h"
-#include "monitor/notify.h"
+#include "monitor/actions/channel.h"
+#include "monitor/actions/notify.h"
 
 namespace specdec::monitor {
 

@@ -12,12 +12,12 @@
 #include "base/json.h"
 #include "base/verdict.h"
 #include "monitor/actions/actions.h"
-#include "monitor/facts.h"
-#include "monitor/machine.h"
-#include "monitor/options.h"
-#include "monitor/questions.h"
-#include "monitor/state.h"
-#include "monitor/transaction.h"
+#include "monitor/actions/questions.h"
+#include "monitor/facts/facts.h"
+#include "monitor/facts/options.h"
+#include "monitor/machine/machine.h"
+#include "monitor/state/state.h"
+#include "monitor/state/transaction.h"
 
 namespace specdec::monitor {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/file.h"
-#include "monitor/counter_chart.h"
+#include "monitor/statistics/counter_chart.h"
 
 namespace specdec::monitor {
 

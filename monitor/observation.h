@@ -11,12 +11,12 @@
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
-#include "monitor/counter_chart.h"
-#include "monitor/detector.h"
-#include "monitor/options.h"
-#include "monitor/served_target.h"
-#include "monitor/source.h"
-#include "monitor/state.h"
+#include "monitor/facts/options.h"
+#include "monitor/facts/served_target.h"
+#include "monitor/read/source.h"
+#include "monitor/state/state.h"
+#include "monitor/statistics/counter_chart.h"
+#include "monitor/statistics/detector.h"
 
 namespace specdec::monitor {
 

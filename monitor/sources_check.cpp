@@ -6,9 +6,9 @@
 #include "base/file.h"
 #include "base/verdict.h"
 #include "base/version.h"
-#include "monitor/detector.h"
-#include "monitor/next_step.h"
-#include "monitor/transaction.h"
+#include "monitor/report/next_step.h"
+#include "monitor/state/transaction.h"
+#include "monitor/statistics/detector.h"
 
 namespace specdec::monitor {
 

@@ -7,11 +7,11 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "monitor/facts.h"
+#include "monitor/facts/facts.h"
+#include "monitor/facts/options.h"
 #include "monitor/loop_driver.h"
 #include "monitor/observation.h"
-#include "monitor/options.h"
-#include "monitor/state.h"
+#include "monitor/state/state.h"
 
 namespace specdec::monitor {
 

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "base/format.h"
-#include "monitor/counter_chart.h"
-#include "monitor/measurement.h"
+#include "monitor/facts/payback.h"
 #include "monitor/observation.h"
-#include "monitor/payback.h"
+#include "monitor/statistics/counter_chart.h"
+#include "monitor/statistics/measurement.h"
 
 namespace specdec::monitor {
 

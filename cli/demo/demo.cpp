@@ -23,7 +23,7 @@
 #include "cli/loop/loop.h"
 #include "cli/loop/runs.h"
 #include "cli/stop_deadline.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 
 namespace specdec::cli {
 

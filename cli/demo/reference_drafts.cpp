@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/philox.h"
 #include "base/safetensors.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 
 namespace specdec::cli {
 

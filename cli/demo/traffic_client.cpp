@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "data/openai_client.h"
+#include "data/regenerate/openai_client.h"
 
 namespace specdec::cli {
 

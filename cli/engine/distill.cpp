@@ -19,10 +19,10 @@
 #include "cli/output.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/validate/draft_costs.h"
-#include "distill/comparison.h"
-#include "distill/forecast.h"
-#include "distill/label_endpoint.h"
-#include "distill/run.h"
+#include "distill/labels/label_endpoint.h"
+#include "distill/run/run.h"
+#include "distill/study/comparison.h"
+#include "distill/study/forecast.h"
 #include "engine/parallel/launch.h"
 
 namespace specdec::cli {

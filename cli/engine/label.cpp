@@ -3,7 +3,7 @@
 #include "base/model_directory.h"
 #include "cli/data_label.h"
 #include "cli/engine/runners.h"
-#include "distill/label_target.h"
+#include "distill/teacher/label_target.h"
 
 namespace specdec::cli {
 

@@ -25,11 +25,11 @@
 #include "cli/loop/advice.h"
 #include "cli/loop/runs.h"
 #include "cli/stop_deadline.h"
-#include "data/ingest_report.h"
-#include "data/regenerate.h"
-#include "data/shard_reader.h"
-#include "data/sources.h"
-#include "distill/defaults.h"
+#include "data/regenerate/regenerate.h"
+#include "data/shards/ingest_report.h"
+#include "data/shards/shard_reader.h"
+#include "data/sources/sources.h"
+#include "distill/settings/defaults.h"
 
 namespace specdec::cli {
 

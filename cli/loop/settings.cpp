@@ -8,7 +8,7 @@
 #include "cli/loop/loop.h"
 #include "cli/suggestion.h"
 #include "cli/toml_file.h"
-#include "distill/options.h"
+#include "distill/settings/options.h"
 
 namespace specdec::cli {
 

@@ -13,14 +13,14 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output_directory.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/report/gate_checks.h"
 #include "deploy/validate/lossless.h"
 #include "deploy/validate/speed.h"
 #include "deploy/validate/timed_pairs.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
 

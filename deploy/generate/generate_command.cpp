@@ -9,9 +9,9 @@
 #include "base/verdict.h"
 #include "base/version.h"
 #include "deploy/models/load_pair.h"
-#include "deploy/serve/token_rules.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "deploy/serve/request/token_rules.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
 

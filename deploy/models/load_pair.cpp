@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/forward/device_errors.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/visible_devices.h"
-#include "engine/model/device_errors.h"
 
 namespace specdec::deploy {
 

@@ -17,9 +17,9 @@
 #include "base/run_options.h"
 #include "base/schema/binding.h"
 #include "deploy/models/tensor_ranks.h"
-#include "engine/model/draft_model.h"
-#include "engine/model/memory_plan.h"
-#include "engine/model/weights.h"
+#include "engine/forward/memory_plan.h"
+#include "engine/weights/draft_model.h"
+#include "engine/weights/weights.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

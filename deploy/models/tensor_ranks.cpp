@@ -21,9 +21,9 @@
 #include "base/device_lost.h"
 #include "base/json.h"
 #include "base/socket_bytes.h"
-#include "engine/decode/mirrored_model.h"
-#include "engine/decode/model_runner.h"
-#include "engine/model/device_errors.h"
+#include "engine/decode/runners/mirrored_model.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/forward/device_errors.h"
 #include "engine/parallel/ranks.h"
 #include "engine/parallel/shard_ranks.h"
 

@@ -1,4 +1,4 @@
-// The processes of this machine that hold one target together ("ranks", engine/model/shard.h). This process is rank 0,
+// The processes of this machine that hold one target together ("ranks", engine/config/shard.h). This process is rank 0,
 // decodes, and holds the draft. It starts the others, which are this program again, and tells each over a socket what
 // to do with its share.
 #pragma once
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/decode/causal_model.h"
-#include "engine/model/weights.h"
+#include "engine/decode/runners/causal_model.h"
+#include "engine/weights/weights.h"
 
 namespace specdec::deploy {
 

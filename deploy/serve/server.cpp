@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "deploy/serve/http.h"
-#include "deploy/serve/recorder.h"
-#include "deploy/serve/scheduler.h"
+#include "deploy/serve/http/http.h"
+#include "deploy/serve/schedule/recorder.h"
+#include "deploy/serve/schedule/scheduler.h"
 
 namespace specdec::deploy {
 

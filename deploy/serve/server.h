@@ -8,10 +8,10 @@
 #include <string>
 
 #include "base/clock.h"
-#include "deploy/serve/api.h"
-#include "deploy/serve/limits.h"
+#include "deploy/serve/api/api.h"
 #include "deploy/serve/options.h"
-#include "deploy/serve/step_runner.h"
+#include "deploy/serve/queue/step_runner.h"
+#include "deploy/serve/request/limits.h"
 
 namespace specdec::deploy {
 

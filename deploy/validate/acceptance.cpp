@@ -9,10 +9,10 @@
 #include <map>
 
 #include "base/error.h"
-#include "engine/decode/sampler.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/eagle_forward.h"
-#include "engine/model/forward.h"
+#include "engine/decode/sampling/sampler.h"
+#include "engine/forward/eagle_forward.h"
+#include "engine/forward/forward.h"
+#include "engine/weights/draft_vocab.h"
 
 namespace specdec::deploy {
 

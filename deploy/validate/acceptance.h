@@ -11,7 +11,7 @@
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
 #include "deploy/validate/gate.h"
-#include "engine/model/draft_model.h"
+#include "engine/weights/draft_model.h"
 
 namespace specdec::deploy {
 

@@ -5,12 +5,12 @@
 #include <set>
 
 #include "base/error.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/validate/speed.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
 #include "engine/decode/rollout.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
 

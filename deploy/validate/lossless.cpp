@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/statistics.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 
 namespace specdec::deploy {
 

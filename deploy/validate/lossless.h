@@ -11,7 +11,7 @@
 #include "base/run_options.h"
 #include "base/schema/shard_index.h"
 #include "deploy/validate/rollout_figures.h"
-#include "engine/decode/causal_model.h"
+#include "engine/decode/runners/causal_model.h"
 #include "engine/decode/step.h"
 
 namespace specdec::deploy {

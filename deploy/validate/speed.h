@@ -17,7 +17,7 @@
 #include "base/schema/validation_report.h"
 #include "deploy/report/gate_checks.h"
 #include "deploy/validate/timed_pairs.h"
-#include "engine/decode/causal_model.h"
+#include "engine/decode/runners/causal_model.h"
 
 namespace specdec::deploy {
 

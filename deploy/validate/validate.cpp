@@ -14,7 +14,7 @@
 #include "base/output_directory.h"
 #include "base/schema/gate_summary.h"
 #include "base/version.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/report/gate_ci.h"
 #include "deploy/validate/acceptance.h"
@@ -25,8 +25,8 @@
 #include "deploy/validate/repeat_flags.h"
 #include "deploy/validate/rollout_figures.h"
 #include "deploy/validate/speed.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/run_options.h"
-#include "engine/decode/logits_processors.h"
+#include "engine/decode/sampling/logits_processors.h"
 
 namespace specdec::decode {
 

@@ -12,8 +12,8 @@
 #include "base/progress.h"
 #include "base/run_options.h"
 #include "base/schema/shard_index.h"
-#include "engine/decode/causal_model.h"
 #include "engine/decode/request.h"
+#include "engine/decode/runners/causal_model.h"
 
 namespace specdec::decode {
 

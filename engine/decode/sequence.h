@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "base/acceptance.h"
-#include "engine/decode/causal_model.h"
-#include "engine/decode/controller.h"
-#include "engine/decode/randomness.h"
+#include "engine/decode/control/controller.h"
+#include "engine/decode/control/suffix_drafter.h"
 #include "engine/decode/request.h"
+#include "engine/decode/runners/causal_model.h"
+#include "engine/decode/sampling/randomness.h"
 #include "engine/decode/step_outcome.h"
-#include "engine/decode/suffix_drafter.h"
 
 namespace specdec::decode {
 

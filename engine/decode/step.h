@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/decode/causal_model.h"
-#include "engine/decode/round.h"
+#include "engine/decode/round/round.h"
+#include "engine/decode/runners/causal_model.h"
+#include "engine/decode/sampling/verifier.h"
 #include "engine/decode/sequence.h"
-#include "engine/decode/verifier.h"
 
 namespace specdec::decode {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/decode/step_state.h"
 #include "engine/rules/draft_rules.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/decode/controller.h"
-#include "engine/decode/logprobs.h"
+#include "engine/decode/control/controller.h"
+#include "engine/decode/sampling/logprobs.h"
 
 namespace specdec::decode {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/decode/step_state.h"
 
 namespace specdec::decode {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/device_lost.h"
-#include "engine/model/shard.h"
+#include "engine/config/shard.h"
 #include "engine/parallel/ranks.h"
 
 namespace specdec::parallel {

@@ -6,9 +6,9 @@
 #include <span>
 
 #include "base/philox.h"
-#include "engine/decode/draft_shape.h"
-#include "engine/decode/randomness.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/runners/draft_shape.h"
+#include "engine/decode/sampling/randomness.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/self_test/random_drafts.h"
 
 namespace specdec::self_test {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 
 namespace specdec::self_test {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "engine/decode/verifier.h"
+#include "engine/decode/sampling/verifier.h"
 #include "engine/kernels/cuda.h"
 
 namespace specdec::self_test {

@@ -12,7 +12,7 @@
 
 namespace specdec::self_test {
 
-// Memory of a device. Failures are those of engine/model/device_errors.h.
+// Memory of a device. Failures are those of engine/forward/device_errors.h.
 class TestMemory {
  public:
   virtual ~TestMemory() = default;

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "engine/decode/randomness.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/randomness.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/self_test/draft_level.h"
 #include "engine/self_test/kernel_cases.h"
 #include "engine/self_test/random_drafts.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "engine/model/device_errors.h"
+#include "engine/forward/device_errors.h"
 #include "engine/self_test/gpu_check.h"
 
 namespace specdec::self_test {

@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "monitor/actions/children.h"
-#include "monitor/loop_context.h"
-#include "monitor/machine.h"
-#include "monitor/state.h"
-#include "monitor/transaction.h"
+#include "monitor/machine/loop_context.h"
+#include "monitor/machine/machine.h"
+#include "monitor/state/state.h"
+#include "monitor/state/transaction.h"
 
 namespace specdec::monitor {
 

@@ -1,6 +1,6 @@
 #include "monitor/actions/candidate_payload.h"
 
-#include "monitor/channel.h"
+#include "monitor/actions/channel.h"
 
 namespace specdec::monitor {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "monitor/options.h"
+#include "monitor/facts/options.h"
 
 namespace specdec::monitor {
 

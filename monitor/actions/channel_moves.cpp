@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "monitor/actions/actions.h"
+#include "monitor/actions/admin.h"
 #include "monitor/actions/candidate_payload.h"
-#include "monitor/admin.h"
-#include "monitor/channel.h"
+#include "monitor/actions/channel.h"
 
 namespace specdec::monitor {
 

@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "monitor/child.h"
-#include "monitor/options.h"
-#include "monitor/state.h"
+#include "monitor/actions/child.h"
+#include "monitor/facts/options.h"
+#include "monitor/state/state.h"
 
 namespace specdec::monitor {
 

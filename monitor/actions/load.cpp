@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "monitor/actions/actions.h"
+#include "monitor/actions/admin.h"
 #include "monitor/actions/candidate_payload.h"
-#include "monitor/admin.h"
 
 namespace specdec::monitor {
 

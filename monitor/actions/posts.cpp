@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "monitor/actions/actions.h"
-#include "monitor/notify.h"
-#include "monitor/source.h"
+#include "monitor/actions/notify.h"
+#include "monitor/read/source.h"
 
 namespace specdec::monitor {
 

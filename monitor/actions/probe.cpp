@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/schema/error_report.h"
 #include "monitor/actions/actions.h"
-#include "monitor/channel.h"
+#include "monitor/actions/channel.h"
 
 namespace specdec::monitor {
 

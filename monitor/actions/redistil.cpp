@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "monitor/actions/actions.h"
-#include "monitor/channel.h"
-#include "monitor/job.h"
-#include "monitor/questions.h"
+#include "monitor/actions/channel.h"
+#include "monitor/actions/job.h"
+#include "monitor/actions/questions.h"
 
 namespace specdec::monitor {
 

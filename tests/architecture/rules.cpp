@@ -41,28 +41,32 @@ const std::vector<Room> kRooms = {
     {{"engine/rules/"}, {"engine/rules/", "base/"}},
     {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
-    {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "engine/rules/draft_rules.h", "base/"}},
+    {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "engine/rules/", "base/"}},
     // The parts of parallel without LibTorch find out how processes were started, and watch over them.
     {{"engine/parallel/launch.", "engine/parallel/rank_watch.", "engine/parallel/addresses."},
      {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "engine/parallel/addresses.h", "base/"}},
-    {{"engine/parallel/"}, {"engine/parallel/", "engine/model/shard.h", "engine/kernels/*", "base/"}},
-    {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
-    // Only the runners may include models; drafting, verification and the choice of K use distributions and counts.
-    {{"engine/decode/model_runner.", "engine/decode/eagle_runner.", "engine/decode/runner_parts.",
-      "engine/decode/round_models.", "engine/decode/tap_source.", "engine/decode/mirrored_model."},
-     {"engine/decode/", "engine/model/", "base/"}},
-    // A round on a device launches kernels between the passes.
-    {{"engine/decode/device_round.", "engine/decode/draft_levels."},
-     {"engine/decode/", "engine/model/", "engine/kernels/*", "base/"}},
-    // The cost model knows nothing of the controller, and the controller knows nothing of sequences and steps.
-    {{"engine/decode/cost_model."}, {"engine/decode/cost_model.h", "base/"}},
-    {{"engine/decode/controller."},
-     {"engine/decode/controller.h", "engine/decode/cost_model.h", "engine/decode/overlap_mean.h",
-      "engine/rules/draft_rules.h", "base/"}},
+    {{"engine/parallel/"}, {"engine/parallel/", "engine/config/", "engine/kernels/*", "base/"}},
+    // A model: what it is, what it has, what it remembers, what it does.
+    {{"engine/config/"}, {"engine/config/", "base/"}},
+    {{"engine/weights/"}, {"engine/weights/", "engine/config/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    {{"engine/cache/"}, {"engine/cache/", "engine/config/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+    {{"engine/forward/"},
+     {"engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "engine/kernels/*",
+      "engine/kernels/cpu/", "base/"}},
+    // Only runners and rounds may include models; drafting, verification and the choice of K use distributions and
+    // counts. A round launches kernels between the passes.
+    {{"engine/decode/sampling/"}, {"engine/decode/sampling/", "engine/rules/", "base/"}},
+    {{"engine/decode/control/"}, {"engine/decode/control/", "engine/rules/", "base/"}},
+    {{"engine/decode/runners/"},
+     {"engine/decode/runners/", "engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "base/"}},
+    {{"engine/decode/round/"},
+     {"engine/decode/round/", "engine/decode/runners/", "engine/decode/control/", "engine/decode/sampling/",
+      "engine/forward/", "engine/config/", "engine/kernels/*", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
     // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
     {{"engine/self_test/"},
-     {"engine/self_test/", "engine/decode/", "engine/model/device_errors.h", "engine/kernels/*", "base/"}},
+     {"engine/self_test/", "engine/decode/runners/", "engine/decode/sampling/", "engine/forward/", "engine/kernels/*",
+      "base/"}},
 
     // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
     // base/schema/ may include a schema.
@@ -70,66 +74,101 @@ const std::vector<Room> kRooms = {
     {{"base/page/"}, {"base/page/", "base/*"}},
     {{"base/"}, {"base/*"}},
     {{"text/"}, {"text/", "rust/", "base/"}},
+    {{"rust/"}, {"rust/"}},
     {{"net/"}, {"net/", "base/"}},
 
-    // data: other folders read shards through one header with few dependencies, the parsers of row formats use
-    // neither files nor the network, and only regenerate sends requests to an endpoint.
-    {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
-    {{"data/row_parser.", "data/row_fields.", "data/row_time.", "data/row_json.", "data/gateway_formats.",
-      "data/trace_formats.", "data/field_map.", "data/blank."},
-     {"data/row_parser.h", "data/row_fields.h", "data/row_time.h", "data/row_json.h", "data/gateway_formats.h",
-      "data/trace_formats.h", "data/field_map.h", "data/blank.h", "base/"}},
-    {{"data/redact.", "data/detectors.", "data/secret_tokens.", "data/token_surprise.", "data/normalised_text.",
-      "data/text_facts.", "data/id_key."},
-     {"data/redact.h", "data/detectors.h", "data/secret_tokens.h", "data/token_surprise.h", "data/normalised_text.h",
-      "data/text_facts.h", "data/id_key.h", "data/row_json.h", "base/"}},
-    {{"data/openai_client."}, {"data/openai_client.h", "net/", "base/"}},
-    {{"data/"}, {"data/", "text/", "base/"}},
-    // distill: the code for labels that an endpoint writes is part of the half without LibTorch.
-    {{"distill/label_endpoint.", "distill/label_files.", "distill/label_options."},
-     {"distill/label_endpoint.h", "distill/label_files.h", "distill/label_options.h", "data/shard_reader.h",
-      "data/openai_client.h", "base/"}},
-    {{"distill/mlflow."}, {"distill/mlflow.h", "distill/metric_sink.h", "net/", "base/"}},
-    {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
+    // data: the readers of row formats use neither files nor the network (but for the halves of a batch, which are
+    // joined by a file), and only regenerate sends requests to an endpoint.
+    {{"data/shards/"}, {"data/shards/", "base/"}},
+    {{"data/select/"}, {"data/select/", "base/"}},
+    {{"data/formats/"}, {"data/formats/", "data/select/", "base/"}},
+    {{"data/redact/"}, {"data/redact/", "data/formats/", "base/"}},
+    {{"data/sources/"}, {"data/sources/", "data/formats/", "text/", "base/"}},
+    {{"data/regenerate/"}, {"data/", "net/", "base/"}},
+    {{"data/"},
+     {"data/*", "data/shards/", "data/select/", "data/formats/", "data/redact/", "data/sources/", "text/", "base/"}},
+
+    // distill: settings, labels and metrics are part of the half without LibTorch, and only labels and metrics ask
+    // other machines.
+    {{"distill/settings/"}, {"distill/settings/", "base/"}},
+    {{"distill/labels/"}, {"distill/labels/", "data/shards/", "data/regenerate/", "base/"}},
+    {{"distill/metrics/"}, {"distill/metrics/", "net/", "base/"}},
+    {{"distill/rows/"}, {"distill/rows/", "base/"}},
+    {{"distill/loss/"}, {"distill/loss/", "distill/settings/", "base/"}},
+    {{"distill/teacher/"},
+     {"distill/teacher/", "distill/labels/", "distill/loss/", "distill/rows/", "distill/settings/", "data/shards/",
+      "engine/", "base/"}},
+    {{"distill/gradient/"},
+     {"distill/gradient/", "distill/teacher/", "distill/loss/", "distill/rows/", "distill/settings/", "engine/",
+      "base/"}},
+    {{"distill/train/"},
+     {"distill/train/", "distill/gradient/", "distill/teacher/", "distill/loss/", "distill/metrics/", "distill/rows/",
+      "distill/settings/", "engine/", "base/"}},
+    {{"distill/run/"},
+     {"distill/run/", "distill/train/", "distill/gradient/", "distill/teacher/", "distill/metrics/", "distill/rows/",
+      "distill/settings/", "data/shards/", "engine/", "base/"}},
+    {{"distill/study/"},
+     {"distill/study/", "distill/run/", "distill/train/", "distill/settings/", "data/shards/", "base/"}},
 
     // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
     // which has no code that downloads anything.
     {{"deploy/report/"}, {"deploy/report/", "base/"}},
     // A target that several processes hold together needs a runner that tells the others what to do.
     {{"deploy/models/load_pair.", "deploy/models/tensor_ranks."},
-     {"deploy/models/", "engine/model/", "engine/decode/", "engine/parallel/", "engine/kernels/*", "text/", "base/"}},
-    {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
+     {"deploy/models/", "engine/config/", "engine/weights/", "engine/forward/", "engine/decode/", "engine/parallel/",
+      "engine/kernels/*", "text/", "base/"}},
+    {{"deploy/models/"}, {"deploy/models/", "engine/config/", "engine/weights/", "engine/forward/", "text/", "base/"}},
     {{"deploy/validate/"},
-     {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
+     {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shards/", "engine/", "base/"}},
     {{"deploy/bench/"},
-     {"deploy/bench/", "deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/decode/",
+     {"deploy/bench/", "deploy/validate/", "deploy/report/", "deploy/models/", "data/shards/", "engine/decode/",
       "base/"}},
     {{"deploy/package/"}, {"deploy/package/", "base/"}},
     {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
-    {{"deploy/serve/engine/"}, {"deploy/serve/", "deploy/models/", "deploy/package/", "engine/decode/", "base/"}},
-    {{"deploy/serve/chat/"},
-     {"deploy/serve/chat/", "deploy/serve/request_fields.h", "deploy/serve/limits.h", "deploy/serve/stop.h", "base/"}},
-    {{"deploy/serve/"}, {"deploy/serve/*", "deploy/serve/chat/", "engine/decode/", "text/", "base/"}},
-    {{"deploy/generate/"},
-     {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
+    // Half of the server speaks to clients (http, request, answer), half of it to the engine (queue, schedule).
+    {{"deploy/serve/request/"}, {"deploy/serve/request/", "engine/decode/", "text/", "base/"}},
+    {{"deploy/serve/http/"}, {"deploy/serve/http/", "deploy/serve/request/", "base/"}},
+    {{"deploy/serve/queue/"}, {"deploy/serve/queue/", "deploy/serve/request/", "engine/decode/", "base/"}},
+    {{"deploy/serve/answer/"},
+     {"deploy/serve/answer/", "deploy/serve/queue/", "deploy/serve/request/", "deploy/serve/http/", "text/", "base/"}},
+    {{"deploy/serve/schedule/"},
+     {"deploy/serve/schedule/", "deploy/serve/answer/", "deploy/serve/queue/", "deploy/serve/request/",
+      "deploy/serve/http/", "engine/decode/", "text/", "base/"}},
+    {{"deploy/serve/api/"},
+     {"deploy/serve/api/", "deploy/serve/schedule/", "deploy/serve/answer/", "deploy/serve/queue/",
+      "deploy/serve/request/", "deploy/serve/http/", "text/", "base/"}},
+    {{"deploy/serve/engine/"},
+     {"deploy/serve/engine/", "deploy/serve/*", "deploy/serve/schedule/", "deploy/serve/queue/", "deploy/models/",
+      "deploy/package/", "engine/decode/", "base/"}},
+    {{"deploy/serve/"},
+     {"deploy/serve/*", "deploy/serve/api/", "deploy/serve/schedule/", "deploy/serve/queue/", "deploy/serve/request/",
+      "deploy/serve/http/", "base/"}},
+    {{"deploy/generate/"}, {"deploy/generate/", "deploy/models/", "deploy/serve/request/", "engine/decode/", "base/"}},
 
-    // monitor: the state machine and the statistics use neither database nor network, and only loop_driver and
-    // questions may include the actions.
-    {{"monitor/machine."}, {"monitor/machine.h", "monitor/served_target.h", "base/"}},
-    {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
-     {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
-    {{"monitor/payback.", "monitor/policy."}, {"monitor/payback.h", "monitor/policy.h", "base/"}},
-    {{"monitor/measurement."},
-     {"monitor/measurement.h", "monitor/detector.h", "monitor/baseline.h", "monitor/counter_chart.h", "base/"}},
-    {{"monitor/life_page."}, {"monitor/life_page.h", "monitor/life.h", "base/"}},
-    {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
-    {{"monitor/"}, {"monitor/*", "net/", "base/"}},
+    // monitor: the state machine and the statistics use neither database nor network, and only a check may include
+    // the actions.
+    {{"monitor/read/"}, {"monitor/read/", "net/", "base/"}},
+    {{"monitor/statistics/"}, {"monitor/statistics/", "monitor/read/", "base/"}},
+    {{"monitor/state/"}, {"monitor/state/", "monitor/statistics/", "monitor/read/", "base/"}},
+    {{"monitor/facts/"}, {"monitor/facts/", "monitor/state/", "monitor/statistics/", "monitor/read/", "net/", "base/"}},
+    {{"monitor/machine/"}, {"monitor/machine/", "monitor/facts/", "monitor/state/", "base/"}},
+    {{"monitor/actions/"},
+     {"monitor/actions/", "monitor/machine/", "monitor/facts/", "monitor/state/", "monitor/read/", "net/", "base/"}},
+    {{"monitor/report/"},
+     {"monitor/report/", "monitor/machine/", "monitor/facts/", "monitor/state/", "monitor/statistics/", "base/"}},
+    {{"monitor/"}, {"monitor/", "net/", "base/"}},
 
     // Only `doctor` asks the engine itself, about the machine.
     {{"cli/engine/doctor."}, {"cli/", "engine/self_test/", "base/"}},
     {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "engine/parallel/launch.h", "base/"}},
     {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
 };
+// The folders that have rooms inside. In each of them a row of the table names folders, a folder has at most so many
+// units (a header with its source is one), and what folders include makes no circle.
+const std::vector<std::string> kStages = {"data/", "distill/", "engine/", "deploy/serve/", "monitor/"};
+constexpr size_t kMaxUnits = 20;
+// Returns whether an entry names units of engine/parallel, whose half without LibTorch is too small for a folder.
+bool is_half(const std::string& entry) { return entry.rfind("engine/parallel/", 0) == 0; }
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",
                                            "docs", "engine", "monitor", "net",  "rust",   "tests", "text"};
 const std::set<std::string> kCatchAlls = {"common", "core", "util", "utils", "helpers", "misc"};
@@ -252,6 +291,11 @@ class Checker {
       check_sizes(file, source);
       if (is_torch_free(file)) check_torch_free(file);
     }
+    for (const std::string& stage : kStages) {
+      check_rows(stage);
+      check_units(stage);
+      check_circles(stage);
+    }
     return std::move(violations_);
   }
 
@@ -266,6 +310,47 @@ class Checker {
       if (kCatchAlls.count(part.string())) add(file, 0, "a folder called " + part.string() + " becomes a catch-all");
   }
 
+  static std::string folder_of(const std::string& file) { return file.substr(0, file.rfind('/')); }
+
+  void check_rows(const std::string& stage) {
+    for (const Room& room : kRooms)
+      for (const auto* entries : {&room.files, &room.may_include})
+        for (const std::string& entry : *entries)
+          if (starts_with(entry, stage) && !entry.ends_with("/") && !entry.ends_with("/*") && !is_half(entry))
+            add(entry, 0, "a row of the table of rooms names a unit: a room is a folder");
+  }
+
+  void check_units(const std::string& stage) {
+    std::map<std::string, std::set<std::string>> units;  // folder → names without their endings
+    for (const auto& [file, source] : tree_)
+      if (starts_with(file, stage)) units[folder_of(file)].insert(file.substr(0, file.rfind('.')));
+    for (const auto& [folder, names] : units)
+      if (names.size() > kMaxUnits)
+        add(folder, 0, std::to_string(names.size()) + " units, the limit is " + std::to_string(kMaxUnits));
+  }
+
+  // Reports one include of every circle that the folders of a stage make with what the table allows them.
+  void check_circles(const std::string& stage) {
+    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // by folders, an include each
+    for (const auto& [file, source] : tree_)
+      for (const Include& include : source.includes)
+        if (starts_with(file, stage) && starts_with(include.path, stage) && tree_.count(include.path) &&
+            folder_of(file) != folder_of(include.path) && !forbidden_.contains({file, include.line}))
+          arrows[folder_of(file)].emplace(folder_of(include.path), std::pair(file, include.line));
+    std::set<std::string> left, open;  // folders that were searched, and those on the way from the first one
+    const std::function<void(const std::string&)> follow = [&](const std::string& folder) {
+      open.insert(folder);
+      for (const auto& [next, include] : arrows[folder]) {
+        if (open.contains(next)) add(include.first, include.second, folder + " and " + next + " are in a circle");
+        if (!open.contains(next) && !left.contains(next)) follow(next);
+      }
+      open.erase(folder);
+      left.insert(folder);
+    };
+    for (const auto& [file, source] : tree_)
+      if (starts_with(file, stage) && !left.contains(folder_of(file))) follow(folder_of(file));
+  }
+
   void check_includes(const std::string& file, const Source& source) {
     const auto own =
         std::find_if(kRooms.begin(), kRooms.end(), [&](const Room& room) { return is_one_of(room.files, file); });
@@ -278,9 +363,13 @@ class Checker {
         add(file, include.line, "<" + include.path + ">: own headers are included in quotes");
       if (include.quoted && !tree_.count(include.path))
         add(file, include.line, "\"" + include.path + "\": no such own header (root-relative)");
-      if (include.quoted && ours && own != kRooms.end() && !is_one_of(own->may_include, include.path))
+      if (include.quoted && ours && own != kRooms.end() && !is_one_of(own->may_include, include.path)) {
         add(file, include.line, own->files.front() + " must not include " + include.path);
+        forbidden_.emplace(file, include.line);
+      }
     }
+    if (own == kRooms.end() && file.find('/') != std::string::npos)
+      add(file, 0, "no row of the table of rooms names its folder");
     for (const Include& include : source.includes) {
       if (include.path == "torch/torch.h" || starts_with(include.path, "torch/nn"))
         add(file, include.line, include.path + ": plain ATen only (torch.h costs 16 s a file)");
@@ -382,6 +471,7 @@ class Checker {
 
   Tree tree_;
   std::vector<Violation> violations_;
+  std::set<std::pair<std::string, int>> forbidden_;  // includes that the table forbids, by file and line
 };
 
 }  // namespace

@@ -17,11 +17,11 @@
 #include <cstring>
 
 #include "base/json.h"
+#include "engine/forward/forward.h"
+#include "engine/forward/memory_plan.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/team.h"
-#include "engine/model/forward.h"
-#include "engine/model/memory_plan.h"
-#include "engine/model/tensor_block.h"
+#include "engine/kernels/tensor_block.h"
 
 namespace specdec {
 namespace {

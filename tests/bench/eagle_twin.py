@@ -32,7 +32,7 @@ from pathlib import Path
 
 LOSSES = {"kl": "kl_div", "rkl": "rkl", "jsd": "jsd", "tv": "tv", "nla": "nla", "lk_hybrid": "lk_hybrid"}
 TTT_STEPS, TTT_DECAY, WARMUP, MIN_RATIO, CLIP = 5, 0.8, 0.03, 0.05, 1.0
-STRETCH = 32  # batches among which rows are sorted by length, as distill/batcher.cpp does
+STRETCH = 32  # batches among which rows are sorted by length, as distill/rows/batcher.cpp does
 
 
 # --- the PyTorch loop, in a process of its own ---
@@ -163,7 +163,7 @@ class Target:
 
 
 def rate(o, step):
-    """Returns the learning rate of distill/schedule.cpp."""
+    """Returns the learning rate of distill/settings/schedule.cpp."""
     warmup = max(1.0, math.ceil(WARMUP * o.steps))
     progress = min(1.0, max(0.0, (step - warmup) / (o.steps - warmup)))
     cosine = MIN_RATIO + (1 - MIN_RATIO) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <span>
 
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "engine/kernels/cuda.h"
 #include "tests/model/toy_decoders.h"

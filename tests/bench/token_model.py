@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""token_model.py FOLDER…: prints the two tables of data/token_surprise.cpp, computed from the words and identifiers of
+"""token_model.py FOLDER…: prints the two tables of data/redact/token_surprise.cpp, made of the words and identifiers of
 the texts below the folders (../shared/data and the folders of this repository). A word counts 1 + ln(how often it
 occurs), so that identifiers have some weight beside frequent words. The tables hold costs in
 units of half a bit, written as letters ('A' = 0)."""

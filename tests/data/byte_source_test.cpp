@@ -1,4 +1,4 @@
-#include "data/byte_source.h"
+#include "data/sources/byte_source.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/sha256.h"
-#include "data/record_reader.h"
-#include "data/sources.h"
+#include "data/sources/record_reader.h"
+#include "data/sources/sources.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

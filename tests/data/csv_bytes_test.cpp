@@ -1,10 +1,10 @@
-#include "data/csv_bytes.h"
+#include "data/sources/csv_bytes.h"
 
 #include <sys/resource.h>
 
 #include "base/philox.h"
 #include "base/sha256.h"
-#include "data/record_reader.h"
+#include "data/sources/record_reader.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

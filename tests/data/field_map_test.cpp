@@ -1,7 +1,7 @@
-#include "data/field_map.h"
+#include "data/formats/field_map.h"
 
 #include "base/error.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

@@ -2,8 +2,8 @@
 // canonical records.
 #include <set>
 
-#include "data/id_key.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
+#include "data/redact/id_key.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

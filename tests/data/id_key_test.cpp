@@ -1,4 +1,4 @@
-#include "data/id_key.h"
+#include "data/redact/id_key.h"
 
 #include <sys/stat.h>
 

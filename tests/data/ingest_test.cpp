@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/sha256.h"
-#include "data/duplicates.h"
+#include "data/select/duplicates.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

@@ -4,9 +4,9 @@
 
 #include "base/philox.h"
 #include "base/utf8.h"
-#include "data/record_reader.h"
-#include "data/redact.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
+#include "data/redact/redact.h"
+#include "data/sources/record_reader.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

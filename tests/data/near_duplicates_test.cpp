@@ -1,4 +1,4 @@
-#include "data/near_duplicates.h"
+#include "data/select/near_duplicates.h"
 
 #include <algorithm>
 #include <cmath>

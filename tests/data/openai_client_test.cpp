@@ -1,4 +1,4 @@
-#include "data/openai_client.h"
+#include "data/regenerate/openai_client.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/parquet_bytes.h"
+#include "data/sources/parquet_bytes.h"
 
 #include <sys/wait.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/philox.h"
 #include "base/sha256.h"
-#include "data/record_reader.h"
+#include "data/sources/record_reader.h"
 #include "tests/data/toy.h"
 #include "tests/source_folder.h"
 

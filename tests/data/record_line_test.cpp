@@ -1,4 +1,4 @@
-#include "data/record_line.h"
+#include "data/shards/record_line.h"
 
 #include "tests/data/toy.h"
 

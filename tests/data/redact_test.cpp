@@ -1,4 +1,4 @@
-#include "data/redact.h"
+#include "data/redact/redact.h"
 
 #include "base/philox.h"
 #include "tests/data/toy.h"

@@ -9,7 +9,7 @@
 
 #include "base/fingerprint.h"
 #include "base/safetensors.h"
-#include "data/regenerate.h"
+#include "data/regenerate/regenerate.h"
 #include "tests/data/toy.h"
 #include "tests/net/toy_server.h"
 

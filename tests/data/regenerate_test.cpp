@@ -1,11 +1,11 @@
-#include "data/regenerate.h"
+#include "data/regenerate/regenerate.h"
 
 #include <sys/wait.h>
 
 #include <csignal>
 #include <set>
 
-#include "data/answer_log.h"
+#include "data/regenerate/answer_log.h"
 #include "tests/data/regenerate_fixture.h"
 
 namespace specdec::data {

@@ -1,5 +1,5 @@
 // `data regenerate` turn by turn, and with recorded results of tools.
-#include "data/answer_turns.h"
+#include "data/regenerate/answer_turns.h"
 #include "tests/data/regenerate_fixture.h"
 
 namespace specdec::data {

@@ -1,4 +1,4 @@
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
 
 #include "tests/data/toy.h"
 

@@ -1,8 +1,8 @@
 // Tests redaction on cases that it once missed, grouped by kind, and on texts that it must not change.
 #include "base/philox.h"
-#include "data/normalised_text.h"
-#include "data/redact.h"
-#include "data/token_surprise.h"
+#include "data/redact/normalised_text.h"
+#include "data/redact/redact.h"
+#include "data/redact/token_surprise.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

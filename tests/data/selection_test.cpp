@@ -1,10 +1,10 @@
-#include "data/selection.h"
+#include "data/select/selection.h"
 
 #include "base/philox.h"
 #include "data/audit.h"
-#include "data/domain_clusters.h"
-#include "data/domain_rules.h"
-#include "data/id_key.h"
+#include "data/redact/id_key.h"
+#include "data/select/domain_clusters.h"
+#include "data/select/domain_rules.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {

@@ -3,7 +3,7 @@
 
 #include "base/safetensors.h"
 #include "base/sha256.h"
-#include "data/shard_writer.h"
+#include "data/shards/shard_writer.h"
 #include "data/stats.h"
 #include "tests/base/scratch.h"
 #include "tests/data/toy.h"

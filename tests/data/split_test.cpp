@@ -1,4 +1,4 @@
-#include "data/split.h"
+#include "data/select/split.h"
 
 #include <algorithm>
 #include <set>

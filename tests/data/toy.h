@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/schema/shard_index.h"
 #include "data/ingest.h"
-#include "data/shard_reader.h"
+#include "data/shards/shard_reader.h"
 #include "tests/source_folder.h"
 #include "text/tokenizer.h"
 

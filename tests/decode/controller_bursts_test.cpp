@@ -11,7 +11,7 @@
 
 #include "base/acceptance.h"
 #include "base/philox.h"
-#include "engine/decode/controller.h"
+#include "engine/decode/control/controller.h"
 
 namespace specdec::decode {
 namespace {

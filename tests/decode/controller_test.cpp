@@ -1,4 +1,4 @@
-#include "engine/decode/controller.h"
+#include "engine/decode/control/controller.h"
 
 #include <gtest/gtest.h>
 

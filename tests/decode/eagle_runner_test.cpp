@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/cache/block_pool.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/decode/generate.h"
-#include "engine/decode/model_runner.h"
-#include "engine/model/block_pool.h"
-#include "engine/model/kv_cache.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::decode {
 namespace {

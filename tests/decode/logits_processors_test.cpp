@@ -1,4 +1,4 @@
-#include "engine/decode/logits_processors.h"
+#include "engine/decode/sampling/logits_processors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/decode/logprobs.h"
+#include "engine/decode/sampling/logprobs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Tests with real models that greedy speculation equals plain decoding, and that sampled acceptance equals what an
 // independent implementation measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73
 // tokens per step, conditional acceptance 0.63 … 0.71).
-#include "engine/decode/model_runner.h"
+#include "engine/decode/runners/model_runner.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/cache/block_pool.h"
 #include "engine/decode/generate.h"
-#include "engine/decode/sampler.h"
-#include "engine/model/block_pool.h"
+#include "engine/decode/sampling/sampler.h"
 #include "tests/source_folder.h"
 
 namespace specdec::decode {

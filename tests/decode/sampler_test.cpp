@@ -1,4 +1,4 @@
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 
 #include <gtest/gtest.h>
 

@@ -3,10 +3,10 @@
 
 #include <deque>
 
-#include "engine/decode/model_runner.h"
-#include "engine/decode/randomness.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/decode/sampling/randomness.h"
 #include "engine/decode/step.h"
-#include "engine/model/weights.h"
+#include "engine/weights/weights.h"
 #include "tests/model/counted_malloc.h"
 
 namespace specdec::decode {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/decode/step_request.h"
 

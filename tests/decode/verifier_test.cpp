@@ -1,4 +1,4 @@
-#include "engine/decode/verifier.h"
+#include "engine/decode/sampling/verifier.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "distill/batcher.h"
+#include "distill/rows/batcher.h"
 
 #include <gtest/gtest.h>
 

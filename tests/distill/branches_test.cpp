@@ -1,4 +1,4 @@
-#include "distill/branches.h"
+#include "distill/teacher/branches.h"
 
 #include <gtest/gtest.h>
 
@@ -6,13 +6,13 @@
 #include <map>
 #include <set>
 
-#include "distill/gradient.h"
-#include "distill/losses.h"
-#include "distill/optimizer.h"
-#include "distill/teacher.h"
-#include "distill/trained_draft.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/forward.h"
+#include "distill/gradient/gradient.h"
+#include "distill/gradient/optimizer.h"
+#include "distill/gradient/trained_draft.h"
+#include "distill/loss/losses.h"
+#include "distill/teacher/teacher.h"
+#include "engine/forward/forward.h"
+#include "engine/weights/draft_vocab.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

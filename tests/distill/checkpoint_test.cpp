@@ -1,4 +1,4 @@
-#include "distill/checkpoint.h"
+#include "distill/train/checkpoint.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "distill/comparison.h"
+#include "distill/study/comparison.h"
 
 #include <gtest/gtest.h>
 

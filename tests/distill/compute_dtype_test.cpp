@@ -1,4 +1,4 @@
-#include "distill/compute_dtype.h"
+#include "distill/run/compute_dtype.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-#include "distill/contexts.h"
+#include "distill/train/contexts.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "distill/batcher.h"
-#include "engine/decode/model_runner.h"
-#include "engine/model/memory_plan.h"
+#include "distill/rows/batcher.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/forward/memory_plan.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

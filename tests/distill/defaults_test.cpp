@@ -1,4 +1,4 @@
-#include "distill/defaults.h"
+#include "distill/settings/defaults.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // A target that a team of ranks holds together answers as the whole one does.
-#include "distill/divided_target.h"
+#include "distill/teacher/divided_target.h"
 
 #include <gtest/gtest.h>
 
-#include "distill/branches.h"
-#include "distill/contexts.h"
-#include "distill/teacher.h"
-#include "engine/decode/model_runner.h"
-#include "engine/model/eagle_forward.h"
+#include "distill/teacher/branches.h"
+#include "distill/teacher/teacher.h"
+#include "distill/train/contexts.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/forward/eagle_forward.h"
 #include "engine/parallel/shard_ranks.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"

@@ -1,16 +1,16 @@
 // Trains toy heads: what a step sees, how acceptance is measured, and that one sample can be learnt by heart.
-#include "distill/eagle_gradient.h"
+#include "distill/gradient/eagle_gradient.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "distill/evaluate.h"
-#include "distill/gradient_sums.h"
-#include "distill/optimizer.h"
-#include "distill/trained_draft.h"
-#include "engine/model/draft_vocab.h"
+#include "distill/gradient/gradient_sums.h"
+#include "distill/gradient/optimizer.h"
+#include "distill/gradient/trained_draft.h"
+#include "distill/train/evaluate.h"
+#include "engine/weights/draft_vocab.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

@@ -4,10 +4,10 @@
 #include <set>
 
 #include "base/json.h"
-#include "distill/eagle_gradient.h"
-#include "distill/gradient_sums.h"
-#include "distill/optimizer.h"
-#include "engine/model/eagle_forward.h"
+#include "distill/gradient/eagle_gradient.h"
+#include "distill/gradient/gradient_sums.h"
+#include "distill/gradient/optimizer.h"
+#include "engine/forward/eagle_forward.h"
 #include "tests/parity/golden.h"
 
 namespace specdec::distill {

@@ -3,10 +3,10 @@
 
 #include "base/log.h"
 #include "base/schema/binding.h"
-#include "distill/checkpoint.h"
-#include "distill/contexts.h"
-#include "distill/evaluate.h"
-#include "distill/run.h"
+#include "distill/run/run.h"
+#include "distill/train/checkpoint.h"
+#include "distill/train/contexts.h"
+#include "distill/train/evaluate.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

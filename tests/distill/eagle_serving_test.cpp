@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "distill/eagle_gradient.h"
-#include "distill/trained_draft.h"
-#include "engine/decode/model_runner.h"
+#include "distill/gradient/eagle_gradient.h"
+#include "distill/gradient/trained_draft.h"
+#include "engine/decode/runners/model_runner.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

@@ -1,14 +1,14 @@
-#include "distill/evaluate.h"
+#include "distill/train/evaluate.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "distill/draft_init.h"
-#include "distill/output.h"
-#include "distill/teacher.h"
-#include "engine/model/forward.h"
+#include "distill/run/draft_init.h"
+#include "distill/run/output.h"
+#include "distill/teacher/teacher.h"
+#include "engine/forward/forward.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

@@ -1,11 +1,11 @@
-#include "distill/event_file.h"
+#include "distill/metrics/event_file.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cstring>
 
-#include "distill/metrics.h"
+#include "distill/metrics/metrics.h"
 #include "tests/base/manual_clock.h"
 #include "tests/base/scratch.h"
 

@@ -1,11 +1,11 @@
-#include "distill/forecast.h"
+#include "distill/study/forecast.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/log.h"
-#include "distill/setup.h"
+#include "distill/run/setup.h"
 #include "tests/distill/project.h"
 #include "tests/distill/toy.h"
 

@@ -1,13 +1,13 @@
-#include "distill/gradient.h"
+#include "distill/gradient/gradient.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "distill/head_loss.h"
-#include "distill/trained_draft.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/forward.h"
+#include "distill/gradient/trained_draft.h"
+#include "distill/teacher/head_loss.h"
+#include "engine/forward/forward.h"
+#include "engine/weights/draft_vocab.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

@@ -1,13 +1,13 @@
-#include "distill/hidden_teacher.h"
+#include "distill/teacher/hidden_teacher.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 
-#include "distill/evaluate.h"
-#include "distill/run.h"
-#include "engine/model/forward.h"
+#include "distill/run/run.h"
+#include "distill/train/evaluate.h"
+#include "engine/forward/forward.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

@@ -1,4 +1,4 @@
-#include "distill/label_endpoint.h"
+#include "distill/labels/label_endpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <set>
 
 #include "base/progress.h"
-#include "distill/batcher.h"
-#include "distill/label_files.h"
-#include "distill/label_target.h"
-#include "engine/model/forward.h"
+#include "distill/labels/label_files.h"
+#include "distill/rows/batcher.h"
+#include "distill/teacher/label_target.h"
+#include "engine/forward/forward.h"
 #include "tests/distill/toy.h"
 #include "tests/net/toy_server.h"
 

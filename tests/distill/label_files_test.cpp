@@ -1,4 +1,4 @@
-#include "distill/label_files.h"
+#include "distill/labels/label_files.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
-#include "distill/label_teacher.h"
+#include "distill/teacher/label_teacher.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "distill/evaluate.h"
-#include "distill/label_target.h"
-#include "distill/losses.h"
-#include "distill/run.h"
+#include "distill/loss/losses.h"
+#include "distill/run/run.h"
+#include "distill/teacher/label_target.h"
+#include "distill/train/evaluate.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

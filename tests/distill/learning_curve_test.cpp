@@ -1,4 +1,4 @@
-#include "distill/learning_curve.h"
+#include "distill/study/learning_curve.h"
 
 #include <gtest/gtest.h>
 

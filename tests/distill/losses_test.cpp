@@ -1,4 +1,4 @@
-#include "distill/losses.h"
+#include "distill/loss/losses.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

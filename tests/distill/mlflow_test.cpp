@@ -1,4 +1,4 @@
-#include "distill/mlflow.h"
+#include "distill/metrics/mlflow.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "distill/optimizer.h"
+#include "distill/gradient/optimizer.h"
 
 namespace specdec::testing {
 

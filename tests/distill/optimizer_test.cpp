@@ -1,13 +1,13 @@
-#include "distill/optimizer.h"
+#include "distill/gradient/optimizer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "distill/gradient_sums.h"
-#include "distill/losses.h"
-#include "engine/model/forward.h"
+#include "distill/gradient/gradient_sums.h"
+#include "distill/loss/losses.h"
+#include "engine/forward/forward.h"
 #include "tests/distill/optimizer_state.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"

@@ -1,4 +1,4 @@
-#include "distill/preparation.h"
+#include "distill/run/preparation.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "distill/contexts.h"
-#include "distill/run.h"
+#include "distill/run/run.h"
+#include "distill/train/contexts.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

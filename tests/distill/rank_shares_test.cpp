@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "distill/batcher.h"
-#include "distill/evaluate.h"
+#include "distill/rows/batcher.h"
+#include "distill/train/evaluate.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"
 

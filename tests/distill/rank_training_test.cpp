@@ -1,9 +1,9 @@
 // Two ranks train as one process does, and a run goes on with another number of ranks.
 #include <gtest/gtest.h>
 
-#include "distill/draft_init.h"
-#include "distill/run.h"
-#include "distill/trainer.h"
+#include "distill/run/draft_init.h"
+#include "distill/run/run.h"
+#include "distill/train/trainer.h"
 #include "engine/parallel/shard_ranks.h"
 #include "tests/distill/toy.h"
 #include "tests/parallel/rank_threads.h"

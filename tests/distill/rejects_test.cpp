@@ -1,11 +1,11 @@
-#include "distill/rejects.h"
+#include "distill/rows/rejects.h"
 
 #include <gtest/gtest.h>
 
 #include "base/schema/reject_record.h"
-#include "distill/gradient.h"
-#include "distill/teacher.h"
-#include "distill/trained_draft.h"
+#include "distill/gradient/gradient.h"
+#include "distill/gradient/trained_draft.h"
+#include "distill/teacher/teacher.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {

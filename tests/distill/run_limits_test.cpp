@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "distill/evaluate.h"
+#include "distill/train/evaluate.h"
 #include "tests/base/manual_clock.h"
 #include "tests/distill/project.h"
 

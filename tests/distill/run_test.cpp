@@ -1,4 +1,4 @@
-#include "distill/run.h"
+#include "distill/run/run.h"
 
 #include <gtest/gtest.h>
 
@@ -7,11 +7,11 @@
 
 #include "base/log.h"
 #include "base/schema/binding.h"
-#include "distill/checkpoint.h"
-#include "distill/contexts.h"
-#include "distill/evaluate.h"
-#include "distill/output.h"
-#include "distill/run_directory.h"
+#include "distill/run/output.h"
+#include "distill/run/run_directory.h"
+#include "distill/train/checkpoint.h"
+#include "distill/train/contexts.h"
+#include "distill/train/evaluate.h"
 #include "tests/distill/project.h"
 
 namespace specdec::distill {

@@ -1,4 +1,4 @@
-#include "distill/schedule.h"
+#include "distill/settings/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What a run plans before its first step.
-#include "distill/setup.h"
+#include "distill/run/setup.h"
 
 #include <gtest/gtest.h>
 

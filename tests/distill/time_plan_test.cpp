@@ -1,12 +1,12 @@
 // How a time limit is divided, and the command that a run suggests.
-#include "distill/time_plan.h"
+#include "distill/settings/time_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/shell.h"
-#include "distill/repeat_flags.h"
+#include "distill/settings/repeat_flags.h"
 #include "tests/base/manual_clock.h"
 
 namespace specdec::distill {

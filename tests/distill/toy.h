@@ -14,7 +14,7 @@
 #include "base/philox.h"
 #include "base/schema/shard_index.h"
 #include "base/sha256.h"
-#include "engine/model/weights.h"
+#include "engine/weights/weights.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::testing {

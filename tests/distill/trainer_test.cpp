@@ -1,11 +1,11 @@
-#include "distill/trainer.h"
+#include "distill/train/trainer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "distill/draft_init.h"
+#include "distill/run/draft_init.h"
 #include "tests/base/manual_clock.h"
 #include "tests/distill/toy.h"
 

@@ -298,7 +298,11 @@ def check_monitoring(folder):
     recorded = {r["record"] for r in all_rules if "record" in r}
     exported = "".join(
         f.read_text()
-        for f in [SOURCE / "deploy/serve/metrics.cpp", *SOURCE.glob("monitor/*.cpp"), SOURCE / "cli/monitor.cpp"]
+        for f in [
+            SOURCE / "deploy/serve/schedule/metrics.cpp",
+            *SOURCE.glob("monitor/**/*.cpp"),
+            SOURCE / "cli/monitor.cpp",
+        ]
     )
     used = set().union(*map(metric_names, queries + [r["expr"] for r in all_rules])) - recorded
     expect(len(used) >= 19, f"{len(used)} metrics are used")

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "deploy/serve/chat/answer_parser.h"
-#include "deploy/serve/reply.h"
+#include "deploy/serve/answer/answer_parser.h"
+#include "deploy/serve/answer/reply.h"
 #include "tests/fuzz/scratch_file.h"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "deploy/serve/http_request_reader.h"
+#include "deploy/serve/http/http_request_reader.h"
 
 namespace {
 

@@ -12,10 +12,10 @@
 #include <variant>
 
 #include "base/json.h"
-#include "deploy/serve/api_keys.h"
-#include "deploy/serve/chat/tool_format.h"
-#include "deploy/serve/protocol.h"
-#include "deploy/serve/stop.h"
+#include "deploy/serve/answer/stop.h"
+#include "deploy/serve/api/api_keys.h"
+#include "deploy/serve/request/protocol.h"
+#include "deploy/serve/request/tool_format.h"
 
 namespace {
 

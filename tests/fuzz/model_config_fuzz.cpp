@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/schema/draft_kind.h"
-#include "engine/model/config.h"
-#include "engine/model/eagle_config.h"
+#include "engine/config/config.h"
+#include "engine/config/eagle_config.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "monitor/counters.h"
-#include "monitor/foreign_record.h"
+#include "monitor/read/counters.h"
+#include "monitor/read/foreign_record.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "deploy/serve/reply.h"
+#include "deploy/serve/answer/reply.h"
 #include "tests/fuzz/scratch_file.h"
 
 namespace {

@@ -5,8 +5,8 @@
 
 #include "base/safetensors.h"
 #include "base/sha256.h"
-#include "distill/hidden_files.h"
-#include "distill/label_files.h"
+#include "distill/labels/label_files.h"
+#include "distill/teacher/hidden_files.h"
 #include "tests/fuzz/scratch_file.h"
 
 namespace {

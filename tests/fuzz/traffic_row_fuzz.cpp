@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "data/redact.h"
-#include "data/row_parser.h"
+#include "data/formats/row_parser.h"
+#include "data/redact/redact.h"
 
 namespace {
 

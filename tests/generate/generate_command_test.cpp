@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "deploy/models/load_pair.h"
-#include "engine/model/eagle_head.h"
+#include "engine/weights/eagle_head.h"
 #include "tests/models/real_models.h"
 
 namespace specdec::deploy {

@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "base/statistics.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 #include "tests/gpu/machine.h"
 #include "tests/gpu/report.h"
 #include "tests/model/toy_decoders.h"

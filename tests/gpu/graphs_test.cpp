@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/forward_cuda.h"
-#include "engine/model/pass_graphs.h"
+#include "engine/forward/forward_cuda.h"
+#include "engine/forward/pass_graphs.h"
 #include "tests/gpu/machine.h"
 #include "tests/model/toy_batch.h"
 #include "tests/model/toy_decoders.h"

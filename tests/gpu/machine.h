@@ -8,9 +8,9 @@
 
 #include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
-#include "engine/model/eagle_head.h"
-#include "engine/model/weights.h"
 #include "engine/self_test/gpu_check.h"
+#include "engine/weights/eagle_head.h"
+#include "engine/weights/weights.h"
 
 namespace specdec::gpu {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "engine/model/forward.h"
-#include "engine/model/forward_cuda.h"
-#include "engine/model/memory_plan.h"
-#include "engine/model/pass_graphs.h"
+#include "engine/forward/forward.h"
+#include "engine/forward/forward_cuda.h"
+#include "engine/forward/memory_plan.h"
+#include "engine/forward/pass_graphs.h"
 #include "tests/model/toy_decoders.h"
 
 namespace specdec::gpu {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/model/weights.h"
+#include "engine/weights/weights.h"
 #include "tests/gpu/machine.h"
 
 namespace specdec::gpu {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/decode/step.h"
 #include "tests/lossless/toy.h"
 

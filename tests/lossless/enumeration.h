@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "engine/decode/step.h"
 #include "tests/lossless/follower.h"
 #include "tests/lossless/rules.h"

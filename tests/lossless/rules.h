@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "engine/decode/logits_processors.h"
+#include "engine/decode/sampling/logits_processors.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::decode::toy {

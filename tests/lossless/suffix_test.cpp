@@ -2,7 +2,7 @@
 // random outcome.
 #include <gtest/gtest.h>
 
-#include "engine/decode/suffix_drafter.h"
+#include "engine/decode/control/suffix_drafter.h"
 #include "tests/lossless/enumeration.h"
 
 namespace specdec::decode {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "engine/decode/causal_model.h"
-#include "engine/decode/randomness.h"
+#include "engine/decode/runners/causal_model.h"
+#include "engine/decode/sampling/randomness.h"
 
 namespace specdec::decode::toy {
 

@@ -4,9 +4,9 @@
 
 #include <atomic>
 
+#include "engine/forward/forward.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/team.h"
-#include "engine/model/forward.h"
 #include "tests/model/counted_malloc.h"
 
 namespace specdec::model {

@@ -1,4 +1,4 @@
-#include "engine/model/block_pool.h"
+#include "engine/cache/block_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/model/device_errors.h"
+#include "engine/forward/device_errors.h"
 
 #include <gtest/gtest.h>
 

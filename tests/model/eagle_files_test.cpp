@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "base/safetensors.h"
+#include "engine/forward/eagle_forward.h"
 #include "engine/kernels/ops.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/eagle_forward.h"
+#include "engine/weights/draft_vocab.h"
 
 namespace specdec::model {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/file.h"
+#include "engine/forward/eagle_forward.h"
 #include "engine/kernels/ops.h"
-#include "engine/model/eagle_forward.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::model {

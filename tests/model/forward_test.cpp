@@ -1,5 +1,5 @@
 // Tests the properties of an incremental forward pass that speculative decoding relies on.
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
-#include "engine/model/draft_vocab.h"
+#include "engine/weights/draft_vocab.h"
 #include "tests/model/small_configs.h"
 
 namespace specdec::model {

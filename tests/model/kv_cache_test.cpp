@@ -1,4 +1,4 @@
-#include "engine/model/kv_cache.h"
+#include "engine/cache/kv_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/model/prefix_index.h"
+#include "engine/cache/prefix_index.h"
 
 #include <gtest/gtest.h>
 

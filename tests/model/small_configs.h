@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/model/config.h"
+#include "engine/config/config.h"
 
 namespace specdec::model {
 

@@ -1,10 +1,10 @@
-#include "engine/model/tensor_reader.h"
+#include "engine/weights/tensor_reader.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "engine/model/stored_tensor.h"
+#include "engine/weights/stored_tensor.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::model {

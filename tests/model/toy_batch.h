@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 
 namespace specdec::model {
 

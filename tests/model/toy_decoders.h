@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "engine/model/weights.h"
+#include "engine/weights/weights.h"
 
 namespace specdec::model {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/device_lost.h"
-#include "engine/model/shard.h"
+#include "engine/config/shard.h"
 
 namespace specdec::model {
 

@@ -1,4 +1,4 @@
-#include "engine/model/weights.h"
+#include "engine/weights/weights.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/safetensors.h"
-#include "engine/model/eagle_head.h"
-#include "engine/model/memory_plan.h"
+#include "engine/forward/memory_plan.h"
+#include "engine/weights/eagle_head.h"
 #include "tests/base/scratch.h"
 #include "tests/model/toy_decoders.h"
 

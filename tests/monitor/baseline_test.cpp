@@ -1,4 +1,4 @@
-#include "monitor/baseline.h"
+#include "monitor/statistics/baseline.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "monitor/channel.h"
+#include "monitor/actions/channel.h"
 
 #include <gtest/gtest.h>
 

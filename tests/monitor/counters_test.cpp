@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "monitor/counter_chart.h"
-#include "monitor/scrape.h"
+#include "monitor/read/scrape.h"
+#include "monitor/statistics/counter_chart.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
 #include "tests/source_folder.h"

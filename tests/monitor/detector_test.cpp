@@ -1,9 +1,9 @@
-#include "monitor/detector.h"
+#include "monitor/statistics/detector.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "monitor/cusum.h"
+#include "monitor/statistics/cusum.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec::monitor {

@@ -1,4 +1,4 @@
-#include "monitor/exchangeable.h"
+#include "monitor/statistics/exchangeable.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "monitor/foreign_record.h"
+#include "monitor/read/foreign_record.h"
 
 #include <gtest/gtest.h>
 
-#include "monitor/baseline.h"
-#include "monitor/source.h"
+#include "monitor/read/source.h"
+#include "monitor/statistics/baseline.h"
 #include "tests/base/scratch.h"
 #include "tests/source_folder.h"
 

@@ -1,4 +1,4 @@
-#include "monitor/full_check.h"
+#include "monitor/facts/full_check.h"
 
 #include <gtest/gtest.h>
 

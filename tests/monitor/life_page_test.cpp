@@ -1,4 +1,4 @@
-#include "monitor/life_page.h"
+#include "monitor/report/life_page.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "monitor/life.h"
+#include "monitor/report/life.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 

@@ -1,7 +1,7 @@
 // A fixture that lets a draft live for weeks: each step is a real check of simulated records, six hours after the last.
 #pragma once
 
-#include "monitor/life_page.h"
+#include "monitor/report/life_page.h"
 #include "monitor/sources_check.h"
 #include "tests/monitor/looped.h"
 

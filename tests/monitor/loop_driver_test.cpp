@@ -1,7 +1,7 @@
 #include "monitor/loop_driver.h"
 
 #include "base/file_lock.h"
-#include "monitor/child.h"
+#include "monitor/actions/child.h"
 #include "tests/monitor/looped.h"
 
 namespace specdec::monitor {

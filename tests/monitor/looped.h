@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "monitor/machine.h"
+#include "monitor/machine/machine.h"
 #include "tests/monitor/monitored.h"
 #include "tests/net/toy_server.h"
 

@@ -1,4 +1,4 @@
-#include "monitor/machine.h"
+#include "monitor/machine/machine.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "monitor/measurement.h"
+#include "monitor/statistics/measurement.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "monitor/check.h"
-#include "monitor/state.h"
+#include "monitor/state/state.h"
 #include "tests/base/manual_clock.h"
 #include "tests/base/sample_package.h"
 #include "tests/monitor/traffic.h"

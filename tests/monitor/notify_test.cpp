@@ -1,4 +1,4 @@
-#include "monitor/notify.h"
+#include "monitor/actions/notify.h"
 
 #include "base/sha256.h"
 #include "tests/monitor/loopback.h"

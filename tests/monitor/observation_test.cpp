@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "monitor/counter_chart.h"
+#include "monitor/statistics/counter_chart.h"
 #include "tests/base/sample_report.h"
 #include "tests/base/scratch.h"
 #include "tests/model/counted_malloc.h"

@@ -1,4 +1,4 @@
-#include "monitor/payback.h"
+#include "monitor/facts/payback.h"
 
 #include <gtest/gtest.h>
 

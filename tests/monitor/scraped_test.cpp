@@ -1,7 +1,7 @@
 // Tests checks whose only source is a /metrics page.
 #include <gtest/gtest.h>
 
-#include "monitor/counter_chart.h"
+#include "monitor/statistics/counter_chart.h"
 #include "tests/monitor/loopback.h"
 #include "tests/monitor/monitored.h"
 

@@ -1,4 +1,4 @@
-#include "monitor/served_target.h"
+#include "monitor/facts/served_target.h"
 
 #include <gtest/gtest.h>
 

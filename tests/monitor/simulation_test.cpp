@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "base/statistics.h"
-#include "monitor/detector.h"
+#include "monitor/statistics/detector.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec::monitor {

@@ -1,4 +1,4 @@
-#include "monitor/source.h"
+#include "monitor/read/source.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "monitor/state.h"
+#include "monitor/state/state.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gtest/gtest.h>
 
-#include "monitor/transaction.h"
+#include "monitor/state/transaction.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::monitor {

@@ -1,4 +1,4 @@
-#include "monitor/target_watch.h"
+#include "monitor/facts/target_watch.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "base/sha256.h"
-#include "monitor/endpoint.h"
-#include "monitor/source.h"
+#include "monitor/facts/endpoint.h"
+#include "monitor/read/source.h"
 #include "tests/base/manual_clock.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/toy_model.h"

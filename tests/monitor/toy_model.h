@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "monitor/exchangeable.h"
+#include "monitor/statistics/exchangeable.h"
 
 namespace specdec::monitor {
 

@@ -9,7 +9,7 @@
 
 #include "base/acceptance.h"
 #include "base/philox.h"
-#include "monitor/detector.h"
+#include "monitor/statistics/detector.h"
 
 namespace specdec::monitor {
 

@@ -1,4 +1,4 @@
-#include "monitor/transaction.h"
+#include "monitor/state/transaction.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests that ranks which hold a decoder together give what one process gives.
-#include "engine/model/shard.h"
+#include "engine/config/shard.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -13,12 +13,12 @@
 #include "base/device_lost.h"
 #include "base/run_options.h"
 #include "engine/decode/generate.h"
-#include "engine/decode/mirrored_model.h"
-#include "engine/decode/model_runner.h"
-#include "engine/decode/tap_source.h"
-#include "engine/model/forward.h"
-#include "engine/model/weights.h"
+#include "engine/decode/runners/mirrored_model.h"
+#include "engine/decode/runners/model_runner.h"
+#include "engine/decode/runners/tap_source.h"
+#include "engine/forward/forward.h"
 #include "engine/parallel/shard_ranks.h"
+#include "engine/weights/weights.h"
 #include "tests/base/scratch.h"
 #include "tests/model/small_configs.h"
 #include "tests/parallel/rank_threads.h"

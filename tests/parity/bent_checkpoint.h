@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::parity {

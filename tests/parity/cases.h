@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 #include "tests/parity/golden.h"
 
 namespace specdec::parity {

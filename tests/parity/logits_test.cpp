@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/json.h"
+#include "engine/forward/forward.h"
 #include "engine/kernels/ops.h"
-#include "engine/model/forward.h"
 #include "tests/parity/cases.h"
 #include "tests/source_folder.h"
 

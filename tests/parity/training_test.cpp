@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/json.h"
-#include "engine/model/forward.h"
+#include "engine/forward/forward.h"
 #include "tests/parity/golden.h"
 
 namespace specdec::parity {

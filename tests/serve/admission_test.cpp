@@ -5,11 +5,11 @@
 #include <atomic>
 #include <map>
 
-#include "deploy/serve/allowed_hosts.h"
-#include "deploy/serve/byte_budget.h"
-#include "deploy/serve/connection_table.h"
-#include "deploy/serve/fair_workers.h"
-#include "deploy/serve/generation.h"
+#include "deploy/serve/answer/generation.h"
+#include "deploy/serve/http/allowed_hosts.h"
+#include "deploy/serve/http/connection_table.h"
+#include "deploy/serve/http/fair_workers.h"
+#include "deploy/serve/request/byte_budget.h"
 
 namespace specdec::deploy {
 namespace {

@@ -1,5 +1,5 @@
 // Tests of the way in which an answer's text becomes content, thoughts and calls.
-#include "deploy/serve/chat/answer_parser.h"
+#include "deploy/serve/answer/answer_parser.h"
 
 #include <gtest/gtest.h>
 

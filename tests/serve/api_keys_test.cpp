@@ -1,4 +1,4 @@
-#include "deploy/serve/api_keys.h"
+#include "deploy/serve/api/api_keys.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests of the API layer: which requests wait, which are refused, and with what error.
-#include "deploy/serve/api.h"
+#include "deploy/serve/api/api.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

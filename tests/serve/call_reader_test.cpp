@@ -1,6 +1,6 @@
 // Tests how parameters without quotes (Qwen3-Coder's) become JSON: of the text and what it stands for, the one that the
 // parameter's schema takes.
-#include "deploy/serve/chat/call_reader.h"
+#include "deploy/serve/answer/call_reader.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "deploy/serve/scheduler.h"
+#include "deploy/serve/schedule/scheduler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/serve/fixture.h"
 

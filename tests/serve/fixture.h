@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/philox.h"
-#include "deploy/serve/step_runner.h"
+#include "deploy/serve/queue/step_runner.h"
 #include "tests/base/scratch.h"
 #include "tests/text/byte_tokenizer.h"
 #include "text/tokenizer.h"

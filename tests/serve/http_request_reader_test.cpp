@@ -1,5 +1,5 @@
 // Tests that the reader finds where requests end, however their bytes are cut into pieces.
-#include "deploy/serve/http_request_reader.h"
+#include "deploy/serve/http/http_request_reader.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests of the transport alone: requests and replies.
-#include "deploy/serve/http.h"
+#include "deploy/serve/http/http.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deploy/serve/live_gate.h"
+#include "deploy/serve/schedule/live_gate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deploy/serve/mask_workers.h"
+#include "deploy/serve/schedule/mask_workers.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "deploy/serve/scheduler.h"
+#include "deploy/serve/schedule/scheduler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/serve/running_server.h"
 

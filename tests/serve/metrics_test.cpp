@@ -1,4 +1,4 @@
-#include "deploy/serve/metrics.h"
+#include "deploy/serve/schedule/metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "deploy/serve/api.h"
+#include "deploy/serve/api/api.h"
 
 namespace specdec::deploy {
 namespace {

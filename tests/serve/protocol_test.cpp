@@ -1,4 +1,4 @@
-#include "deploy/serve/protocol.h"
+#include "deploy/serve/request/protocol.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deploy/serve/queue.h"
+#include "deploy/serve/queue/queue.h"
 
 #include <gtest/gtest.h>
 
@@ -160,7 +160,7 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
 }
 
 // The service of two tenants that always have requests waiting never differs by more than the bound of Sheng et al.
-// (see deploy/serve/queue.h): 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch
+// (see deploy/serve/queue/queue.h): 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch
 // generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;

@@ -1,4 +1,4 @@
-#include "deploy/serve/recorder.h"
+#include "deploy/serve/schedule/recorder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deploy/serve/reply.h"
+#include "deploy/serve/answer/reply.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Checks the table of a request's numbers against the parser, on both sides of every limit, and against
 // docs/openapi.json.
-#include "deploy/serve/request_numbers.h"
+#include "deploy/serve/request/request_numbers.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <set>
 
 #include "base/json.h"
-#include "deploy/serve/protocol.h"
-#include "engine/decode/logits_processors.h"
+#include "deploy/serve/request/protocol.h"
+#include "engine/decode/sampling/logits_processors.h"
 #include "tests/source_folder.h"
 
 namespace specdec::deploy {

@@ -1,4 +1,4 @@
-#include "deploy/serve/scheduler.h"
+#include "deploy/serve/schedule/scheduler.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deploy/serve/stop.h"
+#include "deploy/serve/answer/stop.h"
 
 #include <gtest/gtest.h>
 

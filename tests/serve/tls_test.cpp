@@ -1,6 +1,6 @@
 // Tests of the transport with TLS: the same requests and replies, hostile clients, and the files of certificate and
 // key.
-#include "deploy/serve/tls.h"
+#include "deploy/serve/http/tls.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

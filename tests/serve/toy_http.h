@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "deploy/serve/http.h"
+#include "deploy/serve/http/http.h"
 #include "tests/serve/running_server.h"
 
 namespace specdec::deploy {

@@ -1,5 +1,5 @@
 // Checks the table of fields that are known and not offered: against the parser, docs/openapi.json and docs/serve.md.
-#include "deploy/serve/unsupported_fields.h"
+#include "deploy/serve/request/unsupported_fields.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "base/file.h"
-#include "deploy/serve/protocol.h"
+#include "deploy/serve/request/protocol.h"
 #include "tests/source_folder.h"
 
 namespace specdec::deploy {

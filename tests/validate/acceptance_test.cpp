@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "engine/model/draft_vocab.h"
-#include "engine/model/eagle_forward.h"
-#include "engine/model/forward.h"
+#include "engine/forward/eagle_forward.h"
+#include "engine/forward/forward.h"
+#include "engine/weights/draft_vocab.h"
 
 namespace specdec::deploy {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "deploy/validate/speed.h"
-#include "engine/decode/round.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/round/round.h"
+#include "engine/decode/sampling/sampler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 #include "tests/validate/idle_meter.h"

@@ -7,7 +7,7 @@
 #include "base/device_lost.h"
 #include "base/log.h"
 #include "base/statistics.h"
-#include "deploy/serve/step_runner.h"
+#include "deploy/serve/queue/step_runner.h"
 #include "engine/decode/step.h"
 
 namespace specdec::deploy {

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "deploy/serve/draft_control.h"
 #include "deploy/serve/engine/k_log.h"
-#include "engine/decode/causal_model.h"
-#include "engine/decode/controller.h"
+#include "deploy/serve/schedule/draft_control.h"
+#include "engine/decode/control/controller.h"
+#include "engine/decode/runners/causal_model.h"
 
 namespace specdec::deploy {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "deploy/serve/step_runner.h"
+#include "deploy/serve/queue/step_runner.h"
 
 namespace specdec::deploy {
 

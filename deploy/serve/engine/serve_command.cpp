@@ -14,8 +14,8 @@
 #include "deploy/package/launch.h"
 #include "deploy/serve/engine/stepper_runner.h"
 #include "deploy/serve/server.h"
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/decode/randomness.h"
+#include "engine/decode/sampling/randomness.h"
 
 namespace specdec::deploy {
 

@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "deploy/serve/engine/draft_swap.h"
-#include "deploy/serve/step_runner.h"
-#include "engine/decode/causal_model.h"
-#include "engine/decode/controller.h"
+#include "deploy/serve/queue/step_runner.h"
+#include "engine/decode/control/controller.h"
+#include "engine/decode/runners/causal_model.h"
 #include "engine/decode/step.h"
 
 namespace specdec::deploy {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "tests/kernels/fibers/sampling.h"
 
 namespace specdec::fibers {

@@ -2,7 +2,7 @@
 // kernel, and with random numbers beside the host's steps.
 #include <gtest/gtest.h>
 
-#include "engine/decode/verifier.h"
+#include "engine/decode/sampling/verifier.h"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/verify_task.h"
 #include "tests/kernels/fibers/arrays.h"

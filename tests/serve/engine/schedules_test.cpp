@@ -14,7 +14,7 @@
 
 #include "base/philox.h"
 #include "deploy/serve/engine/stepper_runner.h"
-#include "deploy/serve/scheduler.h"
+#include "deploy/serve/schedule/scheduler.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/rules.h"
 #include "tests/serve/engine/toy_server.h"

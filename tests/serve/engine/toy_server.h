@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "deploy/serve/engine/stepper_runner.h"
 #include "deploy/serve/server.h"
-#include "engine/decode/sampler.h"
+#include "engine/decode/sampling/sampler.h"
 #include "tests/lossless/rules.h"
 #include "tests/serve/client.h"
 #include "tests/serve/fixture.h"

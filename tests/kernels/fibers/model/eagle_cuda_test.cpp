@@ -1,12 +1,12 @@
 // Passes of an EAGLE-3 head in the CUDA kernels on fibers beside the reference in fp32.
-#include "engine/model/eagle_cuda.h"
+#include "engine/forward/eagle_cuda.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "engine/model/kv_cache.h"
+#include "engine/cache/kv_cache.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
 #include "tests/model/toy_batch.h"
 

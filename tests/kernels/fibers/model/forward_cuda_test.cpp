@@ -1,5 +1,5 @@
 // Runs passes in the CUDA kernels on fibers beside the reference in fp32.
-#include "engine/model/forward_cuda.h"
+#include "engine/forward/forward_cuda.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // Loads quantised checkpoints whose matrices stay codes, and runs their passes in the CUDA kernels on fibers beside the
 // dequantised decoder in fp32.
-#include "engine/model/kept_codes.h"
+#include "engine/weights/kept_codes.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "engine/model/forward_cuda.h"
-#include "engine/model/memory_plan.h"
+#include "engine/forward/forward_cuda.h"
+#include "engine/forward/memory_plan.h"
 #include "tests/base/scratch.h"
 #include "tests/kernels/fibers/fibers.h"
 #include "tests/kernels/fibers/model/fiber_library.h"

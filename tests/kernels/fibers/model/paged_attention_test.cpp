@@ -1,5 +1,5 @@
 // Runs the CUDA attention of a pass over real caches, with the kernels on fibers, beside the reference.
-#include "engine/model/paged_attention.h"
+#include "engine/forward/paged_attention.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "engine/kernels/ops.h"
-#include "engine/model/eagle_head.h"
-#include "engine/model/weights.h"
+#include "engine/weights/eagle_head.h"
+#include "engine/weights/weights.h"
 #include "tests/kernels/fibers/model/fiber_library.h"
 #include "tests/model/toy_decoders.h"
 

@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/device_lost.h"
-#include "engine/decode/device_round.h"
 #include "engine/decode/generate.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
 
 namespace specdec::decode {

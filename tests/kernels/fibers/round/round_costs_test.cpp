@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "engine/decode/device_round.h"
-#include "engine/decode/model_runner.h"
+#include "engine/decode/round/device_round.h"
+#include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "tests/kernels/fibers/fibers.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"

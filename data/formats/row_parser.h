@@ -1,0 +1,82 @@
+// Parses one row of a traffic log in any known format into TrafficRecords, or returns why the row is refused. Pure
+// functions without a tokenizer.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/schema/traffic_record.h"
+#include "data/formats/field_map.h"
+#include "data/formats/row_fields.h"
+
+namespace specdec::data {
+
+struct ParsedRecord {
+  TrafficRecord record;
+  std::string tenant;  // name of the tenant in the log; "" = none
+};
+// One of the two rows of a batch item. The record also needs the other row, from another line and usually another file.
+struct BatchHalf {
+  std::string custom_id;
+  bool is_request = false;
+};
+using ParsedRow = std::variant<ParsedRecord, Rejected, BatchHalf>;
+
+struct RowOptions;
+
+// A format of traffic logs: its name, how a row is recognised, and how it is parsed.
+struct TrafficFormat {
+  const char* name;  // --format NAME, and the name in the counts
+  const char* keys;  // the keys by which it is recognised, for --help
+  bool (*matches)(const Json& row);
+  // Appends the records of the row (most rows hold one; a line of OTLP holds many), or throws Refusal.
+  void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
+};
+// Returns the formats in the order in which they are tried, the more specific ones first.
+std::span<const TrafficFormat> traffic_formats();
+// Returns the format of that name, null for "auto". For an unknown name, throws Error(kUsage) that lists the names.
+const TrafficFormat* parse_format_name(const std::string& name);
+std::string format_names();  // "auto | traffic | …"
+// Returns the format of rows that are read by RowOptions::map. It is none of traffic_formats() and recognises no row.
+const TrafficFormat& mapped_format();
+
+struct RowOptions {
+  const TrafficFormat* format = nullptr;  // null = recognise the format of each row
+  std::string domain_field;               // "" = "domain"; "a.b" = the field b inside the field a
+  std::string tenant_field;               // "" = the format's own field
+  // Rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
+  bool instructions_as_chat = false;
+  FieldMap map;  // for mapped_format() only
+};
+
+struct ParsedLine {
+  const TrafficFormat* format = nullptr;  // null: not recognised
+  std::vector<ParsedRow> rows;            // one, or several if a line holds several records
+};
+
+// Parses one JSON object. The format is recognised for each row, so a file may mix formats. In every format, a row with
+// opt_out: true is refused. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons
+// for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format (with describe_unknown_row as its detail),
+// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, replaced_content (a gateway logged a
+// placeholder), opted_out, failed_request (the log says so), other_event (the row is not a model's answer).
+ParsedLine parse_line(std::string_view json, const RowOptions& options);
+
+// Parses the request row and the response row of one custom_id, after parse_line has returned a BatchHalf for each.
+ParsedRow parse_batch_pair(std::string_view request, std::string_view response, const RowOptions& options);
+
+// Parses a document of plain text as if it were {"text": …}. Reasons for a refusal: invalid_utf8, empty.
+ParsedRow parse_document(std::string_view text);
+
+// Returns the number of Unicode characters of the content: all messages, or prompt and response, or text.
+int64_t content_characters(const TrafficRecord& record);
+
+// Checks the record, adds the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to
+// `out`. The parsers of all formats call it. It looks up both fields in `row` and then in `inner` (attributes,
+// metadata; may be null).
+void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,
+                   std::vector<ParsedRow>& out);
+
+}  // namespace specdec::data

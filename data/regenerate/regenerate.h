@@ -1,0 +1,48 @@
+// `data regenerate`: has the target write the answers of every row anew, through an OpenAI-compatible endpoint. A draft
+// must imitate its target, not whoever wrote the logs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "base/progress.h"
+#include "base/schema/shard_index.h"
+#include "data/options.h"
+
+namespace specdec::data {
+
+struct RegenerateResult {
+  ShardIndex index;
+  std::string model;   // name of the model at the endpoint
+  int64_t rows = 0;    // number of input rows
+  int64_t asked = 0;   // rows answered in this run
+  int64_t reused = 0;  // rows answered by an earlier run, reused by --resume
+  int64_t turns = 0;   // new answers of all rows
+  std::map<std::string, int64_t>
+      ended;  // rows that end before their last answer, by reason (data/regenerate/row_regenerator.h)
+};
+
+// Writes the data directory options.data with new answers to options.out. Each learnt answer of a row is written anew,
+// after the new answers before it; what lies between them stays (data/regenerate/row_regenerator.h). A prompt is sent
+// to POST /completions as token ids, with return_token_ids. Only the new answers are learnt. The end-of-turn marker is
+// added if the target ended by itself and the endpoint left it out. If the endpoint returns only text, options.target
+// must give the tokenizer; it is needed, too, to go on after an answer that calls functions. Split, order and ids stay
+// the same. Sampling uses --temperature, else the row's own temperature, else 1. The seed of an answer depends only on
+// --seed, the row's id and the answer's place, so the order of the answers does not matter. Each row is on disk in
+// "<out>.progress.jsonl" before it counts as done; the file is removed when the output has been published.
+// OUT/rejects.jsonl names the rows that were rejected or that end early, with what the endpoint said.
+// A row is rejected as no_answer if the endpoint answers it with nonsense, with temporary errors in all attempts, or
+// not at all, while other rows are answered. Throws Error(kUsage) if a progress file exists without --resume or was
+// made with other settings, for status 401, 403 and 404 of the endpoint, and if it refuses the first 8 rows;
+// Error(kData) if the data has another tokenizer than options.target, or if the endpoint returns no token ids and
+// options.target is empty; Error(kNetwork) if the endpoint is down, if 8 rows in a row get no answer, or if a stop was
+// requested. `sleep` replaces the waiting between attempts (tests).
+RegenerateResult regenerate(const RegenerateOptions& options, const ProgressFn& progress,
+                            const std::function<void(double)>& sleep = {});
+
+std::filesystem::path progress_file(const std::filesystem::path& out);
+
+}  // namespace specdec::data

@@ -1,0 +1,60 @@
+// Has an endpoint write the answers of one row anew, each after the new ones before it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "data/options.h"
+#include "data/regenerate/answer_log.h"
+#include "data/regenerate/openai_client.h"
+#include "data/tokenise.h"
+
+namespace specdec::data {
+
+// An endpoint gave a row no answer and did not refuse it: it is down, or answers nonsense.
+class NoAnswer : public Error {
+ public:
+  NoAnswer(AnswerProblem what, const std::string& message)
+      : Error(ErrorKind::kNetwork, message), problem(std::move(what)) {}
+  AnswerProblem problem;
+};
+
+// Const methods are thread-safe.
+class RowRegenerator {
+ public:
+  // `tokeniser` may be null if the endpoint returns token ids. `max_length` is that of the data, 0 = none. The three
+  // references must outlive the object.
+  RowRegenerator(const RegenerateOptions& options, const std::string& model, const ShardIndex& index,
+                 const RowTokeniser* tokeniser)
+      : options_(options), model_(model), index_(index), tokeniser_(tokeniser) {}
+
+  // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, and
+  // Answer::ended says why, if the endpoint refuses the longer prompt (http_400, http_413, http_422), no room is left
+  // for an answer (no_room), an answer is empty (empty_answer), an answer was cut and the row does not show how turns
+  // end (length), or an answer does not call the functions whose recorded results come next (tool_calls). If this
+  // happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status 401,
+  // 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork) when a
+  // signal stops the run.
+  Answer answer(OpenAiClient& client, const TokenRow& row) const;
+
+ private:
+  struct Work;
+  bool ask(OpenAiClient& client, Work& work) const;
+  bool go_on(Work& work) const;
+  Json request_body(const Work& work, int64_t max_tokens) const;
+  int64_t room(const Work& work) const;
+  void append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const;
+  void append_text(const std::string& text, Work& work) const;
+  int32_t closing_token(const Work& work) const;
+  std::string text_of(const std::vector<int32_t>& tokens, int64_t begin, int64_t end) const;
+  std::string prompt_text(std::vector<int32_t> prompt) const;
+
+  const RegenerateOptions& options_;
+  const std::string& model_;
+  const ShardIndex& index_;
+  const RowTokeniser* tokeniser_;
+};
+
+}  // namespace specdec::data

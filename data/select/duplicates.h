@@ -1,0 +1,32 @@
+// Finds records that duplicate an earlier one.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/schema/traffic_record.h"
+#include "data/select/key_set.h"
+#include "data/select/near_duplicates.h"
+
+namespace specdec::data {
+
+// Writes the content of the record to `out`, with each run of white space as one space and with separators between the
+// parts, and what else decides which of its tokens are learnt. Equal strings mean equal records.
+void collapse_content(const TrafficRecord& record, std::string& out);
+
+class Duplicates {
+ public:
+  // `near` is the similarity from which a record counts as a duplicate; 0 = only equal records do.
+  Duplicates(const std::filesystem::path& directory, bool equal, double near);
+
+  enum class Verdict { kNew, kEqual, kNear };
+  Verdict look_up(const TrafficRecord& record, const std::string& collapsed);
+
+ private:
+  bool equal_;
+  KeySet seen_;
+  std::optional<NearDuplicates> near_;
+};
+
+}  // namespace specdec::data

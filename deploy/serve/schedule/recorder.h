@@ -1,0 +1,91 @@
+// Writes traffic and acceptance records of finished answers on a thread of its own, so that the engine never waits for
+// a disk. Files are JSONL. Lines are appended to "<name>.jsonl.partial", which is renamed to "<name>.jsonl" when it is
+// full or old, and at the end, so that a reader sees only complete files. A full disk loses records (counted, logged
+// once), never requests.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/file_lock.h"
+#include "deploy/serve/schedule/metrics.h"
+#include "deploy/serve/schedule/scheduler.h"
+
+namespace specdec::deploy {
+
+// A directory of rotated log files.
+class RotatingLog {
+ public:
+  struct Limits {
+    uint64_t bytes = 64u << 20;
+    double seconds = 3600;
+  };
+  // Creates the directory and takes its lock (throws Error(kNetwork) if another process records there). Publishes the
+  // files that a killed process left.
+  RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock);
+  ~RotatingLog();
+
+  void append(const std::string& line);  // throws Error(kIo)
+  void rotate_if_old();
+  void close();  // publishes the open file, if any
+
+ private:
+  std::filesystem::path directory_;
+  std::string stem_;
+  Limits limits_;
+  const Clock& clock_;
+  FileLock lock_;
+  std::filesystem::path open_;  // "….jsonl.partial", empty when none is open
+  uint64_t bytes_ = 0;
+  double opened_ = 0;
+  int64_t sequence_ = 0;
+};
+
+struct RecorderOptions {
+  std::string record_dir;      // "" = no traffic records; acceptance records are in its subdirectory "acceptance"
+  std::string acceptance_log;  // a file to which acceptance records are also appended; "" = none
+  std::string target, draft;   // fingerprint ids; draft "" = none
+  bool rejects = false;        // written to the subdirectory "rejects" of record_dir
+  // quota for all files under record_dir; beyond it records are lost until files are removed. 0 = none
+  uint64_t quota_bytes = 0;
+  RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};
+  size_t pending = 4096;  // records that may wait for the disk; more are lost
+};
+
+class Recorder {
+ public:
+  // Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork) if another process records there.
+  Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
+  ~Recorder();  // calls stop()
+
+  void record(const FinishedAnswer& answer);  // any thread; never blocks on the disk
+  void stop();                                // writes the waiting records and publishes the open files
+
+ private:
+  void work();
+  void write(const FinishedAnswer& answer);
+  void append(RotatingLog& log, const std::string& line);  // throws Error(kIo), also over the quota
+  void lost(const std::string& why);
+
+  RecorderOptions options_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  std::unique_ptr<RotatingLog> traffic_, acceptance_, rejects_;
+  uint64_t held_bytes_ = 0;  // bytes under record_dir: those last measured plus those written since
+  double looked_at_ = 0;
+  std::mutex mutex_;  // guards the four members below
+  std::condition_variable ready_;
+  std::deque<FinishedAnswer> waiting_;
+  bool stopping_ = false, complained_ = false;
+  std::thread thread_;
+};
+
+}  // namespace specdec::deploy

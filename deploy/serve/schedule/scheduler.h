@@ -1,0 +1,117 @@
+// Continuous batching on one engine thread: it decides which sequences are in the next step, when new ones start and
+// when they end. Tokens come from a StepRunner. A failing request affects no other one: no exception of a sequence
+// leaves run(). Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the
+// newest sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the
+// oldest sequence always makes progress, and the text of an answer does not depend on the other sequences.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/device_lost.h"
+#include "deploy/serve/answer/answer_parser.h"
+#include "deploy/serve/answer/stop.h"
+#include "deploy/serve/queue/queue.h"
+#include "deploy/serve/queue/step_runner.h"
+#include "deploy/serve/schedule/mask_workers.h"
+#include "deploy/serve/schedule/metrics.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+// An answer that ended by itself (stop or length), for the records.
+struct FinishedAnswer {
+  std::shared_ptr<const GenerationRequest> request;
+  size_t choice = 0;
+  std::string text;  // as sent
+  ChoiceResult result;
+  std::vector<int32_t> token_ids = {};  // up to the end of the answer
+};
+
+struct SchedulerOptions {
+  size_t max_batch = 8;
+  int64_t prompt_budget_tokens = 512;  // prefilled between two steps; bounds the gap between tokens of running answers
+  double reject_share = 0;             // share of the conversations whose rejected drafts are kept for the records
+};
+
+// The parts of a server that its scheduler works with. They must outlive it.
+struct SchedulerParts {
+  StepRunner& runner;
+  RequestQueue& queue;
+  const text::Tokenizer& tokenizer;
+  Metrics& metrics;
+  const Clock& clock;
+  MaskWorkers* masks = nullptr;  // null: masks are never late
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerOptions options, const SchedulerParts& parts,
+            std::function<void(const FinishedAnswer&)> on_finished = {});
+  ~Scheduler();
+
+  // Runs the engine thread's loop until the queue is closed and everything in it is answered, until stop_now(), or
+  // until the device is lost; every answer that runs or waits then ends with kDrained, so that clients try again
+  // elsewhere.
+  void run();
+  // Returns why the device cannot be used any more. Call it after run().
+  const std::optional<DeviceLost>& lost() const { return lost_; }
+  // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do, or nothing until a
+  // late mask is there.
+  bool turn();
+  // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
+  // step.
+  void stop_now();
+
+  size_t running() const { return running_.load(std::memory_order_relaxed); }
+  // Number of consecutive failures of the device without a successful step between them. Failures caused by a single
+  // request do not count.
+  int64_t failures_in_a_row() const { return failures_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Active;
+  void reap();
+  void admit();
+  Active* next_to_prefill();
+  Active* next_from_queue();
+  const Active* sibling(const GenerationRequest& request, size_t choice) const;
+  bool start(Active& sequence);
+  int64_t prefill(Active& sequence, int64_t most);
+  void echo(Active& sequence, ChoiceEvent event);
+  void make_room();
+  bool step();
+  size_t collect_batch();
+  bool step_running();
+  void deliver(Active& sequence, const StepResult& result);
+  void count_tokens(Active& sequence, int64_t tokens);
+  void end(Active& sequence, FinishReason reason);
+  void drain();
+
+  SchedulerOptions options_;
+  StepRunner& runner_;
+  RequestQueue& queue_;
+  const text::Tokenizer& tokenizer_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  MaskWorkers* masks_;
+  std::function<void(const FinishedAnswer&)> on_finished_;
+
+  std::vector<std::unique_ptr<Active>> active_;  // oldest first
+  bool room_made_ = false;                       // caches were freed since they were last found full
+  std::vector<Active*> batch_;                   // batch_, keys_ and results_ are buffers of step()
+  std::vector<SequenceKey> keys_;
+  std::vector<StepResult> results_;
+  std::atomic<bool> aborted_{false};
+  std::optional<DeviceLost> lost_;
+  std::atomic<size_t> running_{0};
+  std::atomic<int64_t> failures_{0};
+};
+
+}  // namespace specdec::deploy

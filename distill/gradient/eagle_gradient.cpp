@@ -1,0 +1,206 @@
+#include "distill/gradient/eagle_gradient.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "distill/teacher/head_loss.h"
+#include "engine/config/rope.h"
+#include "engine/forward/eagle_forward.h"
+#include "engine/kernels/ops.h"
+#include "engine/weights/draft_vocab.h"
+
+namespace specdec::distill {
+
+namespace {
+
+// The frozen target's pass over a batch.
+struct TargetPass {
+  at::Tensor taps;    // [B, S, A·Ht]
+  at::Tensor hidden;  // [R, Ht], after the last layer, at Batch::rows
+};
+TargetPass target_pass(const EagleDraft& draft, const Batch& batch) {
+  at::NoGradGuard guard;
+  model::TapReader taps(draft.head.config);
+  const at::Tensor hidden = draft.divided ? draft.divided->hidden_rows(batch, taps.observer())
+                                          : hidden_rows(*draft.target, batch, taps.observer());
+  return {taps.rows(), hidden};
+}
+
+// Runs the steps one after another, each on the hidden states that the one before fed back.
+class TrainingTest {
+ public:
+  TrainingTest(const EagleDraft& draft, const at::Tensor& tokens, const at::Tensor& taps)
+      : head_(draft.head), tokens_(tokens.to(taps.device())), hidden_(model::fuse_taps(head_, taps)) {}
+
+  // Returns the inputs [B·S, H] of lm_head of the next step.
+  at::Tensor next() {
+    const model::DecoderConfig& config = head_.config.layer;
+    const int64_t length = tokens_.size(1), shift = ++step_;
+    const at::Tensor tokens = at::constant_pad_nd(tokens_.narrow(1, shift, length - shift), {0, shift}),
+                     positions = at::arange(length, tokens_.options()) + (shift - 1);
+    const int64_t rescale = model::rope_varies(config.rope) ? model::rope_rescale(config.rope, length) : 0;
+    const auto attend = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      if (step_ == 1)
+        causal_ = {k.transpose(1, 2), v.transpose(1, 2)};
+      else
+        own_.push_back({k, v});
+      return kernels::diagonal_attention(q, causal_, own_, config.attention_scale());
+    };
+    const model::EagleOutput out = model::eagle_forward(head_, {tokens, hidden_, positions, rescale}, attend);
+    hidden_ = out.fed_back;
+    return out.normed.flatten(0, 1);
+  }
+
+ private:
+  const model::EagleHead& head_;
+  at::Tensor tokens_, hidden_;  // [B, S], [B, S, H]
+  kernels::KeysValues causal_;
+  std::vector<kernels::KeysValues> own_;
+  int64_t step_ = 0;
+};
+
+// The rows of one step in a batch. `learnt` holds indices into Batch::rows, and `rows` the rows [B·S] of the head that
+// predict those labels.
+struct StepRows {
+  at::Tensor learnt, rows;
+};
+StepRows step_rows(const Batch& batch, int64_t step) {
+  const int64_t width = batch.tokens.size(1), back = step + 1;
+  const at::Tensor learnt = at::remainder(batch.rows, width).ge(back).nonzero().squeeze(1);
+  return {learnt, batch.rows.index_select(0, learnt) - back};
+}
+
+// One step of the training-time test in a batch: which rows predict a learnt token, the inputs of lm_head there, and
+// the gradient of these inputs.
+struct StepPart {
+  StepRows at;
+  at::Tensor normed, grad;  // [R, H]
+
+  // Returns where the rows whose labels are entries [begin, end) of Batch::rows lie among this step's rows.
+  std::pair<int64_t, int64_t> range(int64_t begin, int64_t end) const {
+    const int64_t *first = at.learnt.const_data_ptr<int64_t>(), *last = first + at.learnt.numel();
+    return {std::lower_bound(first, last, begin) - first, std::lower_bound(first, last, end) - first};
+  }
+};
+
+// Runs the steps that have rows in a batch.
+std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, const at::Tensor& taps, size_t most,
+                                const std::function<void()>& pause) {
+  TrainingTest test(draft, batch.tokens, taps);
+  std::vector<StepPart> out;
+  for (size_t i = 0; i < most; ++i) {
+    StepPart part{.at = step_rows(batch, static_cast<int64_t>(i)), .normed = {}, .grad = {}};
+    if (part.at.rows.numel() == 0) break;  // the later steps have no rows in this batch either
+    part.normed = test.next().index_select(0, part.at.rows.to(taps.device()));
+    part.grad = at::empty_like(part.normed.detach());
+    out.push_back(std::move(part));
+    pause();
+  }
+  return out;
+}
+
+// Adds the losses of all steps of a batch to `figures`, lm_head's gradient to head_grad, and the gradients of its
+// inputs to the steps. All steps compare with the same rows of the target, so its logits are computed once for each
+// chunk. Returns false if a loss is not finite.
+bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& batch, const at::Tensor& target_hidden,
+                std::vector<StepPart>& steps, at::Tensor& head_grad, std::vector<EagleStepFigures>& figures,
+                const std::function<void()>& pause) {
+  const std::vector<int32_t>& kept = draft.head.config.layer.draft_vocab;
+  HeadLossInput input;
+  input.head = draft.head.weights.lm_head.detach();
+  input.kept = kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU);
+  const int64_t learnt = batch.rows.numel(),
+                most = draft.chunk_rows > 0 ? draft.chunk_rows : head_loss_rows(draft.target->config.vocab_size);
+  for (int64_t begin = 0; begin < learnt; begin += most) {
+    const int64_t end = std::min(learnt, begin + most);
+    at::Tensor answers;  // [end - begin, V]
+    if (loss.mix.needs_target()) {
+      at::NoGradGuard guard;
+      answers = model::head_logits(*draft.target, target_hidden.slice(0, begin, end));
+    }
+    pause();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto [from, to] = steps[i].range(begin, end);
+      if (from == to) continue;
+      const at::Tensor labels = steps[i].at.learnt.slice(0, from, to);
+      if (answers.defined())
+        input.target = [&](int64_t a, int64_t b, const DraftRows&) {
+          if (labels.numel() == answers.size(0)) return answers.slice(0, a, b);
+          return answers.index_select(0, (labels.slice(0, a, b) - begin).to(answers.device()));
+        };
+      input.hidden = steps[i].normed.slice(0, from, to);
+      input.labels = batch.labels.index_select(0, batch.rows.index_select(0, labels));
+      const double share = static_cast<double>(to - from) / static_cast<double>(figures[i].rows);
+      input.weight = share * std::pow(draft.ttt_decay, static_cast<double>(i));
+      const HeadLoss part = head_loss(loss, input, head_grad, pause);
+      figures[i].loss += share * part.loss;
+      figures[i].acceptance += share * part.acceptance;
+      if (!std::isfinite(part.loss)) return false;
+      steps[i].grad.slice(0, from, to).copy_(part.hidden_grad);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks) {
+  std::vector<double> rows(static_cast<size_t>(steps));
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (const Batch& batch : batches)
+      rows[i] += static_cast<double>(step_rows(batch, static_cast<int64_t>(i)).rows.numel());
+  ranks.sum(std::span(rows));
+  return {rows.begin(), rows.end()};
+}
+
+EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
+                                 GradientSums& sums, const std::function<void()>& between,
+                                 const std::vector<int64_t>& rows) {
+  const std::function<void()> pause = [&] {
+    if (between) between();
+  };
+  loss.acceptance = loss.acceptance.value_or(0);
+  at::Tensor& head_grad = sums.of(draft.head.weights.lm_head);
+  EagleFigures out;
+  for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, parallel::Ranks::alone()) : rows)
+    if (count > 0) out.steps.push_back({.rows = count});  // the last steps may have no rows
+  for (const Batch& batch : batches) {
+    pause();
+    const TargetPass target = target_pass(draft, batch);
+    pause();
+    std::vector<StepPart> steps = run_steps(draft, batch, target.taps, out.steps.size(), pause);
+    out.finite = add_losses(draft, loss, batch, target.hidden, steps, head_grad, out.steps, pause);
+    if (!out.finite) return out;
+    at::Tensor sum;  // its gradient with respect to a step's `normed` is that step's `grad`
+    for (const StepPart& step : steps) {
+      const at::Tensor product = (step.normed * step.grad).sum();
+      sum = sum.defined() ? sum + product : product;
+    }
+    pause();
+    if (sum.defined()) sum.backward();
+    sums.take();
+  }
+  return out;
+}
+
+RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch) {
+  at::NoGradGuard guard;
+  const StepRows at_step = step_rows(batch, 0);
+  if (at_step.rows.numel() != batch.rows.numel())
+    throw Error(ErrorKind::kInternal, "an EAGLE-3 head cannot predict the second token of a row");
+  const TargetPass target = target_pass(draft, batch);
+  TrainingTest test(draft, batch.tokens, target.taps);
+  const at::Tensor normed = test.next().index_select(0, at_step.rows.to(target.taps.device()));
+  return [normed, &draft](int64_t begin, int64_t end) {
+    at::NoGradGuard inner;
+    const model::DecoderConfig& config = draft.head.config.layer;
+    return model::spread_logits(model::eagle_logits(draft.head, normed.slice(0, begin, end)), config.draft_vocab,
+                                config.vocab_size);
+  };
+}
+
+}  // namespace specdec::distill

@@ -1,0 +1,61 @@
+// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). In step
+// 0, row t pairs the target's hidden states at position t with token t + 1 and predicts token t + 2. In step i, it
+// pairs the head's own hidden state of step i − 1 with token t + 1 + i and predicts token t + 2 + i: the tokens are the
+// text's, the hidden states are the head's, as when it drafts.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "distill/gradient/gradient_sums.h"
+#include "distill/loss/losses.h"
+#include "distill/rows/batcher.h"
+#include "distill/teacher/divided_target.h"
+#include "distill/teacher/teacher.h"
+#include "engine/parallel/ranks.h"
+#include "engine/weights/eagle_head.h"
+
+namespace specdec::distill {
+
+// A head under training, and the frozen target that it reads.
+struct EagleDraft {
+  model::EagleHead head;                         // its parameters require gradients
+  std::shared_ptr<const model::Decoder> target;  // whole, or what is around the layers of `divided`
+  int64_t ttt_steps = 5;
+  double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
+  int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
+  std::shared_ptr<DividedTarget> divided = nullptr;
+};
+
+// Of each step: the mean loss without its weight, the mean overlap, and the number of rows.
+struct EagleStepFigures {
+  double loss = 0, acceptance = 0;
+  int64_t rows = 0;
+};
+struct EagleFigures {
+  std::vector<EagleStepFigures> steps;
+  bool finite = true;
+};
+
+// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. The
+// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); lk_hybrid follows
+// loss.acceptance, or 0 if that is not set. The sum is not divided by the sum of the weights, and each step's mean is
+// over its own rows, as in the speculators package. A row counts if the token that it predicts is learnt. `rows` has
+// the number of rows of each step, those of other ranks included, as count_eagle_rows() returns it; if it is empty, the
+// rows are those of the batches. With it, loss, acceptance and gradients are this rank's share, and their sums over the
+// ranks are those of the whole step.
+EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
+                                 GradientSums& sums, const std::function<void()>& between = {},
+                                 const std::vector<int64_t>& rows = {});
+
+// Returns the number of rows of each step in the batches of all ranks together. Every rank calls it.
+std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks);
+
+// Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
+// label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.
+RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch);
+
+}  // namespace specdec::distill

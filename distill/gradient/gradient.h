@@ -1,0 +1,89 @@
+// Computes the gradients of the draft's parameters for one training step, without the update.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "base/clock.h"
+#include "distill/gradient/eagle_gradient.h"
+#include "distill/gradient/gradient_sums.h"
+#include "distill/gradient/optimizer.h"
+#include "distill/loss/losses.h"
+#include "distill/rows/rejects.h"
+#include "distill/settings/defaults.h"
+#include "distill/teacher/branches.h"
+#include "distill/teacher/teacher.h"
+#include "engine/weights/weights.h"
+
+namespace specdec::distill {
+
+// What makes the learnt rows of a batch differ from each other.
+struct RowTerms {
+  // Learns each row at the temperature at which it was served (kGreedyTemperature for 0) where that is known.
+  bool served_temperatures = false;
+  // Tokens that stand where the target refused a draft have this weight instead of 1; null: none are known.
+  const Rejects* rejects = nullptr;
+  double reject_weight = 1;
+};
+// At a temperature of 0 the target has one token, and whether the draft has the same is no smooth function. At this
+// temperature both are sharp enough that little but their likeliest tokens counts.
+inline constexpr float kGreedyTemperature = 0.3f;
+
+struct GradientSource {
+  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `eagle`
+  Teacher* teacher = nullptr;             // null if the loss is ce alone
+  LossOptions loss;
+  at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
+  int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
+  const EagleDraft* eagle = nullptr;
+  std::vector<int64_t> eagle_rows = {};  // as `rows` of add_eagle_gradients()
+  // Roll-outs of the draft, which is then no head, over the training rows that the batches' indices refer to. Their
+  // random numbers follow `step`. `anchors` is the number of anchors that a mean over a depth is over, those of other
+  // ranks included; 0 = those of the batches.
+  OnPolicyOptions on_policy = {};
+  const std::vector<TokenRow>* rows = nullptr;
+  int64_t step = 0, anchors = 0;
+  // The mean acceptance at the depths from 2 on; the loss has its at depth 1. Both give the depths their weights.
+  std::vector<double> deeper = {};
+  RowTerms terms = {};     // for a decoder alone
+  bool recompute = false;  // as model::TrainBatch::recompute; for a decoder without branches alone
+
+  const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
+};
+
+// Sums over the branch rows of one depth.
+struct DepthFigures {
+  double acceptance = 0, rows = 0;
+};
+struct GradientFigures {
+  double loss = 0, acceptance = 0;   // acceptance at depth 1
+  std::vector<DepthFigures> deeper;  // from depth 2 on
+  int64_t tokens = 0;                // without padding
+  bool finite = true;                // if false, the gradients are useless
+};
+
+// Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the
+// draft's parameters; what they hold is lost. With `learnt`, loss, acceptance and gradients are this rank's share, and
+// their sums over the ranks are those of the whole step. lk_hybrid follows source.loss.acceptance, or 0 if that is not
+// set. With branches, the loss is the sum of the depths' mean losses, each times its weight (depth_weights()), and
+// lk_hybrid follows each depth's own acceptance; labels are known at depth 1 alone, so ce has no part in the others.
+// `between` is called repeatedly during the work and may throw to abandon it.
+GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
+                                  const std::function<void()>& between = {});
+
+// The input of a training step.
+struct StepInput {
+  GradientSource source;
+  std::vector<NamedTensor> parameters;  // of the source's draft
+  const std::vector<TokenRow>& rows;    // training rows
+  int ranks = 1;                        // that share each step
+};
+
+// Measures the time of a training step by running a few steps on training batches, without changing the weights. Takes
+// about `seconds`, and at least one small step.
+StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
+                      const std::function<void()>& between = {});
+
+}  // namespace specdec::distill

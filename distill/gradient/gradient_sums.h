@@ -1,0 +1,36 @@
+// Sums of the gradients of a training step in fp32, whatever the dtype of the parameters. Autograd itself would sum the
+// gradients of bf16 parameters in bf16.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "distill/gradient/optimizer.h"
+
+namespace specdec::distill {
+
+class GradientSums {
+ public:
+  explicit GradientSums(const std::vector<NamedTensor>& parameters);
+
+  // Begins a step: all sums are zero, and the parameters have no gradient.
+  void clear();
+  // Returns the sum of a parameter, fp32 of its shape, for callers that add to it without autograd. The memory is kept
+  // from step to step. Throws Error(kInternal) if `parameter` is not one of the parameters.
+  at::Tensor& of(const at::Tensor& parameter);
+  // Adds the gradients that autograd has left in the parameters, and takes them away.
+  void take();
+  // Makes the sums the parameters' gradients. A parameter to which nothing was added gets none.
+  void publish();
+
+ private:
+  struct Sum {
+    at::Tensor parameter, value;
+    bool used = false;  // something was added in this step
+    bool kept = false;  // of() has given it out, so its memory stays
+  };
+  std::vector<Sum> sums_;
+};
+
+}  // namespace specdec::distill

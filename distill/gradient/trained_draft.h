@@ -1,0 +1,44 @@
+// Refers to a draft of either kind under training: a decoder, or an EAGLE-3 head with the target that it reads.
+// Trainer, measurement, checkpoints and output know drafts through this class alone.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "distill/gradient/eagle_gradient.h"
+#include "distill/gradient/gradient.h"
+#include "distill/gradient/optimizer.h"
+#include "engine/weights/weights.h"
+
+namespace specdec::distill {
+
+class TrainedDraft {
+ public:
+  TrainedDraft(model::Decoder& decoder) : decoder_(&decoder) {}  // the draft must outlive this object
+  TrainedDraft(EagleDraft& eagle) : eagle_(&eagle) {}
+
+  // Returns the decoder's configuration, or that of the head's layer: vocabulary, widths and dtype.
+  const model::DecoderConfig& config() const;
+  int64_t num_parameters() const;
+  // Sets requires_grad on every parameter and returns them all.
+  std::vector<NamedTensor> trainable() const;
+  GradientSource source(Teacher* teacher, const LossOptions& loss) const;
+  // Returns the draft's logits at the learnt positions of a batch. The draft must outlive the result.
+  RowLogits row_logits(const Batch& batch) const;
+  // Writes config.json and model.safetensors into an existing directory, and reads the weights from there. read()
+  // throws Error(kData) if a tensor is missing or has another shape. write_as() converts the weights.
+  void write(const std::filesystem::path& directory) const;
+  void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const;
+  // Rounds every weight to what it is once write_as(dtype) has written it.
+  void round_to(at::ScalarType dtype) const;
+  void read(const std::filesystem::path& directory) const;
+  void visit(const std::function<void(const std::string&, at::Tensor&)>& f) const;  // every parameter
+
+ private:
+  model::Decoder* decoder_ = nullptr;
+  EagleDraft* eagle_ = nullptr;
+};
+
+}  // namespace specdec::distill

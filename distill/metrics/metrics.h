@@ -1,0 +1,34 @@
+// Logs a training run: RUN/metrics.jsonl (one object per line) and a TensorBoard event file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "distill/metrics/event_file.h"
+#include "distill/metrics/metric_sink.h"
+
+namespace specdec::distill {
+
+class Metrics {
+ public:
+  // Drops lines of steps after `resume_step` (0 for a new run), which an interrupted run left. Throws Error(kIo).
+  // `sink` gets the same values; it may be null.
+  Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step,
+          MetricSink* sink = nullptr);
+
+  // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>". In the
+  // JSON, values that are not finite become null.
+  void write(const std::string& kind, int64_t step, const std::vector<std::pair<std::string, double>>& values);
+
+ private:
+  std::filesystem::path file_;
+  const Clock& clock_;
+  EventFile events_;
+  MetricSink* sink_;
+};
+
+}  // namespace specdec::distill

@@ -1,0 +1,81 @@
+// Writes the results of a run: the draft directory bound to its target, and the result object.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/fingerprint.h"
+#include "base/json.h"
+#include "base/verdict.h"
+#include "distill/run/compute_dtype.h"
+#include "distill/run/draft_init.h"
+#include "distill/settings/options.h"
+#include "distill/train/evaluate.h"
+#include "distill/train/trainer.h"
+
+namespace specdec::distill {
+
+// Returns as JSON the options that decide the outcome, for run.json and for the provenance in specdec.json.
+Json describe(const DistillOptions& options);
+// Returns the paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" if there are none.
+std::string differing_keys(const Json& a, const Json& b);
+
+// Convert the scores of an evaluation to JSON and back, for checkpoints; NaN becomes null.
+Json to_json(const Evaluation& evaluation);
+Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
+
+// Returns the acceptance of each held-out request of the verdict (scores.json), null without a target. Runs on the same
+// data are compared by it (forecast.h).
+Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
+struct Outcome {
+  Judgement judgement;
+  Evaluation before, after;
+  bool by_acceptance = true;
+  // Of the verdict half, those that were judged, and those that there are: a time limit may be too short for all.
+  int64_t verdict_conversations = 0, held_out_conversations = 0;
+  int64_t selection_conversations = 0, selection_requests = 0;
+  bool taught_little = false;  // fewer than kTeachingSteps, and no gain was found
+  DistillOptions asked;        // as they were given, for the next command
+  int64_t kept_step = 0;
+  TrainingSummary training;
+  Json search;      // record of the layer choice for prune:, or null
+  Json vocabulary;  // coverage of a reduced vocabulary, or null
+  Json chosen;      // settings that the options left open (choose_settings)
+  Json inputs, data_counts;
+  Json parts;          // of describe_parts(); null without a target
+  std::string device;  // "cpu", "cuda:0"
+  int processes = 1;
+  ComputeDtype compute = {"auto", ""};
+  std::optional<double> teacher_share;  // of the training time; empty if it is not known
+  std::string started;
+  double seconds = 0;
+};
+// Returns the acceptance of the held-out rows before and after training by position in the answer and by domain:
+// {"by_position": [{"name", "before", "after", "requests", "conversations", "tokens"}], "by_domain": [...]}. "before"
+// is null if it was not measured; "by_domain" is empty if no row has a domain.
+Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
+// How a run ended, as far as the suggestion of what to do next depends on it.
+struct RunEnd {
+  bool rising = false;   // the last measured checkpoint is the best one
+  bool partial = false;  // an inconclusive verdict is due to a teacher that knows only a part of each distribution
+  // The limit that gives a verdict, as a multiple of this run's; 0 = a longer run would not help.
+  double longer = 0;
+};
+struct NextStep {
+  std::string reason, command;
+};
+NextStep next_step(Verdict verdict, const DistillOptions& asked, const RunEnd& end);
+
+// Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
+// inputs.
+Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
+
+// Publishes the weights in `dtype` in OUT/draft with byte-for-byte copies of the target's tokenizer files, and
+// specdec.json unless `target` is empty.
+void publish_draft(const TrainedDraft& draft, at::ScalarType dtype, const DistillOptions& options,
+                   const std::optional<Fingerprint>& target, const Json& result);
+
+}  // namespace specdec::distill

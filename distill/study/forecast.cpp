@@ -1,0 +1,286 @@
+#include "distill/study/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/shell.h"
+#include "base/verdict.h"
+#include "data/shards/shard_reader.h"
+#include "distill/run/output.h"
+#include "distill/settings/repeat_flags.h"
+#include "distill/settings/time_plan.h"
+#include "distill/study/learning_curve.h"
+#include "distill/train/evaluate.h"
+
+namespace specdec::distill {
+
+namespace {
+
+// What is known before any sample is trained on.
+struct ForecastPlan {
+  DistillOptions options;  // of the whole run
+  int64_t rows = 0;        // of the training set, as the data directory counts them
+  std::vector<int64_t> sizes;
+  Json inputs;
+};
+
+std::vector<int64_t> sample_sizes(const ForecastOptions& options, int64_t rows, const std::string& data) {
+  if (rows == 0) throw Error(ErrorKind::kData, data + ": has no training rows, so nothing can be forecast");
+  if (options.samples.empty()) return default_samples(rows);
+  const std::set<int64_t> sizes(options.samples.begin(), options.samples.end());
+  if (*sizes.begin() < 1 || *sizes.rbegin() > rows)
+    throw Error(ErrorKind::kUsage,
+                format("--forecast-samples: expected sizes from 1 to the %lld training rows of %s, "
+                       "found %lld",
+                       static_cast<long long>(rows), data.c_str(),
+                       static_cast<long long>(*sizes.begin() < 1 ? *sizes.begin() : *sizes.rbegin())));
+  return {sizes.begin(), sizes.end()};
+}
+
+ForecastPlan make_plan(const DistillOptions& given) {
+  ForecastPlan plan{given, 0, {}, study_inputs(given, "--forecast")};
+  DistillOptions& o = plan.options;
+  if (o.max_steps == 0 && o.epochs == 0 && o.time_limit_seconds == 0) o.epochs = 3;
+  const data::ShardReader reader(o.data);
+  for (const ShardFile& shard : reader.index().shards)
+    if (shard.split == "train") plan.rows += shard.num_rows;
+  plan.sizes = sample_sizes(o.forecast, plan.rows, o.data);
+  return plan;
+}
+
+// Returns the options of the run on one sample: its share of the rows, and of the limits.
+DistillOptions options_of_sample(const ForecastPlan& plan, int64_t size) {
+  DistillOptions o = plan.options;
+  o.forecast = {};
+  o.out = (fs::path(plan.options.out) / "forecast" / std::to_string(size)).string();
+  o.resume = true;
+  o.sample = std::min(1.0, static_cast<double>(size) / static_cast<double>(plan.rows));
+  o.time_limit_seconds *= o.sample;
+  if (o.max_steps > 0)
+    o.max_steps = std::max<int64_t>(1, std::llround(o.sample * static_cast<double>(plan.options.max_steps)));
+  return o;
+}
+
+// Shows how many rows are still to be trained on, so that the time that is left follows from the rows done so far.
+ProgressFn progress_of_sample(const ForecastPlan& plan, size_t index, const ProgressFn& progress) {
+  if (!progress) return {};
+  const auto size = static_cast<double>(plan.sizes[index]);
+  double left = 0;
+  for (size_t i = index; i < plan.sizes.size(); ++i) left += static_cast<double>(plan.sizes[i]);
+  const std::string name = format("sample %zu of %zu", index + 1, plan.sizes.size());
+  return [=](const Progress& p) {
+    if (p.stage == "distill" && p.total > 0)
+      progress({"forecast, " + name, std::min(size * p.done / p.total, left - 0.5), left, "rows", p.detail});
+    else
+      progress({name + ": " + p.stage, p.done, p.total, p.unit, p.detail});
+  };
+}
+
+// Adds up the scores of the requests that judged every sample.
+CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::string>& ids) {
+  const std::set<std::string> judged = common_requests(samples);
+  CurveInput input;
+  std::map<std::string, size_t> units;
+  for (const StudyPart& sample : samples) {
+    SampleScores scores{sample.result.at("data").at("train_rows").get<double>(), std::vector<double>(units.size())};
+    const bool last = &sample == &samples.back();
+    for (const Json& row : sample.scores.at("rows")) {
+      const auto id = row.at("id").get<std::string>(), conversation = row.at("conversation").get<std::string>();
+      if (judged.count(id) == 0) continue;
+      const size_t unit =
+          units.try_emplace(conversation.empty() ? "request " + id : conversation, units.size()).first->second;
+      for (std::vector<double>* sums : {&scores.acceptance, &input.requests, &input.before}) sums->resize(units.size());
+      scores.acceptance[unit] += row.at("after").get<double>();
+      if (!last) continue;
+      ids.push_back(id);
+      ++input.requests[unit];
+      input.before[unit] += row.at("before").get<double>();
+    }
+    input.samples.push_back(std::move(scores));
+  }
+  const Json whole = samples.back().result.at("data");
+  input.whole = whole.contains("sampled_from") ? whole.at("sampled_from").at("rows").get<double>()
+                                               : whole.at("train_rows").get<double>();
+  return input;
+}
+
+struct RunSize {
+  double rows = 0, tokens = 0, seconds = 0;  // of the whole run
+};
+
+// Predicts tokens and time of the whole run from those of the largest sample.
+RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const StudyPart& largest) {
+  const DistillOptions& o = plan.options;
+  const Json& data = largest.result.at("data");
+  const Json& training = largest.result.at("training");
+  const double seconds = training.at("seconds"), tokens = training.at("tokens");
+  const double rate = seconds > 0 ? tokens / seconds : 0;  // measuring and saving included
+  const double share = curve.samples.back().rows / curve.whole;
+  RunSize size{curve.whole, std::numeric_limits<double>::infinity(), 0};
+  if (o.max_steps > 0)
+    size.tokens = tokens / static_cast<double>(std::max<int64_t>(1, training.at("steps").get<int64_t>())) *
+                  static_cast<double>(o.max_steps);
+  else if (o.epochs > 0)
+    size.tokens = o.epochs * data.at("train_tokens").get<double>() / share;
+  if (o.time_limit_seconds > 0) size.tokens = std::min(size.tokens, kUsualTrainingShare * o.time_limit_seconds * rate);
+  size.seconds = rate > 0 ? size.tokens / rate : 0;
+  return size;
+}
+
+struct RunSpeed {
+  DraftSpeed measured;
+  SpeedPrediction sample;              // of the largest sample's draft
+  std::optional<SpeedPrediction> run;  // of the whole run, if its acceptance is known
+  Interval ci = {};                    // of its speed-up
+};
+
+// The speed-up of the whole run: in comparison with the largest sample's draft, the log-odds of acceptance change by
+// the same at every position. The ends of the interval are those of the acceptance.
+RunSpeed predict_run(const DraftSpeed& measured, const CurveForecast& curve) {
+  RunSpeed speed{measured, predict_speed(measured), {}};
+  if (!curve.curve || speed.sample.k == 0) return speed;
+  const auto shift = [&](double acceptance) { return log_odds(acceptance) - log_odds(curve.measured.back().value); };
+  speed.run = predict_speed(measured, shift(curve.acceptance.value));
+  const int k = speed.run->k;
+  speed.ci = {predict_speed_with(measured, k, shift(curve.acceptance.ci.low)).speedup,
+              predict_speed_with(measured, k, shift(curve.acceptance.ci.high)).speedup};
+  return speed;
+}
+
+Json speed_json(const RunSpeed& speed, const RunSize& size) {
+  Json verify = Json::object();
+  for (const auto& [k, v] : speed.measured.verify_cost) verify[std::to_string(k)] = v;
+  Json out = {{"costs", "measured"},
+              {"draft_cost", speed.measured.draft_cost},
+              {"verify_cost", verify},
+              {"plain_seconds", speed.measured.plain_seconds},
+              {"conversations", speed.measured.conversations.size()},
+              {"sample", {{"k", speed.sample.k}, {"length", speed.sample.length}, {"speedup", speed.sample.speedup}}}};
+  if (!speed.run) return out;
+  out["k"] = speed.run->k;
+  out["length"] = speed.run->length;
+  out["speedup"] = speed.run->speedup;
+  out["ci"] = {speed.ci.low, speed.ci.high};
+  const auto tokens = [&](double speedup) {
+    return number_or_null(std::ceil(tokens_to_pay_back(size.seconds, speed.measured.plain_seconds, speedup)));
+  };
+  out["break_even_tokens"] = {{"value", tokens(speed.run->speedup)},
+                              {"ci", {tokens(speed.ci.high), tokens(speed.ci.low)}}};
+  return out;
+}
+
+struct ForecastVerdict {
+  Verdict verdict;
+  std::string reason;
+};
+
+ForecastVerdict judge_forecast(const CurveForecast& curve, const std::optional<RunSpeed>& speed) {
+  if (!curve.curve) return {Verdict::kInconclusive, "nothing is extrapolated: " + curve.reason};
+  const Interval gain = curve.gain.ci;
+  const std::string gains = format(
+      "the whole run will bring acceptance %.4f, 95 %% interval [%.4f, %.4f], %+.4f "
+      "[%+.4f, %+.4f] above the draft before training",
+      curve.acceptance.value, curve.acceptance.ci.low, curve.acceptance.ci.high, curve.gain.value, gain.low, gain.high);
+  if (gain.low <= 0) return {Verdict::kNoSignificantGain, gains};
+  if (!speed || !speed->run) return {Verdict::kImproved, gains};
+  const std::string faster = format("; predicted speed-up %.2f [%.2f, %.2f] with K = %d", speed->run->speedup,
+                                    speed->ci.low, speed->ci.high, speed->run->k);
+  if (speed->ci.high <= 1) return {Verdict::kNotWorthIt, gains + faster + ": it never pays back"};
+  if (speed->ci.low <= 1) return {Verdict::kInconclusive, gains + faster + ": it may never pay back"};
+  return {Verdict::kImproved, gains + faster};
+}
+
+void put_next(const ForecastPlan& plan, Verdict verdict, const CurveForecast& curve, Json& out) {
+  switch (verdict) {
+    case Verdict::kImproved:
+      out["next"] = shell_words(repeated_command(plan.options));
+      out["next_reason"] = "the run that was forecast";
+      return;
+    case Verdict::kNotWorthIt:
+      out["next_reason"] =
+          "a cheaper draft, with fewer layers or as an EAGLE-3 head, may pay back where this one does not";
+      return;
+    default:
+      out["next_reason"] = curve.curve ? "a longer run, or another draft, may bring more"
+                                       : "larger samples (--forecast-samples) or more held-out conversations make the "
+                                         "trend visible";
+  }
+}
+
+Json samples_json(const std::vector<StudyPart>& samples, const CurveInput& input, const CurveForecast& curve) {
+  Json out = Json::array();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Json& training = samples[i].result.at("training");
+    Json one = figure_json(curve.measured.empty() ? Estimate() : curve.measured[i]);
+    one.update({{"rows", input.samples[i].rows},
+                {"path", "forecast/" + samples[i].directory.filename().string()},
+                {"steps", training.at("steps")},
+                {"tokens", training.at("tokens")},
+                {"seconds", training.at("seconds")},
+                {"tokens_per_second", training.at("tokens_per_second")}});
+    out.push_back(one);
+  }
+  return out;
+}
+
+Json forecast_json(const ForecastPlan& plan, const std::vector<StudyPart>& samples, const StudyTools& tools,
+                   Verdict& verdict) {
+  std::vector<std::string> ids;
+  const CurveInput input = curve_input(samples, ids);
+  const CurveForecast curve = forecast_acceptance(input, static_cast<size_t>(kMinVerdictConversations));
+  const RunSize size = size_of_run(plan, input, samples.back());
+  std::optional<RunSpeed> speed;
+  if (tools.speed) speed = predict_run(tools.speed(samples.back().directory / "draft", ids), curve);
+  const ForecastVerdict judged = judge_forecast(curve, speed);
+  verdict = judged.verdict;
+  double before = 0, requests = 0;
+  for (const double x : input.before) before += x;
+  for (const double x : input.requests) requests += x;
+  Json out = {{"reason", judged.reason},
+              {"samples", samples_json(samples, input, curve)},
+              {"before", number_or_null(requests > 0 ? before / requests : NAN)},
+              {"conversations", input.requests.size()},
+              {"level", 0.95},
+              {"run",
+               {{"rows", size.rows},
+                {"tokens", std::round(size.tokens)},
+                {"seconds", size.seconds},
+                {"acceptance", figure_json(curve.acceptance)},
+                {"gain", figure_json(curve.gain)},
+                {"extrapolation", curve.extrapolation},
+                {"far", curve.extrapolation > kFarExtrapolation}}}};
+  if (curve.curve)
+    out["curve"] = {{"limit", curve.curve->limit}, {"scale", curve.curve->scale}, {"exponent", curve.curve->exponent}};
+  if (speed && speed->sample.k > 0) out["speed"] = speed_json(*speed, size);
+  put_next(plan, judged.verdict, curve, out);
+  return out;
+}
+
+}  // namespace
+
+DistillResult forecast(const DistillOptions& options, const StudyTools& tools) {
+  validate(options);
+  check_output(options);
+  const ForecastPlan plan = make_plan(options);
+  check_request(options);
+  Json given = describe(plan.options);
+  given["forecast_samples"] = plan.sizes;
+  return run_study(
+      options, {"forecast", "distill_forecast"}, given, plan.inputs,
+      [&](Verdict& verdict) {
+        std::vector<StudyPart> samples;
+        for (size_t i = 0; i < plan.sizes.size(); ++i)
+          samples.push_back(run_part(options_of_sample(plan, plan.sizes[i]),
+                                     progress_of_sample(plan, i, tools.progress), tools.clock));
+        return forecast_json(plan, samples, tools, verdict);
+      },
+      tools.clock);
+}
+
+}  // namespace specdec::distill

@@ -1,0 +1,209 @@
+#include "engine/decode/sampling/sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+
+namespace specdec::decode {
+
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// Holds the last kept element in descending order, where ties are broken by the lower id.
+struct Border {
+  float value = kNone;
+  int32_t id = std::numeric_limits<int32_t>::max();
+  bool keeps(float v, int32_t i) const { return v > value || (v == value && i <= id); }
+};
+
+struct Descending {
+  const float* values;
+  bool operator()(int32_t a, int32_t b) const { return values[a] > values[b] || (values[a] == values[b] && a < b); }
+};
+
+// Returns the border of the k largest values. Up to k = 256 it uses a heap of k ids, which avoids writing all V ids.
+// For larger k it partitions all ids.
+Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_t>& scratch) {
+  const int32_t n = static_cast<int32_t>(values.size());
+  const Descending before{values.data()};
+  scratch.clear();
+  if (k <= 256) {
+    for (int32_t i = 0; i < n; ++i) {
+      if (static_cast<int64_t>(scratch.size()) < k) {
+        scratch.push_back(i);
+        std::push_heap(scratch.begin(), scratch.end(), before);
+      } else if (values[i] > values[scratch.front()]) {  // an equal value with a higher id is beyond the border
+        std::pop_heap(scratch.begin(), scratch.end(), before);
+        scratch.back() = i;
+        std::push_heap(scratch.begin(), scratch.end(), before);
+      }
+    }
+    return {values[scratch.front()], scratch.front()};
+  }
+  for (int32_t i = 0; i < n; ++i) scratch.push_back(i);
+  std::nth_element(scratch.begin(), scratch.begin() + (k - 1), scratch.end(), before);
+  return {values[scratch[k - 1]], scratch[k - 1]};
+}
+
+// Returns the bucket of a weight in [0, 1]: its exponent and the top four bits of its mantissa. For such floats the
+// order of the bit patterns is the order of the values.
+int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
+constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
+
+// Returns the border of the smallest prefix of `weights` whose mass reaches p · total. The prefix is in descending
+// order, and the largest weight is 1. Whole buckets are taken from the top, and only the bucket in which the mass is
+// reached is sorted.
+Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
+  std::array<double, kBuckets> mass{};
+  for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
+  const double goal = p * total;
+  double taken = 0;
+  int bucket = kBuckets - 1;
+  while (bucket > 0 && taken + mass[static_cast<size_t>(bucket)] < goal) taken += mass[static_cast<size_t>(bucket--)];
+  scratch.clear();
+  for (size_t i = 0; i < weights.size(); ++i)
+    if (weights[i] > 0 && bucket_of(weights[i]) == bucket) scratch.push_back(static_cast<int32_t>(i));
+  std::sort(scratch.begin(), scratch.end(), Descending{weights.data()});
+  for (const int32_t id : scratch) {
+    taken += weights[static_cast<size_t>(id)];
+    if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
+  }
+  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border cuts nothing.
+  return {};
+}
+
+double sum(std::span<const float> values) {
+  double part[4] = {};
+  size_t i = 0;
+  for (; i + 4 <= values.size(); i += 4)
+    for (size_t j = 0; j < 4; ++j) part[j] += values[i + j];
+  for (; i < values.size(); ++i) part[0] += values[i];
+  return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+using Float4 = float __attribute__((vector_size(16)));
+using Int4 = int32_t __attribute__((vector_size(16)));
+
+// Returns e^x for x <= 0 with a relative error below 2e-7, and 0 for x <= −87. Splits x = n ln 2 + r and uses a
+// polynomial in r (coefficients of expf in the Cephes library). Computes four elements at a time, because with a
+// vocabulary of 150,000 tokens a libm call per element would take most of a step's host time.
+inline Float4 exp4(Float4 x) {
+  const Int4 keep = x > -87.f;  // false for −inf
+  x = std::bit_cast<Float4>(std::bit_cast<Int4>(x) & keep);
+  constexpr float kRound = 12582912.f;  // 1.5 · 2^23: adding it rounds to an integer in the low mantissa bits
+  const Float4 shifted = x * 1.44269504f + kRound, n = shifted - kRound;
+  const Float4 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Float4 y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * (r * r) + r + 1.f;
+  const Int4 exponent = (__builtin_convertvector(n, Int4) + 127) << 23;
+  const Int4 bits = std::bit_cast<Int4>(y * std::bit_cast<Float4>(exponent)) & keep;
+  return std::bit_cast<Float4>(bits);
+}
+
+// Sets out[i] = e^((in[i] − largest) · inverse), which is 0 where in[i] is −inf and exactly 1 for the largest. `out`
+// may be `in`.
+void exp_row(std::span<const float> in, float largest, float inverse, std::span<float> out) {
+  size_t i = 0;
+  for (; i + 4 <= in.size(); i += 4) {
+    Float4 x;
+    std::memcpy(&x, in.data() + i, sizeof x);
+    x = exp4((x - largest) * inverse);
+    std::memcpy(out.data() + i, &x, sizeof x);
+  }
+  for (; i < in.size(); ++i) out[i] = exp4(Float4{} + (in[i] - largest) * inverse)[0];
+}
+
+}  // namespace
+
+int32_t argmax(std::span<const float> row) {
+  float best = kNone;
+  int32_t at = -1;
+  bool bad = false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    bad |= !(row[i] <= std::numeric_limits<float>::max());
+    if (row[i] > best) {
+      best = row[i];
+      at = static_cast<int32_t>(i);
+    }
+  }
+  if (bad)
+    throw Error(ErrorKind::kInternal, "logits hold NaN or +inf: the model's weights or its arithmetic are broken");
+  if (at < 0) throw Error(ErrorKind::kInternal, "none of " + std::to_string(row.size()) + " logits is finite");
+  return at;
+}
+
+double max_probability(std::span<const float> logits) {
+  const float largest = logits[argmax(logits)];
+  thread_local std::vector<float> weights;
+  weights.resize(logits.size());
+  exp_row(logits, largest, 1.f, weights);
+  return 1.0 / sum(weights);
+}
+
+void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs,
+                  std::vector<int32_t>& scratch) {
+  const int32_t best = argmax(logits);
+  const size_t n = logits.size();
+  if (options.greedy()) {
+    std::fill(probs.begin(), probs.end(), 0.f);
+    probs[best] = 1.f;
+    return;
+  }
+  // The inverse stays finite at any temperature above 0, because infinity times 0 (the best token's difference) would
+  // be NaN.
+  const double most = std::numeric_limits<float>::max();
+  const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {
+    const Border top_k = top_k_border(logits, options.top_k, scratch);
+    for (size_t i = 0; i < n; ++i) probs[i] = top_k.keeps(logits[i], static_cast<int32_t>(i)) ? logits[i] : kNone;
+    exp_row(probs, largest, inverse, probs);
+  } else {
+    exp_row(logits, largest, inverse, probs);
+  }
+  double total = sum(probs);
+  if (options.top_p < 1.0) {
+    const Border top_p = top_p_border(probs, options.top_p, total, scratch);
+    for (size_t i = 0; i < n; ++i)
+      if (!top_p.keeps(probs[i], static_cast<int32_t>(i))) probs[i] = 0;
+    total = sum(probs);
+  }
+  if (options.min_p > 0.0) {  // weights are relative to the best token's weight, which is 1
+    for (float& w : probs)
+      if (w < options.min_p) w = 0;
+    total = sum(probs);
+  }
+  const float scale = static_cast<float>(1.0 / total);
+  for (float& w : probs) w *= scale;
+}
+
+int32_t draw(std::span<const float> weights, double u) {
+  const double goal = u * sum(weights);
+  double mass = 0;
+  int32_t last = -1;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] > 0)) continue;
+    mass += weights[i];
+    last = static_cast<int32_t>(i);
+    if (mass > goal) return last;
+  }
+  if (last < 0) throw Error(ErrorKind::kInternal, "draw: no weight is positive");
+  return last;
+}
+
+double overlap(std::span<const float> p, std::span<const float> q) {
+  double total = 0;
+  for (size_t i = 0; i < p.size(); ++i) total += std::min(p[i], q[i]);
+  return total;
+}
+
+}  // namespace specdec::decode

@@ -1,0 +1,54 @@
+// The forward pass of an EAGLE-3 head, as free functions over tensors for training and decoding. Row t of a pass pairs
+// the hidden state of position t with the embedding of token t + 1, and gives the distribution of token t + 2.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/forward/forward.h"
+#include "engine/weights/eagle_head.h"
+
+namespace specdec::model {
+
+// Gathers the hidden states that a head reads, from a pass of the target.
+class TapReader {
+ public:
+  explicit TapReader(const EagleConfig& config) : taps_(config.taps), found_(config.taps.size()) {}
+  HiddenObserver observer();  // for one pass; must not outlive the reader
+  at::Tensor rows() const;    // [..., A·Ht], the taps of the last pass in ascending order
+
+ private:
+  std::vector<int64_t> taps_;
+  std::vector<at::Tensor> found_;
+};
+
+// Returns the hidden states [..., H] for the first pass over rows, from the tapped ones [..., A·Ht].
+at::Tensor fuse_taps(const EagleHead& head, const at::Tensor& taps);
+
+struct EagleInput {
+  at::Tensor tokens;     // [...] int64: of each row, the token after its hidden state's position
+  at::Tensor hidden;     // [..., H]: fuse_taps(), or what an earlier pass fed back
+  at::Tensor positions;  // [...] int64: of the hidden states
+  int64_t rope_rescale = 0;
+};
+struct EagleOutput {
+  at::Tensor fed_back;  // [..., H]: the hidden states for a pass over the next position
+  at::Tensor normed;    // [..., H]: the input of lm_head
+};
+// attend(q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
+using EagleAttention = std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+EagleOutput eagle_forward(const EagleHead& head, const EagleInput& input, const EagleAttention& attend);
+
+// Returns the logits [..., D] of rows of EagleOutput::normed.
+at::Tensor eagle_logits(const EagleHead& head, const at::Tensor& normed);
+
+// Runs an incremental pass over several sequences at once, as forward() of a decoder does: a part's tokens are those of
+// EagleInput::tokens, and `hidden` [T, H] has the hidden states of all parts' rows, in order. Appends the rows to the
+// caches and commits them; a row's slot is its position unless the part gives positions. Never computes gradients. Must
+// not be used with a rope that depends on the length of the text (rope_varies()).
+EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden);
+
+}  // namespace specdec::model

@@ -1,0 +1,77 @@
+// The incremental pass of a decoder in our own CUDA kernels: nine launches a layer, and one upload for any number of
+// passes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/forward/cuda_layers.h"
+#include "engine/forward/cuda_rows.h"
+#include "engine/forward/device_upload.h"
+#include "engine/forward/forward.h"
+#include "engine/forward/pass_graphs.h"
+#include "engine/kernels/cuda.h"
+
+namespace specdec::model {
+
+// Returns the library whose kernels run a decoder's passes, or null if they do not cover it. They cover 16-bit decoders
+// (with int8 products and codes, too) of Llama's layers: norms before attention and before a dense feed-forward part
+// with SiLU.
+const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
+// Returns whether cuda_pass() can run: the decoder is covered, and few_causal_rows().
+bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
+// As forward(), for checked parts. Returns fp32 logits [Σ num_logits, rows of lm_head].
+at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                     const std::vector<int64_t>& layers);
+
+// Returns whether no part has more than 64 tokens or a tree mask under which a token sees a later one, all parts
+// together have at most kernels::kMaxProductRows tokens, and their caches are of this dtype.
+bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype);
+// Makes room in a part's cache and adds the part to a pass, which is a CudaPass or a CudaHeadPass.
+template <class Pass>
+void add_part(const SequencePart& part, int64_t num_logits, Pass& pass) {
+  const auto count = static_cast<int64_t>(part.tokens.size());
+  part.cache->reserve(part.cache->length() + count);
+  at::Tensor mask;
+  std::span<const bool> allowed;
+  if (part.tree_mask.defined()) {
+    mask = part.tree_mask.to(at::kCPU).contiguous();
+    allowed = {mask.const_data_ptr<bool>(), static_cast<size_t>(count * count)};
+  }
+  pass.add({part.cache, part.cache->length(), part.tokens, num_logits, allowed, part.positions});
+}
+
+// One pass of a decoder. See CudaRows for how it is described.
+class CudaPass {
+ public:
+  // `decoder` must be covered, and outlive the pass.
+  explicit CudaPass(const Decoder& decoder) : layers_(decoder), rows_(decoder.config) {}
+
+  void add(const CudaRows::Part& part) { rows_.add(part); }
+  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without those that a graph adds
+  // Adds the pass to an upload. Nothing can be added to the pass after that. With `graphs` of the decoder, which must
+  // outlive the pass, it is run as one of them if they take it. `live` and `may_rest` are those of
+  // CudaRows::describe().
+  void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr, int32_t live = 1, bool may_rest = false);
+  size_t id_place(int64_t row) const { return rows_.id_place(row); }
+  size_t live_place() const { return rows_.live_place(); }
+  // Runs the pass and returns its logits [num_logits, rows of lm_head], with ranks the columns of all side by side, in
+  // the embeddings' dtype. A graph's results, also those that the observer sees, may be overwritten by the next pass.
+  // With `layers` the observer is told of these alone, and without, the pass runs as no graph. Commits nothing.
+  at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {},
+                 const std::vector<int64_t>& layers = {}) const;
+
+ private:
+  at::Tensor run_alone(const DeviceUpload& upload, const HiddenObserver& observer,
+                       const std::vector<int64_t>& layers) const;
+
+  CudaLayers layers_;
+  CudaRows rows_;
+  int64_t num_rows_ = 0;  // once it is described
+  PassGraphs* graphs_ = nullptr;
+};
+
+}  // namespace specdec::model

@@ -1,0 +1,74 @@
+// CUDA graphs of a decoder's passes. A graph is a pass whose launches were captured once and start together from then
+// on. It reads all that differs from pass to pass from memory of its own, and its number of rows is rounded up, so that
+// few graphs serve passes of all kinds.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "engine/forward/cuda_layers.h"
+#include "engine/forward/cuda_rows.h"
+
+namespace specdec::model {
+
+class PassGraphs {
+ public:
+  static constexpr int64_t kMaxRows = kernels::kMaxProductRows, kInputBytes = 1 << 20;
+  static constexpr size_t kMostGraphs = 64;  // they take memory of the driver's
+
+  // Allocates what all graphs share: bytes(), unless input_bytes, the room for what a pass reads, is another. That
+  // grows with the passes. `decoder` must be covered (cuda_pass_library()), whole, and outlive the graphs.
+  // There are never more than `most` graphs; the one that was not used for longest makes room.
+  explicit PassGraphs(const Decoder& decoder, int64_t input_bytes = kInputBytes, size_t most = kMostGraphs);
+  ~PassGraphs();
+  PassGraphs(const PassGraphs&) = delete;
+  PassGraphs& operator=(const PassGraphs&) = delete;
+
+  // Returns whether a graph can run a pass of these rows.
+  bool takes(const CudaRows& rows) const;
+  // Adds rows and tiles up to the numbers of the graph that runs these rows.
+  void pad(CudaRows& rows) const;
+  // Runs a pass of padded rows that are in the upload. The next pass overwrites its results. The first pass of each
+  // Shape is captured.
+  struct Result {
+    at::Tensor logits;             // [num_rows, rows of lm_head]
+    std::vector<at::Tensor> taps;  // the residual stream [num_rows, E] after each of the layers (HiddenObserver)
+  };
+  Result run(const CudaRows& rows, const DeviceUpload& upload, const std::vector<int64_t>& layers = {});
+
+  int64_t captured() const { return static_cast<int64_t>(graphs_.size()); }
+  // Returns how many passes of this process have been captured so far. Such a pass takes longer.
+  static int64_t captures();
+  // Returns the bytes of what the graphs of such a decoder share, with embeddings of this dtype.
+  static int64_t bytes(const DecoderConfig& config, at::ScalarType dtype);
+
+ private:
+  // What a graph is captured for: rows, tiles, splits, whether the pass may rest (CudaRows), and layers whose output it
+  // keeps.
+  using Shape = std::tuple<int64_t, int32_t, int32_t, bool, std::vector<int64_t>>;
+
+  void launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
+  void* capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers);
+  void drop();
+  void drop_oldest();
+
+  CudaLayers layers_;
+  CudaLayers::Room room_;
+  at::Tensor input_, sums_, logits_;
+  std::map<int64_t, at::Tensor> taps_;  // by layer
+  struct Captured {
+    void* graph;
+    int64_t used;  // the last pass that it ran, in their order
+  };
+  std::map<Shape, Captured> graphs_;
+  size_t most_;
+  int64_t passes_ = 0;
+  int64_t parts_ = 0;  // that sums_ has room for
+  int refusals_ = 0;   // captures that failed
+};
+
+}  // namespace specdec::model

@@ -1,0 +1,56 @@
+// Describes the rows of one incremental pass: the token of each row, where its key is written, and which keys it may
+// see.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/forward/forward.h"
+#include "engine/kernels/cpu/cpu.h"
+
+namespace specdec::model {
+
+// Holds one row per token of a pass, with the parts in order. It keeps its memory when it is filled again.
+struct PassRows {
+  static constexpr int64_t kAttendRows = 4;
+  struct Row {
+    KvCache* cache;
+    int32_t token;
+    void* slot;  // address of its key of the first head and layer
+  };
+  // Rows of one part that run attention together, at most kAttendRows.
+  struct Group {
+    int64_t first, rows;
+  };
+
+  // Fills the lists below from the parts, and reserves room for their tokens in the caches. element_bytes is the size
+  // of one cached value.
+  void fill(std::span<const SequencePart> parts, const DecoderConfig& config, size_t element_bytes);
+
+  std::vector<Row> rows;
+  std::vector<Group> groups;
+  // The keys that each row sees, for each sliding window that a layer has (0: no window).
+  std::map<int64_t, std::vector<kernels::cpu::Visible>> visible;
+  std::vector<int64_t> positions;
+  std::vector<int64_t> logit_rows;  // rows that need logits
+  int64_t longest = 0;              // tokens of the longest sequence, including this pass
+
+ private:
+  // The keys that one row sees. `extra` is an index into extra_ instead of a pointer, because extra_ still grows.
+  struct Listed {
+    int64_t prefix;
+    size_t extra;
+    int64_t count;
+  };
+  void clear();
+  void add(const SequencePart& part, const DecoderConfig& config, size_t element_bytes);
+
+  std::vector<Listed> listed_;
+  std::vector<int32_t> extra_;  // visible keys beyond the rows' prefixes
+};
+
+}  // namespace specdec::model

@@ -1,0 +1,19 @@
+// Incremental passes of models whose rope scaling depends on the length of the text (rope.h).
+#pragma once
+
+#include <span>
+
+#include "engine/forward/forward.h"
+
+namespace specdec::model {
+
+// Has the arguments, result and errors of forward(). Computes each row with logits under the scaling of a text that
+// ends at this row. If the cache has another scaling, recomputes the cached tokens.
+at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                         const std::vector<int64_t>& layers);
+
+// Runs one pass of checked parts, each under the scaling of its cache. Implemented in forward.cpp.
+at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
+                    const std::vector<int64_t>& layers);
+
+}  // namespace specdec::model

@@ -1,0 +1,61 @@
+// The weights of an EAGLE-3 head, and loading and saving them.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/config/eagle_config.h"
+#include "engine/weights/weights.h"
+
+namespace specdec::model {
+
+struct EagleWeights {
+  at::Tensor fc;                      // [H, A·Ht]
+  at::Tensor taps_norm;               // [A·Ht], undefined unless norm_before_fc
+  std::vector<at::Tensor> tap_norms;  // A of [Ht], empty unless fc_norm
+  // The layer: q [H·D, 2·H], k and v [G·D, 2·H], o, gate, up, down, mlp_norm as in a decoder. input_norm is the norm of
+  // the token's embedding.
+  LayerWeights layer;
+  at::Tensor hidden_norm;  // [H]; the norm of the hidden state
+  at::Tensor norm;         // [H]
+  at::Tensor lm_head;      // [D, H]
+  // [V, H]; never trained and no parameter: the target's, unless the widths of target and head differ.
+  at::Tensor embed;
+
+  // Calls f(name, tensor&) once for each parameter, with its name in checkpoints of the plain layout.
+  void visit(const EagleConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
+};
+
+struct EagleHead {
+  EagleConfig config;
+  EagleWeights weights;
+  const kernels::CudaLibrary* library = nullptr;  // as Decoder::library
+};
+
+int64_t num_parameters(const EagleConfig& config);
+
+// Reads config.json and *.safetensors in either layout, and converts the weights to `dtype`. Throws Error(kModel) for
+// tensors that are missing, unknown or wrongly shaped, for d2t and t2d that are not of int64 and bool or do not name
+// the same ascending ids, and for an embed_tokens of the target's width that is not the target's.
+EagleHead load_eagle_head(const std::filesystem::path& directory, const Decoder& target, at::Device device,
+                          at::ScalarType dtype);
+
+// Returns a new head for the target. Its matrices are drawn from Normal(0, 1 / sqrt(3 · inputs)), which has the
+// deviation of PyTorch's default for linear layers. `norm` and lm_head start as the target's norm and the target's rows
+// of `draft_vocab` (ascending ids; empty: all). A seed gives the same weights on every machine.
+EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab, uint64_t seed, at::ScalarType dtype);
+
+// Returns a head of this configuration (with its ids) whose parameters have no values yet. Its embedding is the
+// target's, or has no values either if the widths differ.
+EagleHead empty_eagle_head(const EagleConfig& config, const Decoder& target, at::ScalarType dtype);
+
+// Writes model.safetensors and config.json of the plain layout into an existing directory (fsynced), or those of the
+// speculators layout. The embedding is left out if it is the target's.
+void save_eagle_head(const EagleHead& head, const std::filesystem::path& directory);
+void save_as_speculators(const EagleHead& head, const Verifier& verifier, const std::filesystem::path& directory);
+
+}  // namespace specdec::model

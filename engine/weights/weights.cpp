@@ -1,0 +1,500 @@
+#include "engine/weights/weights.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/safetensors.h"
+#include "engine/kernels/cpu/cpu.h"
+#include "engine/kernels/cuda.h"
+#include "engine/kernels/ops.h"
+#include "engine/kernels/tensor_block.h"
+#include "engine/kernels/visible_devices.h"
+#include "engine/weights/draft_vocab.h"
+#include "engine/weights/kept_codes.h"
+#include "engine/weights/quantised.h"
+#include "engine/weights/stored_tensor.h"
+#include "engine/weights/tensor_reader.h"
+
+namespace specdec::model {
+
+namespace {
+
+// Returns whether a tensor is known but not needed: a rotary buffer of old exports, or the copy of a tied output
+// matrix.
+bool ignored(const std::string& name, const DecoderConfig& config) {
+  return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
+}
+
+// Throws Error(kModel) if the files hold an output matrix of their own although config.json ties it to the embedding.
+// Some engines use the stored one, others the embedding, so they would run two models.
+void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& config) {
+  const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
+  if (!config.tie_embeddings || !files.contains(head) || !files.contains(embedding) || files.equal(head, embedding))
+    return;
+  throw Error(ErrorKind::kModel, files.shard_of(head).file().path().string() + ": tensor " + head + " differs from " +
+                                     embedding + ", and config.json ties them: set tie_word_embeddings to false if " +
+                                     head + " is the model's, else remove the tensor");
+}
+
+// Returns the slice of a whole parameter that this rank keeps; all of it without ranks.
+Slice own_slice(const Parameter& p, const DecoderConfig& config, const ShardGroup* group) {
+  return slice_of(group ? p.split : Split::kNone, p.shape, config, group ? group->rank() : 0,
+                  group ? group->count() : 1);
+}
+
+at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
+  return whole.narrow(slice.dim, slice.share.begin, slice.share.length);
+}
+
+// Has the values of a decoder's parameters, which are asked for in the order of list_parameters().
+class ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+  // Returns the codes of a parameter that stays as it is stored (kernels/coded.h); undefined: it does not.
+  virtual at::Tensor codes(const Parameter&) { return {}; }
+  // Returns a whole parameter on the CPU.
+  virtual at::Tensor whole(const Parameter& p) = 0;
+  // Writes a slice of a parameter to `out`, which has the slice's shape, in the dtype and on the device of `out`.
+  virtual void put(const Parameter& p, const Slice& slice, const at::Tensor& out) {
+    out.copy_(narrowed(whole(p), slice));
+  }
+};
+
+// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; codes stay as they
+// are. decoder.config is that of the whole decoder. On the CPU all other parameters share one block of memory, in the
+// order in which a pass reads them.
+void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSource& source) {
+  const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
+  const at::ScalarType side = side_dtype(dtype, decoder.config);
+  DecoderWeights& weights = decoder.weights;
+  const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
+  const auto shape_of = [&](const Parameter& p) {
+    const Slice slice = own_slice(p, decoder.config, decoder.group.get());
+    std::vector<int64_t> shape = p.shape;
+    shape[static_cast<size_t>(slice.dim)] = slice.share.length;
+    return shape;
+  };
+  size_t bytes = 0;
+  const auto plan = [&](at::IntArrayRef shape, bool quantised) {
+    bytes += TensorBlock::padded(
+        static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1])
+                                      : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
+  };
+  for (const Parameter& p : parameters) plan(shape_of(p), int8 && p.in_products);
+  if (own_head) plan(shape_of(parameters.front()), true);
+  TensorBlock block(device.is_cpu() ? bytes : 0);
+  const auto take_int8 = [&](const at::Tensor& made) {
+    const at::Tensor quantised = kernels::quantise_int8(made);
+    return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
+  };
+  for (const Parameter& p : parameters) {
+    if (const at::Tensor codes = source.codes(p); codes.defined()) {
+      *p.tensor = codes.to(device);
+      continue;
+    }
+    const Slice slice = own_slice(p, decoder.config, decoder.group.get());
+    if (int8 && p.in_products) {
+      *p.tensor = take_int8(narrowed(source.whole(p), slice));
+    } else {
+      *p.tensor = device.is_cpu() ? block.take(shape_of(p), side)
+                                  : at::empty(shape_of(p), at::TensorOptions(device).dtype(side));
+      source.put(p, slice, *p.tensor);
+    }
+  }
+  if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed.cpu()) : weights.embed;
+}
+
+}  // namespace
+
+void DecoderWeights::visit(const DecoderConfig& config,
+                           const std::function<void(const std::string& name, at::Tensor&)>& f) {
+  for (const Parameter& p : list_parameters(*this, config)) f(p.name, *p.tensor);
+}
+
+namespace {
+
+// The parameters in the files of a model.
+class StoredParameters final : public ParameterSource {
+ public:
+  // Tensors that are quantised in the files are converted to `read_as`, unless they stay as codes in `keep`.
+  StoredParameters(const SafetensorsDirectory& files, const DecoderConfig& config, at::Device device,
+                   at::ScalarType read_as, DecoderWeights* keep)
+      : files_(files),
+        config_(config),
+        read_as_(read_as),
+        keep_(keep),
+        reader_(files, device),
+        host_reader_(files, at::kCPU) {
+    for (const std::string& name : files.names())
+      if (!ignored(name, config)) unread_.insert(name);
+  }
+
+  at::Tensor codes(const Parameter& p) override {
+    if (!keep_ || !stays_coded(p) || !is_quantised(p)) return {};
+    at::Tensor kept = keep_codes(*keep_, p.tensor, coded_->outputs(p.row, p.shape[0]));
+    if (!kept.defined()) ++widened_;
+    return kept;
+  }
+  at::Tensor whole(const Parameter& p) override {
+    if (is_quantised(p)) return dequantised(p);
+    at::Tensor out = at::empty(p.shape, read_as_);
+    if (is_joined(p))
+      read_joined(host_reader_, p, out);
+    else
+      read(host_reader_, p, {0, {0, p.shape[0]}}, out);
+    return out;
+  }
+  void put(const Parameter& p, const Slice& slice, const at::Tensor& out) override {
+    if (is_quantised(p))
+      out.copy_(narrowed(dequantised(p), slice));
+    else if (is_joined(p) && out.sizes() != at::IntArrayRef(p.shape))
+      out.copy_(narrowed(whole(p), slice));
+    else if (is_joined(p))
+      read_joined(reader_, p, out);
+    else
+      read(reader_, p, slice, out);
+  }
+
+  // Throws Error(kModel) if the files have tensors that nobody asked for.
+  void check_all_read() {
+    drop_unneeded(files_, config_.quantisation, unread_);
+    if (!unread_.empty())
+      throw Error(ErrorKind::kModel, std::to_string(unread_.size()) + " tensors are not part of this " +
+                                         config_.model_type + " model as config.json describes it, the first is " +
+                                         *unread_.begin());
+  }
+  bool narrowed_some() const { return narrowed_; }  // of fp32 to another dtype
+  int64_t widened() const { return widened_; }      // quantised matrices that could not stay as codes
+
+ private:
+  static std::vector<int64_t> stored_shape(const Parameter& p) {
+    std::vector<int64_t> shape = p.shape;
+    shape[0] = p.stored_rows;
+    return shape;
+  }
+  // Returns whether the tensor of which p is a part is quantised; then it is in coded_.
+  bool is_quantised(const Parameter& p) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
+    if (p.stored != coded_name_) {
+      coded_ = read_quantised(files_, config_.quantisation, p.stored, stored_shape(p), unread_);
+      coded_name_ = p.stored;
+    }
+    return coded_.has_value();
+  }
+  bool is_joined(const Parameter& p) const {
+    return !p.joined.stored.empty() && !files_.contains(p.stored) && files_.contains(p.joined.stored);
+  }
+  void read_joined(TensorReader& reader, const Parameter& p, const at::Tensor& out) {
+    const JoinedPlace& place = p.joined;
+    reader.read(place.stored, place.shape, {place.row, place.rows, place.column, out.numel() / place.rows}, out);
+    narrowed_ |= read_as_ != at::kFloat && files_.entry(place.stored).dtype == "F32";
+    unread_.erase(place.stored);
+  }
+  at::Tensor dequantised(const Parameter& p) const {
+    return converted(kernels::decode(coded_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
+  }
+  void read(TensorReader& reader, const Parameter& p, const Slice& slice, const at::Tensor& out) {
+    const bool by_rows = slice.dim == 0;
+    StoredPart part{.row = p.row, .rows = p.shape[0], .columns = p.shape.size() > 1 ? p.shape[1] : 1};
+    (by_rows ? part.row : part.column) += slice.share.begin;
+    (by_rows ? part.rows : part.columns) = slice.share.length;
+    reader.read(p.stored, stored_shape(p), part, out);
+    narrowed_ |= read_as_ != at::kFloat && files_.entry(p.stored).dtype == "F32";
+    unread_.erase(p.stored);
+  }
+
+  const SafetensorsDirectory& files_;
+  const DecoderConfig& config_;
+  at::ScalarType read_as_;
+  DecoderWeights* keep_;
+  TensorReader reader_, host_reader_;
+  std::set<std::string> unread_;
+  std::string coded_name_;  // of the tensor that was looked at last
+  std::optional<kernels::CodedMatrix> coded_;
+  bool narrowed_ = false;
+  int64_t widened_ = 0;
+};
+
+Decoder load(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+             std::shared_ptr<const ShardGroup> group) {
+  Decoder decoder{load_decoder_config(directory), {}, std::move(group)};
+  DecoderConfig config = decoder.config;
+  if (decoder.group) {
+    config = shard_config(config, decoder.group->rank(), decoder.group->count());
+    decoder.key_copies = key_copies(decoder.config, decoder.group->count());
+  }
+  const bool keeps = dtype == kAsStored && !decoder.group;
+  // For int8, tensors are read as fp32, so that nothing is rounded twice.
+  const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : side_dtype(dtype, config);
+  const SafetensorsDirectory files(directory);
+  StoredParameters source(files, decoder.config, device, read_as, keeps ? &decoder.weights : nullptr);
+  with_context(directory.string(), [&] {
+    require_tied_head(files, decoder.config);
+    require_quantised(files, decoder.config.quantisation);
+    fill(decoder, device, dtype, source);
+    if (keeps) finish_codes(decoder, device);
+    source.check_all_read();
+  });
+  if (source.widened() > 0)
+    log(LogLevel::kWarn, directory.string() + ": " + std::to_string(source.widened()) +
+                             " quantised matrices take the memory of 16 bits, since the kernels do not read their "
+                             "groups, scales or order of inputs");
+  if (source.narrowed_some())
+    log(LogLevel::kWarn,
+        directory.string() + ": fp32 tensors are narrowed to " + dtype_name(read_as) + "; --dtype fp32 keeps them");
+  config.dtype = side_dtype(dtype, config);
+  if (!keeps) config.quantisation = {};
+  decoder.config = std::move(config);
+  return decoder;
+}
+
+// Reads only the parameters for which needed(tensor, decoder) returns true.
+template <class Needed>
+Decoder load_part(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+                  const Needed& needed) {
+  Decoder decoder{load_decoder_config(directory), {}};
+  const SafetensorsDirectory files(directory);
+  std::set<std::string> unread;
+  with_context(directory.string(), [&] {
+    require_tied_head(files, decoder.config);
+    require_quantised(files, decoder.config.quantisation);
+    DecoderWeights& weights = decoder.weights;
+    TensorReader reader(files, device);
+    for (const Parameter& p : list_parameters(weights, decoder.config)) {
+      if (!needed(p.tensor, decoder)) continue;
+      const std::optional<kernels::CodedMatrix> coded =
+          read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
+      *p.tensor = coded ? converted(kernels::decode(*coded), dtype, "tensor " + p.stored).to(device)
+                        : reader.read(p.stored, p.shape, dtype);
+    }
+    if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
+    weights.layers.clear();
+  });
+  decoder.config.dtype = dtype;
+  decoder.config.quantisation = {};
+  return decoder;
+}
+
+}  // namespace
+
+Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load(directory, device, dtype, nullptr);
+}
+
+Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
+                   std::shared_ptr<const ShardGroup> group) {
+  return load(directory, device, dtype, std::move(group));
+}
+
+Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) {
+  Decoder own{shard_config(whole.config, group->rank(), group->count()),
+              {},
+              group,
+              key_copies(whole.config, group->count()),
+              whole.library};
+  DecoderWeights from = whole.weights;
+  const std::vector<Parameter> theirs = list_parameters(from, whole.config),
+                               ours = list_parameters(own.weights, whole.config);
+  for (size_t i = 0; i < ours.size(); ++i)
+    *ours[i].tensor = narrowed(*theirs[i].tensor, own_slice(ours[i], whole.config, group.get())).contiguous();
+  if (whole.config.tie_embeddings) own.weights.lm_head = own.weights.embed;
+  return own;
+}
+
+Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype,
+                   [](const at::Tensor* tensor, Decoder& decoder) { return tensor == &decoder.weights.embed; });
+}
+
+Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
+    const DecoderWeights& weights = decoder.weights;
+    return tensor == &weights.embed || tensor == &weights.norm || tensor == &weights.lm_head;
+  });
+}
+
+Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  return load_part(directory, device, dtype, [](const at::Tensor* tensor, Decoder& decoder) {
+    DecoderWeights& weights = decoder.weights;
+    return tensor == &weights.norm || tensor == (decoder.config.tie_embeddings ? &weights.embed : &weights.lm_head);
+  });
+}
+
+void reduce_head(Decoder& decoder) {
+  at::Tensor& head = decoder.weights.lm_head;
+  if (decoder.config.draft_vocab.empty()) return;
+  const at::Tensor index = decoder.weights.draft_ids = draft_vocab_index(decoder.config.draft_vocab, head.device());
+  const int64_t k = decoder.config.hidden_size;
+  switch (head.scalar_type()) {
+    case at::kChar:
+      // Quantising dequantised rows gives the same bits. On the host, since all rows in fp32 may be too much for a GPU.
+      head = kernels::quantise_int8(kernels::dequantise_int8(head.cpu(), k).index_select(0, index.cpu()))
+                 .to(head.device());
+      break;
+    case at::kByte:
+      head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index));
+      break;
+    default:
+      head = head.index_select(0, index);
+  }
+}
+
+void pack_matrices(Decoder& decoder) {
+  const at::ScalarType dtype = decoder.weights.embed.scalar_type();
+  if (!decoder.weights.embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return;
+  for (const Parameter& p : list_parameters(decoder.weights, decoder.config)) {
+    if (!p.in_products || p.tensor->scalar_type() != dtype || p.tensor->size(1) % 2 != 0) continue;
+    *p.tensor = p.tensor->view(at::kByte).copy_(kernels::pack(*p.tensor));
+  }
+}
+
+void join_projections(Decoder& decoder) {
+  const auto join = [](at::Tensor& q, at::Tensor& k, at::Tensor& v) {
+    if (!q.defined() || q.scalar_type() == at::kByte) return;
+    const bool packed = kernels::packing_of(q) != kernels::Packing::kPlain;
+    for (const at::Tensor* other : {&k, &v})
+      if (other->scalar_type() != q.scalar_type() || other->sizes().slice(1) != q.sizes().slice(1)) return;
+    if (packed && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
+    // Codes are joined as bytes: ATen need not know how to join numbers of their dtype.
+    const auto bytes = [packed](const at::Tensor& t) { return packed ? t.view(at::kByte) : t; };
+    const at::Tensor joined = at::cat({bytes(q), bytes(k), bytes(v)}),
+                     all = packed ? joined.view(q.scalar_type()) : joined;
+    const std::vector<at::Tensor> parts = all.split_with_sizes({q.size(0), k.size(0), v.size(0)});
+    q = parts[0], k = parts[1], v = parts[2];
+  };
+  for (LayerWeights& w : decoder.weights.layers) {
+    join(w.q, w.k, w.v);
+    join(w.q_bias, w.k_bias, w.v_bias);
+  }
+}
+
+namespace {
+
+std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
+  if (role == Role::kTarget) decoder.config.draft_vocab.clear();
+  reduce_head(decoder);
+  if (!decoder.group) pack_matrices(decoder);  // the pass of a share reads plain matrices
+  if (decoder.weights.embed.is_cuda()) join_projections(decoder);
+  return std::make_shared<const Decoder>(std::move(decoder));
+}
+
+}  // namespace
+
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                 at::ScalarType dtype, Role role) {
+  return prepared(load_decoder(directory, device, dtype), role);
+}
+
+std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group) {
+  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget);
+}
+
+constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {
+    {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"int8", at::kChar}};
+
+at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config) {
+  if (flag == "auto") return config.dtype;
+  for (const auto& [word, dtype] : kDtypeFlags) {
+    if (flag == word) return dtype;
+  }
+  throw Error(ErrorKind::kUsage, "--dtype: expected auto, fp32, bf16, fp16 or int8, found '" + flag + "'");
+}
+
+at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
+                                      int ranks) {
+  const at::ScalarType dtype = resolve_dtype(flag, config);
+  const bool keeps = flag == "auto" && device.is_cuda() && ranks == 1 &&
+                     config.quantisation.method != Quantisation::Method::kNone && dtype != at::kFloat;
+  return keeps ? kAsStored : dtype;
+}
+
+std::string dtype_flag(at::ScalarType dtype) {
+  if (dtype == kAsStored) return "stored";
+  for (const auto& [word, known] : kDtypeFlags) {
+    if (dtype == known) return word;
+  }
+  throw Error(ErrorKind::kInternal,
+              "dtype_flag: " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
+}
+
+at::ScalarType dtype_of(const Decoder& decoder) {
+  if (decoder.config.quantisation.method != Quantisation::Method::kNone) return kAsStored;
+  return decoder.weights.lm_head.scalar_type() == at::kChar ? at::kChar : decoder.weights.embed.scalar_type();
+}
+
+at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config) {
+  if (dtype == kAsStored) return config.dtype;
+  if (dtype != at::kChar) return dtype;
+  return config.dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+at::Device resolve_device(const std::string& flag) {
+  if (flag == "cpu") return at::kCPU;
+  if (flag == "auto") return kernels::cuda_device_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  int index = 0;
+  const bool indexed = flag.starts_with("cuda:") && flag.size() > 5 && flag.size() < 9 &&
+                       flag.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (indexed) index = std::stoi(flag.substr(5));
+  if (flag != "cuda" && !indexed)
+    throw Error(ErrorKind::kUsage, "--device: expected auto, cpu, cuda or cuda:<i>, found '" + flag + "'");
+  std::string reason;
+  const int count = kernels::cuda_device_count(&reason);
+  if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: " + reason + "; use --device cpu");
+  if (index >= count) throw Error(ErrorKind::kDevice, kernels::no_such_device(index, count));
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+namespace {
+
+class RandomParameters final : public ParameterSource {
+ public:
+  RandomParameters(const DecoderConfig& config, uint64_t seed) : config_(config), seed_(seed) {}
+  at::Tensor whole(const Parameter& p) override {
+    const uint32_t stream = stream_++;
+    if (p.shape.size() == 2) return normal_tensor(p.shape, 0.02, seed_, stream);
+    return at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config_.norm_offset : 0.0, at::kFloat);
+  }
+
+ private:
+  const DecoderConfig& config_;
+  uint64_t seed_;
+  uint32_t stream_ = 0;
+};
+
+}  // namespace
+
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype) {
+  Decoder decoder{config, {}};
+  decoder.config.dtype = side_dtype(dtype, config);
+  RandomParameters source(config, seed);
+  fill(decoder, device, dtype, source);
+  return decoder;
+}
+
+void save_decoder(const Decoder& decoder, const std::filesystem::path& directory) {
+  DecoderWeights weights = decoder.weights;
+  std::vector<at::Tensor> kept, parts;
+  std::vector<TensorToWrite> tensors;
+  DecoderConfig config = decoder.config;
+  config.dtype = weights.embed.scalar_type();
+  for (const Parameter& p : list_parameters(weights, config)) {
+    if (!p.tensor->defined() || p.tensor->sizes() != at::IntArrayRef(p.shape) ||
+        p.tensor->scalar_type() != config.dtype)
+      throw Error(ErrorKind::kInternal, "tensor " + p.name + " does not fit its config");
+    parts.push_back(p.tensor->detach().to(at::kCPU).contiguous());
+    if (p.row + p.shape[0] < p.stored_rows) continue;
+    kept.push_back(parts.size() == 1 ? parts.front() : at::cat(parts, 0));
+    parts.clear();
+    tensors.push_back(to_write(p.stored, kept.back()));
+  }
+  write_safetensors(directory / "model.safetensors", tensors);
+  write_file_atomic(directory / "config.json", to_json(config).dump(2) + "\n");
+}
+
+}  // namespace specdec::model

@@ -1,0 +1,59 @@
+// The facts that a check needs: the package, its report, and what is known about the target that is served. They are
+// gathered before the sources are read, and passed to each call that needs them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/fingerprint.h"
+#include "base/model_directory.h"
+#include "base/schema/package_manifest.h"
+#include "base/schema/validation_report.h"
+#include "monitor/facts/options.h"
+#include "monitor/facts/served_target.h"
+#include "monitor/facts/target_watch.h"
+#include "monitor/state/state.h"
+
+namespace specdec::monitor {
+
+// The key of ServedMemory in the state.
+inline constexpr const char* kServedTarget = "served_target";
+
+struct Facts {
+  ResolvedPackage package;
+  ValidationReport report;
+  // The directory of the target. For an endpoint it is the package's copy, if a probe needs it.
+  ResolvedModel served;
+  // The fingerprint of `served`. An endpoint does not show its files, so for an endpoint this is the package's
+  // fingerprint, with another id if the target check found another target.
+  Fingerprint local;
+  bool remote = false;               // --target is an endpoint
+  TargetCheck target_check;          // made for an endpoint, and for a local target with --full
+  Witness witness = Witness::kCopy;  // the kind of witness that saw the target
+  // The target that is served, as far as it is known: `local`, or the target that the sources name.
+  Fingerprint target;
+  bool unknown = false;  // another target is served, and its fingerprint is not known
+
+  // Enters the target that judge_served() found; "" means that it found no other target than `local`.
+  void found(const std::string& id, Witness by);
+  // Returns which tiers of `bound`, the target of a draft, differ from the served target, "" = none. If an endpoint
+  // serves an unknown target, a draft for the package's own target does not fit, and any other draft may fit.
+  std::string misfit(const Fingerprint& bound) const;
+};
+
+// Looks up the value of a key in the state.
+using Remembered = std::function<std::string(const char* key)>;
+// Opens the package and identifies the target. May ask a hub or an endpoint, and may download a target. Throws
+// Error(kData) if there is no package, and whatever the identification of the target throws.
+Facts gather_facts(const CheckOptions& options, const Remembered& remembered, const Clock& clock);
+
+// Stores what the next target check needs. Throws Error(kNetwork) during a rolling update, because it is then unknown
+// which target's acceptance would be judged.
+void keep_target_check(State& state, const Facts& facts);
+// Enters the served target that earlier checks found. Called before the sources are read.
+void recall_served(const State& state, Facts& facts);
+// Returns what is known about the target without asking the servers.
+Sighting sighting_of(const Facts& facts);
+
+}  // namespace specdec::monitor

@@ -1,0 +1,30 @@
+// Computes whether a redistillation pays. It costs GPU hours once, and saves GPU hours on every token within the
+// horizon.
+//   gain per day [GPU h] = requests/day · tokens/request · (s/token now − s/token after) · GPUs / 3600,
+//   s/token now = 1 / rate now,   s/token after = s/token now · S_now / S_after
+// S is the speed-up over plain decoding, S(K, B) = tau / (K·c + v) with the gate's measured costs (Leviathan et al.
+// 2023, arXiv 2211.17192).
+#pragma once
+
+#include <string>
+
+#include "base/schema/validation_report.h"
+#include "monitor/facts/policy.h"
+
+namespace specdec::monitor {
+
+// Returns the best speed-up over K at batch 1 that the gate's costs predict if every overlap of the roll-outs moves by
+// `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of validation, because
+// predictions omit costs that the measurement includes. Returns 0 if nothing was measured.
+double speedup_at(const ValidationReport& report, double change);
+
+struct Payback {
+  bool pays = false;
+  double gain_gpu_hours = 0;  // within the horizon
+  std::string text;           // one line
+};
+// Compares what a redistillation saves with what it costs. Without Policy::gpu_hours it always pays, because the user
+// has not stated a cost. `speedup_now` = 1 stands for a draft that is useless.
+Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after);
+
+}  // namespace specdec::monitor

@@ -1,0 +1,259 @@
+#include "monitor/facts/served_target.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/schema/acceptance_range.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr size_t kShown = 12;
+constexpr int64_t kFreshSeconds = 86400;  // older records are ignored, because they may no longer be true
+constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes", "endpoint", "server"};
+
+std::string brief(const std::string& target) { return target.substr(0, kShown); }
+
+// Returns whether a witness of the kind `sees_bound`, who sees the bound target, overrules `finder`, who saw another.
+bool ends(Witness finder, Witness sees_bound) {
+  if (sees_bound == finder) return true;
+  // A server's fingerprint only samples the weights.
+  if (sees_bound == Witness::kServer) return finder != Witness::kBytes;
+  return sees_bound == Witness::kBytes && finder == Witness::kDirectory;
+}
+
+struct Other {
+  Witness by;
+  std::string target, reason;
+  int64_t time;
+};
+
+// The statements of all witnesses.
+struct Testimony {
+  std::vector<Other> others;
+  std::vector<Witness> bound;
+  int64_t replicas = 0, of_another = 0;
+  std::string pending;  // evidence for the bound target that is not enough yet
+
+  bool server_says_bound() const { return std::find(bound.begin(), bound.end(), Witness::kServer) != bound.end(); }
+  const Other* best() const {
+    const auto found =
+        std::max_element(others.begin(), others.end(), [](const Other& a, const Other& b) { return a.by < b.by; });
+    return found == others.end() ? nullptr : &*found;
+  }
+};
+
+std::string another(const std::string& who, const std::string& target, const std::string& bound) {
+  return who + " another target than the draft was validated for (" + brief(target) + ", bound to " + brief(bound) +
+         ")";
+}
+
+// Evaluates the newest run of records. Another target's run before it may be a switch or part of an alternation.
+// Records are ignored if every server that names a target names the bound one: they then come from an earlier state of
+// the fleet or from servers that were not asked.
+void hear_records(const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now,
+                  Testimony& t) {
+  const std::vector<NamedRecord>& all = claims.records.sorted();
+  const auto is_fresh = [now](const NamedRecord& r) { return r.time >= now - kFreshSeconds; };
+  const auto is_bound = [&bound](const auto& said) { return same_target(said.target, bound); };
+  const bool any_new = claims.new_records > 0;
+  if ((!any_new && memory.stale.empty()) || all.empty() || !is_fresh(all.back())) return;
+  if (!claims.servers.empty() && std::all_of(claims.servers.begin(), claims.servers.end(), is_bound)) return;
+  const std::string& newest = all.back().target;
+  const auto is_newest = [&](const NamedRecord& r) { return r.target == newest; };
+  const auto other = std::find_if_not(all.rbegin(), all.rend(), is_newest);
+  const auto run = static_cast<size_t>(other - all.rbegin());
+  const auto since = static_cast<size_t>(
+      std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
+  const bool alternates =
+      run < kEnoughNamed && other != all.rend() && is_fresh(*other) && std::any_of(other, all.rend(), is_newest);
+  // The servers name the current target themselves, and the records come from an earlier one.
+  if (!claims.servers.empty() && !alternates) return;
+  const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
+  if (!same_target(newest, bound)) {
+    if (any_new) t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
+  } else if (any_new && (memory.stale.empty() || since >= kEnoughNamed)) {
+    t.bound.push_back(Witness::kServer);
+  } else if (since > 0 && since < kEnoughNamed) {
+    t.pending = std::to_string(since) + (since == 1 ? " record names" : " records name") + " the bound target again, " +
+                std::to_string(kEnoughNamed) + " in a row end this";
+  }
+  if (!alternates || !memory.stale.empty()) return;
+  if (same_target(newest, bound))
+    t.others.push_back({Witness::kServer, other->target, another("records name", other->target, bound), other->time});
+  else if (std::any_of(other, all.rend(), [&](const NamedRecord& r) { return is_fresh(r) && is_bound(r); }))
+    t.bound.push_back(Witness::kServer);
+}
+
+Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemory& memory, const std::string& bound,
+               int64_t now) {
+  Testimony t;
+  if (!sighting.stale.empty())
+    t.others.push_back({sighting.by, sighting.target, sighting.stale, now});
+  else if (sighting.by != Witness::kCopy)
+    t.bound.push_back(sighting.by);
+  for (const Claims::Server& s : claims.servers) {
+    t.replicas += s.replicas;
+    if (same_target(s.target, bound)) {
+      t.bound.push_back(Witness::kServer);
+    } else {
+      t.of_another += s.replicas;
+      t.others.push_back({Witness::kServer, s.target, another(s.source + " serves", s.target, bound), now});
+    }
+  }
+  hear_records(claims, memory, bound, now, t);
+  return t;
+}
+
+// Updates the memory for the package in the channel, which may be another one or may be bound to the stale target.
+void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
+  if (m.package != package) {
+    m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
+    m.package_since = now;
+    if (m.by == Witness::kBytes) m.stale.clear();  // comparing every byte starts anew, too
+  }
+  if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
+  m.package = package;
+  m.bound = bound;
+  m.package_since = std::min(m.package_since, now);  // a clock that ran ahead is not believed
+  m.rolling_since = std::min(m.rolling_since, now);
+  m.stale_since = m.stale.empty() ? 0 : std::min(m.stale_since, now);
+}
+
+Json evidence_of(const Claims& claims, const std::string& bound, const Testimony& t) {
+  Json named = Json::array();
+  for (const Claims::Server& s : claims.servers)
+    named.push_back({{"source", s.source}, {"target", brief(s.target)}, {"replicas", s.replicas}});
+  Json evidence = {{"bound", brief(bound)}, {"named", named}};
+  if (!claims.records.sorted().empty())
+    evidence["newest_record"] = {{"target", claims.records.sorted().back().target},
+                                 {"time", claims.records.sorted().back().time}};
+  if (!t.pending.empty()) evidence["pending"] = t.pending;
+  return evidence;
+}
+
+}  // namespace
+
+bool is_fingerprint(const std::string& text) {
+  return text.size() >= kShown && text.size() <= 64 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+bool same_target(const std::string& a, const std::string& b) {
+  if (!a.empty() && a == b) return true;
+  const size_t digits = std::min(a.size(), b.size());
+  return digits >= kShown && a.compare(0, digits, b, 0, digits) == 0;
+}
+
+void NewestRecords::add(int64_t time, const std::string& target) {
+  if (records_.size() == kMost && time < records_.front().time) return;
+  const auto after = std::upper_bound(records_.begin(), records_.end(), time,
+                                      [](int64_t t, const NamedRecord& r) { return t < r.time; });
+  records_.insert(after, {time, brief(target)});
+  if (records_.size() > kMost) records_.erase(records_.begin());
+}
+
+void Claims::add(const std::string& source, const std::string& target) {
+  for (Server& s : servers)
+    if (s.source == source && s.target == target) {
+      ++s.replicas;
+      return;
+    }
+  servers.push_back({source, target, 1});
+}
+
+ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
+                           int64_t now) {
+  const std::string& bound = pair.target;
+  take_package(m, pair.package, bound, now);
+  const Testimony t = hear(sighting, claims, m, bound, now);
+  ServedVerdict out;
+  out.evidence = evidence_of(claims, bound, t);
+  const Other* other = t.best();
+  const bool mixed = other && other->by == Witness::kServer && t.server_says_bound();
+  const bool left_behind = other && other->by == Witness::kServer && !mixed && same_target(other->target, m.former) &&
+                           now - m.package_since < kRollingPatienceSeconds;
+  if (m.stale.empty() && (mixed || left_behind)) {
+    if (m.rolling_since == 0) m.rolling_since = left_behind ? m.package_since : now;
+    if (now - m.rolling_since < kRollingPatienceSeconds)
+      out.wait =
+          left_behind
+              ? other->reason +
+                    ": the package in the channel has changed and its target is not served yet; the next check looks "
+                    "again"
+              : "a rolling update: " + other->reason + ", and others still serve the bound one" +
+                    (t.replicas ? ": " + std::to_string(t.of_another) + " of " + std::to_string(t.replicas) + " servers"
+                                : "") +
+                    "; the next check looks again";
+  }
+  if (!mixed && !left_behind) m.rolling_since = 0;
+  if (out.wait.empty() && other && other->by == Witness::kCopy) {
+    out.stale = other->reason;  // a damaged copy is seen at every check; it says nothing about what is served
+    out.target = other->target;
+  } else if (out.wait.empty() && other) {
+    if (m.stale.empty() || !same_target(m.stale, other->target) || m.by < other->by) m.by = other->by;
+    m.stale = other->target;
+    m.reason = other->reason;
+    m.stale_since = std::max(m.stale_since, other->time);
+  } else if (!m.stale.empty() &&
+             std::any_of(t.bound.begin(), t.bound.end(), [&](Witness w) { return ends(m.by, w); })) {
+    m.stale.clear();
+    m.reason.clear();
+    m.stale_since = 0;
+  }
+  if (!m.stale.empty()) {
+    out.stale = m.reason + (other               ? ""
+                            : t.pending.empty() ? "; nobody has named the bound target since"
+                                                : "; " + t.pending);
+    out.target = m.stale;
+    out.evidence["seen_by"] = kWitnesses[static_cast<size_t>(m.by)];
+  }
+  m.newest = claims.records.sorted();
+  out.memory = std::move(m);
+  return out;
+}
+
+Json to_json(const ServedMemory& m) {
+  Json newest = Json::array();
+  for (const NamedRecord& r : m.newest) newest.push_back({r.time, r.target});
+  return {{"schema", "specdec.served_target/1"},
+          {"package", m.package},
+          {"bound", m.bound},
+          {"former", m.former},
+          {"package_since", m.package_since},
+          {"rolling_since", m.rolling_since},
+          {"stale", m.stale},
+          {"stale_since", m.stale_since},
+          {"reason", m.reason},
+          {"by", kWitnesses[static_cast<size_t>(m.by)]},
+          {"newest", newest}};
+}
+
+ServedMemory served_memory_from_text(const std::string& text, const std::string& where) {
+  ServedMemory m;
+  if (text.empty()) return m;
+  const Json o = parse_json(text, where);
+  require_schema(o, "served_target", 1, where);
+  const auto get = [&](const char* key) { return json_string(o, key, where, ErrorKind::kData); };
+  m.package = get("package");
+  m.bound = get("bound");
+  m.former = get("former");
+  m.package_since = json_int(o, "package_since", {0, kMaxCount}, where, ErrorKind::kData);
+  m.rolling_since = json_int(o, "rolling_since", {0, kMaxCount}, where, ErrorKind::kData);
+  m.stale = get("stale");
+  m.stale_since = json_int(o, "stale_since", {0, kMaxCount}, where, ErrorKind::kData);
+  m.reason = get("reason");
+  const auto* const by = std::find(kWitnesses.begin(), kWitnesses.end(), get("by"));
+  if (by == kWitnesses.end()) throw Error(ErrorKind::kData, where + ": by: expected a witness");
+  m.by = static_cast<Witness>(by - kWitnesses.begin());
+  for (const Json& r : json_array(o, "newest", NewestRecords::kMost, where, ErrorKind::kData)) {
+    if (!r.is_array() || r.size() != 2 || !r[0].is_number_integer() || !r[1].is_string())
+      throw Error(ErrorKind::kData, where + ": newest: expected [time, target]");
+    m.newest.push_back({r[0].get<int64_t>(), r[1].get<std::string>()});
+  }
+  return m;
+}
+
+}  // namespace specdec::monitor

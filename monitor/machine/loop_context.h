@@ -1,0 +1,20 @@
+// The context in which the loop asks its questions and does its actions: the options of this check, the facts about
+// package and target, and the loop's current memory.
+#pragma once
+
+#include <cstdint>
+
+#include "monitor/facts/facts.h"
+#include "monitor/facts/options.h"
+#include "monitor/machine/machine.h"
+
+namespace specdec::monitor {
+
+struct LoopContext {
+  const CheckOptions& options;
+  const Facts& facts;
+  const Memory& memory;
+  int64_t now = 0;  // unix seconds
+};
+
+}  // namespace specdec::monitor

@@ -1,0 +1,77 @@
+// Acceptance counters from a page in Prometheus' text format or from a Prometheus server. Recognises the names that
+// specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp use, also as Ray Serve and KServe rename them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "monitor/read/exposition.h"
+
+namespace specdec::monitor {
+
+// The pair of models that a server says it serves (specdec:info).
+struct ServedPair {
+  std::string draft, target;  // fingerprints, "" = not stated
+  bool operator==(const ServedPair&) const = default;
+};
+
+// The counters of one scrape: its series, one for each label set (engine, rank, instance, …), and their sums. To
+// compare two scrapes, use difference(): subtracting their sums would hide the restart of a replica.
+struct Counters {
+  bool any = false;    // the page has speculation series; false is not the same as zero counts
+  std::string engine;  // specdec | vllm | sglang | trtllm | llamacpp
+  int64_t time = 0;    // unix seconds of the scrape, 0 = unknown
+  // "name{label=\"value\",…}" → value, with sorted labels. Holds only the series that the sums below are made of.
+  std::map<std::string, double> series;
+  // `drafts` counts verification steps (for SGLang, its verify calls).
+  double drafts = 0, drafted = 0, accepted = 0, generated = 0;
+  // By position. Only TensorRT-LLM has drafted_at, and only specdec has reached_at and overlap_sum_at.
+  std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;
+  std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" if the page has only one)
+  std::vector<std::string> set_aside;       // replicas whose numbers cannot be counters, with the reason
+  std::vector<std::string> begun;           // only of difference(): replicas that the earlier scrape does not have
+
+  void add(const Counters& other);  // adds the sums, not the series; both must be of the same engine
+  // Removes the series of every replica whose pair of models `is_own` refuses.
+  void keep(const std::function<bool(const ServedPair&)>& is_own);
+  // Adds the series of the replicas of a later scrape that this one does not have.
+  void adopt(const Counters& now);
+
+ private:
+  void restore_sums();
+};
+
+// Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose
+// model_name is not `model`, and positions above 64. Throws PageError for a malformed line of such a series (with its
+// number), a page of which no line is a sample, more than 100,000 lines, series of two engines, and series of several
+// models if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter, or with the same series
+// twice, is set aside; PageError if no other replica is left.
+Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
+
+// Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as
+// parse_exposition().
+Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
+
+// Returns now − before by series. If a series of a replica (its labels except the position) fell, the replica was
+// restarted, and all of its series count from zero. A replica that is not in `before`, such as a pod under a new name,
+// is left out and named in `begun`. A replica is set aside if its counters rose faster than any server can count, or if
+// it accepted more than it drafted.
+Counters difference(const Counters& now, const Counters& before);
+Json to_json(const Counters& counters);
+// Returns no series if the state was written by another version or has numbers that no counter can have; counting then
+// starts with the next scrape.
+Counters counters_from_json(const Json& object, const std::string& where);
+
+// Returns the names of all engines whose counters are known, as in Counters::engine.
+std::set<std::string> counter_engines();
+
+// Returns the PromQL for the counters of all these engines with the labels of `match` (such as job="vllm"), "" = any.
+std::string counters_query(const std::string& match);
+
+}  // namespace specdec::monitor

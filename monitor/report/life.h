@@ -1,0 +1,67 @@
+// The life of a draft as the monitor's state has it: how acceptance went, and what happened. It is bounded, however
+// long the state was kept: the newest and gravest events are chosen, and measurements are summed to periods.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "monitor/machine/machine.h"
+#include "monitor/state/state.h"
+#include "monitor/statistics/measurement.h"
+
+namespace specdec::monitor {
+
+enum class EventKind { kVerdict, kState, kPackage, kDetectors, kTraining, kCanary, kPromotion, kRollback, kAction };
+const char* name(EventKind kind);  // returns "verdict", "training", …
+
+enum class Tone { kPlain, kGood, kOpen, kBad };
+
+struct LifeEvent {
+  int64_t time = 0;  // unix seconds
+  EventKind kind = EventKind::kAction;
+  std::string what, reason;  // such as "drift", and why; one line each
+  Tone tone = Tone::kPlain;
+  int64_t began = 0;  // of a training: when it was asked for
+};
+// A stretch of time in which one thing held, such as a verdict.
+struct LifeSpan {
+  int64_t from = 0, to = 0;
+  std::string what;
+  Tone tone = Tone::kPlain;
+};
+
+struct LifeCounts {
+  int64_t alarms = 0;  // verdicts that became drift, stale_target or not_worth_it
+  int64_t false_alarms = 0, target_changes = 0;
+  int64_t trainings = 0, failed_trainings = 0;
+  int64_t canaries = 0, promotions = 0, lost_canaries = 0, rollbacks = 0;
+};
+
+struct Life {
+  static constexpr size_t kMostEvents = 400, kMostPeriods = 300;
+
+  int64_t begin = 0, end = 0;               // unix seconds of the first and the newest row, 0 = no check was recorded
+  std::string verdict, package;             // of the last check; "" = there was none since the detectors were restarted
+  std::string reason, next, checked;        // of the last result, if it is known; `checked` is its time
+  std::vector<std::string> waiting, to_do;  // why nothing more is done, and the actions that have not ended
+  Memory memory;                            // the state machine's
+  LifeCounts counts;
+  std::vector<Measurement> last;                                                   // the newest measurement, or nothing
+  std::vector<Period> periods;                                                     // oldest first
+  std::vector<LifeEvent> events;                                                   // oldest first
+  int64_t left_out = 0;                                                            // events that are not among them
+  std::vector<LifeSpan> verdicts, states, trainings, canaries, packages, targets;  // oldest first
+
+  bool is_empty() const { return begin == 0; }
+};
+
+// `result` is the file with the last result (report_file()), which may be missing. Throws what State throws.
+Life read_life(const State& state, const std::filesystem::path& result);
+
+// Returns the life without its periods' domains, as reports embed it.
+Json to_json(const Life& life);
+
+}  // namespace specdec::monitor

@@ -1,0 +1,96 @@
+// The monitor's memory: one SQLite file that only its user may read (0600), with one connection, one writer and no
+// secrets. The history is append-only. Changes are durable before a verdict is reported (journal DELETE, synchronous
+// EXTRA). A damaged file is an error and is never overwritten. A file of an older version is upgraded and loses the
+// secrets that it held; a file of version 1 is first copied to <file>.v1, also without secrets.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "monitor/read/source.h"
+#include "monitor/statistics/measurement.h"
+
+namespace specdec::monitor {
+
+struct HistoryEntry {
+  int64_t id = 0, time = 0;
+  std::string verdict, package;
+  Json evidence;
+};
+
+// A step of the loop from one state to another, with its cause.
+struct TransitionEntry {
+  int64_t id = 0, time = 0;
+  std::string from, to, event, reason;
+  Json evidence;
+};
+
+// An action outside the monitor. It is written down together with its cause, before it begins. Each key is started at
+// most once, unless the action has to be tried again, and its end is recorded.
+struct ActionEntry {
+  int64_t id = 0;
+  std::string key, kind;           // key: SHA-256, unique
+  Json payload;                    // everything needed to do it after a restart
+  int64_t created = 0, ended = 0;  // unix seconds, 0 = not yet
+  int64_t started = 0;             // when the current attempt began, 0 = none is under way
+  int64_t attempts = 0;
+  std::optional<int> code;  // exit code or HTTP status of the last attempt
+  std::string outcome;      // one line about the last attempt
+};
+
+class State {
+ public:
+  enum class Open { kOrCreate, kExisting };
+  // Throws Error(kData) for a file that is not a monitor state, is damaged, has a newer version, or does not exist
+  // (kExisting); Error(kNetwork) (exit 75) if another monitor holds it; Error(kIo) if it cannot be created.
+  explicit State(const std::filesystem::path& file, Open open = Open::kOrCreate, int patience_ms = 5000);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::string value(const std::string& key) const;  // "" if unset
+  void set_value(const std::string& key, const std::string& value);
+
+  FilePosition position(const std::string& identity) const;  // by file_identity(); the file's start if unknown
+  void set_position(const std::string& identity, const FilePosition& position);
+  std::optional<Counters> counters(const std::string& url) const;
+  void set_counters(const std::string& url, const Counters& counters);
+
+  // Evidence is much larger than the rest of a row. Without it, `evidence` is null.
+  enum class Detail { kAll, kNoEvidence };
+  void append(const HistoryEntry& entry);
+  std::vector<HistoryEntry> history(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
+  Json evidence_of(int64_t history_id) const;  // null if there is no such row
+
+  int64_t append(const TransitionEntry& entry);                                                  // returns its id
+  std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
+
+  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. Of the hours that are more
+  // than 30 days old, the last measurement is kept.
+  void add(const Measurement& measurement);
+  std::vector<Measurement> measurements() const;  // oldest first
+
+  bool add_action(const ActionEntry& entry);  // returns false if the key exists already
+  std::optional<ActionEntry> action(const std::string& key) const;
+  std::vector<ActionEntry> pending_actions() const;                                           // oldest first
+  std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;  // oldest first
+  void start_action(int64_t id, int64_t time);                                                // counts an attempt
+  void record_attempt(int64_t id, int code, const std::string& outcome);  // ends the current attempt
+  void end_action(int64_t id, int64_t time);
+
+ private:
+  friend class Transaction;  // groups changes; changes outside of it are committed one by one
+  void begin();
+  void commit();
+  void rollback();
+
+  struct Connection;
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace specdec::monitor

@@ -1,0 +1,72 @@
+// Watches acceptance when only counters are available (a server's /metrics). Each check makes one bucket, and a
+// risk-adjusted CUSUM runs on the buckets' residuals in units of their own spread. (The e-detector would be slow here:
+// its bets are capped, and bucket means vary little.) The mean of a bucket depends on what the engine counts:
+// * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
+// * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
+//   accepted_{i−1} and reached_0 = drafts. This is valid while K is fixed. If drafted is also counted by position
+//   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not follow
+//   acceptance.
+// * neither: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's own first kPhaseOne
+//   buckets. A draft that is bad from the start is then not noticed, and a change of K looks like a drop or a rise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/schema/validation_report.h"
+#include "monitor/read/source.h"
+
+namespace specdec::monitor {
+
+// The figures of one engine's counters, summed over all its servers.
+struct ChartView {
+  std::string sources;  // the URLs that the counters come from
+  int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
+  // Tested tokens and means of the judged scrapes. `expected` is 0 if the chart compares them with its own first
+  // scrapes.
+  double tested = 0, acceptance = 0, expected = 0;
+  double waiting = 0;  // tokens tested since the last judged scrape, too few to be judged
+};
+
+class CounterChart {
+ public:
+  static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
+  static constexpr double kMinTested = 50;  // positions reached in a bucket; a smaller bucket waits for more
+  // k of the CUSUM, in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
+  static constexpr double kReference = 0.5;
+
+  explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
+
+  // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
+  bool add(const Counters& bucket);
+  std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted
+  std::string note() const { return note_; }    // about the last bucket, such as that speculation is off
+  int64_t buckets() const { return n_; }
+
+  // Returns the figures of the buckets judged so far; `sources` names their URLs.
+  ChartView view(const std::string& sources) const;
+
+  Json state() const;
+  // Returns false and restores nothing if the state has numbers that no chart can have; the chart then starts anew.
+  bool restore(const Json& state);
+
+ private:
+  // Sums over one bucket. If `own`, it is compared with the chart's own first buckets instead of the gate's figures.
+  struct Bucket {
+    double tested = 0, sum = 0, expected = 0;
+    bool own = false;
+  };
+  Bucket bucket_of(const Counters& counters) const;
+
+  std::vector<double> overlap_, conditional_;
+  double tolerance_, limit_;
+  int64_t n_ = 0;
+  double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over the residuals b − x
+  double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
+  double waiting_ = 0;                          // positions tested in a bucket that is still too small
+  std::string alarm_, note_;
+};
+
+}  // namespace specdec::monitor
