@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/acceptance.h"
 #include "base/philox.h"
@@ -163,6 +165,39 @@ TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
 
 // Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction.
 // Such a pass must not count as a pass with the next whole number of rows per sequence.
+// Requests differ in what their passes cost besides rows (grammars, log-probabilities), so passes of more rows may be
+// cheaper for good. Random mixtures of such passes must not drive estimates away from all that was measured.
+TEST(CostModel, EstimatesStayNearWhatWasMeasured) {
+  PhiloxStream random(11, 0);
+  const auto between = [&](int low, int high) { return low + static_cast<int>(random.below(high - low + 1)); };
+  for (int mixture = 0; mixture < 100; ++mixture) {
+    struct Kind {
+      int batch, rows, length;
+      double factor;
+    };
+    std::vector<Kind> kinds;
+    for (int i = between(1, 4); i > 0; --i)
+      kinds.push_back({between(1, 8), between(1, 6), between(1, 600), std::exp(3 * (random.uniform() - 0.5))});
+    CostModel costs;
+    double least = 1e9, most = 0;
+    for (int pass = 0; pass < 8000;) {
+      const Kind& kind = kinds[random.below(kinds.size())];
+      for (int i = between(1, kind.length); i > 0; --i, ++pass) {
+        const double seconds = (1 + 0.02 * (kind.batch * kind.rows - 1)) * kind.factor * (0.9 + 0.2 * random.uniform());
+        least = std::min(least, seconds);
+        most = std::max(most, seconds);
+        costs.record_target(kind.batch, kind.rows, seconds);
+      }
+      for (const int batch : {1, 2, 4, 8})
+        for (int k = 0; k <= 5; ++k) {
+          const double estimate = costs.verify_seconds(batch, k);
+          ASSERT_LT(estimate, 40 * most) << "mixture " << mixture << ", pass " << pass;
+          ASSERT_GT(estimate, least / 40) << "mixture " << mixture << ", pass " << pass;
+        }
+    }
+  }
+}
+
 TEST(CostModel, PassesOfUnevenRows) {
   CostModel costs;
   for (int i = 0; i < 50; ++i) {

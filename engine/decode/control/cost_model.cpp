@@ -95,7 +95,7 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   if (cells.size() <= index) cells.resize(index + 1);
   Cell& cell = cells[index];
   if (cell.count == 0) ++measured;
-  const bool known = cell.add(seconds, rows, cell.count == 0 ? 0 : at(rows, pace).seconds, pace, {kMost, true});
+  const bool known = cell.add(seconds, rows, cell.count == 0 ? 0 : line(rows, pace).seconds, pace, {kMost, true});
   cell.measured_at = ++passes;
   return known;
 }
@@ -141,10 +141,13 @@ CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const 
 }
 
 // Combines the curve of this batch size with the curve of all batch sizes, each weighted by its certainty.
-CostModel::Estimate CostModel::estimate(int batch, double rows) const {
-  Estimate all = target_->all.at(rows, target_->pace);
+CostModel::Estimate CostModel::estimate(int batch, double rows, Cap cap) const {
+  const auto of = [&](const Curve& curve) {
+    return cap == Cap::kYes ? curve.at(rows, target_->pace) : curve.line(rows, target_->pace);
+  };
+  Estimate all = of(target_->all);
   if (target_->batches.size() <= static_cast<size_t>(batch)) return all;
-  const Estimate own = target_->batches[batch].at(rows, target_->pace);
+  const Estimate own = of(target_->batches[batch]);
   if (std::isinf(own.variance)) return all;
   all.variance += kBatchesDiffer;
   const double share = own.variance / (own.variance + all.variance);
@@ -163,7 +166,7 @@ void CostModel::record_target(int batch, double rows, double seconds) {
   Target& t = *target_;
   if (t.batches.size() <= static_cast<size_t>(batch)) t.batches.resize(batch + 1);
   const double total = batch * rows;
-  const Estimate expected = estimate(batch, total);
+  const Estimate expected = estimate(batch, total, Cap::kNo);
   t.pace.variance += kPaceStep;
   ++t.pace.passes;
   const bool known_here = t.batches[batch].add(cell_of(batch, total), total, seconds, t.pace),

@@ -102,7 +102,10 @@ class CostModel {
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  Estimate estimate(int batch, double rows) const;
+  // What is learnt is the difference to an estimate without the cap of Curve::at(): a pass that really takes longer
+  // than one of more rows would differ from the cap for ever, and its estimate would grow at every pass.
+  enum class Cap { kNo, kYes };
+  Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;
   std::shared_ptr<Target> target_ = std::make_shared<Target>();
   std::vector<Cell> draft_;  // [batch]
