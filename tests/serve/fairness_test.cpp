@@ -122,6 +122,45 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
+// One request may fill the batch with answers as long as it likes. Others are answered soon all the same, and the
+// answer that gave up its seat is whole in the end.
+TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i * i % 26);
+  for (const int others : {1, 3, 5}) {
+    FairnessBench b(4);
+    const auto long_one = asked("long", {"say:" + text}, 4, 300);
+    b.queue.push(long_one);
+    for (int turn = 0; turn < 20; ++turn, b.clock.now += 0.1) ASSERT_TRUE(b.scheduler->turn());
+    std::vector<std::shared_ptr<GenerationRequest>> sent;
+    for (int i = 0; i < others; ++i) {
+      sent.push_back(asked("other" + std::to_string(i), {"say:yes"}, 1, 10));
+      b.queue.push(sent.back());
+    }
+    size_t answered = 0;
+    int turns = 0;
+    for (; answered < sent.size() && turns < 100; ++turns, b.clock.now += 0.1) {
+      ASSERT_TRUE(b.scheduler->turn());
+      for (const auto& request : sent)
+        for (const ChoiceEvent& event : request->channel->take()) answered += event.result.has_value();
+    }
+    EXPECT_LE(turns, 25) << others << " other tenants";
+    for (int turn = 0; turn < 2000 && b.scheduler->turn(); ++turn) b.clock.now += 0.1;
+    std::map<size_t, std::string> texts;
+    for (const ChoiceEvent& event : long_one->channel->take()) texts[event.choice] += event.text;
+    ASSERT_EQ(texts.size(), 4u);
+    for (const auto& [choice, got] : texts) EXPECT_EQ(got, text) << "choice " << choice;
+    EXPECT_GT(b.runner.runner.preempted(), 0u);
+  }
+  // The tenant's own requests wait for their turn, and the last seat of a tenant is nobody else's.
+  FairnessBench alone(1);
+  alone.queue.push(asked("one", {"say:" + text}, 2, 1000));
+  for (int turn = 0; turn < 8; ++turn, alone.clock.now += 1) alone.scheduler->turn();
+  alone.queue.push(asked("other", {"say:yes"}, 1, 10));
+  for (int turn = 0; turn < 8; ++turn, alone.clock.now += 1) alone.scheduler->turn();
+  EXPECT_EQ(alone.runner.runner.preempted(), 0u);
+}
+
 // Both tenants always have requests waiting. One of them asks for many answers per request; its prompts are shared, and
 // the caches are full now and then. The service of the two never differs by more than the bound of docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {

@@ -159,12 +159,13 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   return static_cast<int>(std::clamp(seconds, 1.0, static_cast<double>(kMaxRetrySeconds)));
 }
 
-RequestQueue::Next RequestQueue::try_pop() {
+RequestQueue::Next RequestQueue::try_pop(const std::set<std::string>& besides) {
   const std::lock_guard lock(mutex_);
   drop_cancelled();
   Tenant* tenant = nullptr;
   for (auto& [name, other] : tenants_)
-    if (!other.waiting.empty() && (!tenant || other.served < tenant->served)) tenant = &other;
+    if (!other.waiting.empty() && !besides.contains(name) && (!tenant || other.served < tenant->served))
+      tenant = &other;
   if (!tenant) return {};
   Next next{tenant->waiting.front(), tenant->taken++};
   if (tenant->taken == next.request->choices()) {
@@ -175,6 +176,14 @@ RequestQueue::Next RequestQueue::try_pop() {
   tenant->served += kPromptWeight;
   last_ = tenant;
   return next;
+}
+
+bool RequestQueue::waits_besides(const std::set<std::string>& tenants) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) {
+    const auto& waiting = tenant.second.waiting;
+    return !tenants.contains(tenant.first) && !std::all_of(waiting.begin(), waiting.end(), cancelled);
+  });
 }
 
 bool RequestQueue::more_of(const GenerationRequest& request) const {

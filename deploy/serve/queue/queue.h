@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -158,8 +159,9 @@ class RequestQueue {
     size_t choice = 0;
   };
   // Engine side: returns the next answer to start, without waiting. The answers of a request come in order. Cancelled
-  // requests are skipped.
-  Next try_pop();
+  // requests are skipped, and so are the tenants `besides`.
+  Next try_pop(const std::set<std::string>& besides = {});
+  bool waits_besides(const std::set<std::string>& tenants) const;  // whether a request of another tenant waits
   // Returns whether further answers of this request still wait after some were taken.
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);

@@ -2,7 +2,9 @@
 // when they end. Tokens come from a StepRunner. A failing request affects no other one: no exception of a sequence
 // leaves run(). Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the
 // newest sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the
-// oldest sequence always makes progress, and the text of an answer does not depend on the other sequences.
+// oldest sequence always makes progress, and the text of an answer does not depend on the other sequences. A tenant
+// that has no answer in a full batch soon gets the seat of another tenant's newest answer, which goes on when a seat is
+// free.
 #pragma once
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,10 +80,15 @@ class Scheduler {
 
  private:
   struct Active;
+  enum class Phase;
   void reap();
   void admit();
   Active* next_to_prefill();
-  Active* next_from_queue();
+  Active* next_from_queue(const std::set<std::string>& besides = {});
+  Active* seat(Active& sequence);
+  size_t seats_taken() const;
+  bool give_up_seat();
+  bool preempt(Active& sequence, Phase phase);
   const Active* sibling(const GenerationRequest& request, size_t choice) const;
   bool start(Active& sequence);
   int64_t prefill(Active& sequence, int64_t most);

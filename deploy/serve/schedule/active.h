@@ -1,0 +1,61 @@
+// An answer while it runs. Only the parts of Scheduler include this.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deploy/serve/schedule/scheduler.h"
+#include "engine/decode/answer.h"
+
+namespace specdec::deploy {
+
+// A preempted answer had to free its caches, and an unseated one gave its seat in the batch to another tenant. Neither
+// holds a seat or caches.
+enum class Scheduler::Phase { kPrefill, kDecode, kPreempted, kUnseated };
+
+struct Scheduler::Active {
+  Active(std::shared_ptr<const GenerationRequest> r, size_t c, const text::Tokenizer& tokenizer)
+      : request(std::move(r)),
+        choice(c),
+        decoder(tokenizer),
+        stop(request->stop, request->include_stop),
+        thoughts(markers_around_thoughts(*request), request->format && request->format->begins_reasoning),
+        cut(request->options) {}
+
+  // Returns the markers of the thoughts in which no stop string ends an answer.
+  static ReasoningMarkers markers_around_thoughts(const GenerationRequest& request) {
+    const bool may_think = request.format && !request.format->begins_in_call && !request.stop.empty();
+    return may_think ? request.format->reasoning : ReasoningMarkers();
+  }
+  // Returns the text that may be sent after `piece` was added. Stop strings are looked for after the thoughts.
+  std::string stopped(std::string_view piece, bool may_match);
+  std::string stopped_end(bool may_match);
+
+  std::shared_ptr<const GenerationRequest> request;
+  size_t choice;
+  SequenceKey key = -1;
+  Phase phase = Phase::kPrefill;
+  int64_t prompt_read = 0;
+  int64_t charged = 0;  // prompt tokens charged to the tenant; a prefill after preemption is not
+  bool begun = false;   // its prompt was completely prefilled once
+  bool again = false;   // it was preempted at least once
+  text::IncrementalDecoder decoder;
+  StopMatcher stop;
+  ThoughtSplitter thoughts;        // without stop strings it finds none
+  std::string undecided;           // text that either belongs to the thoughts or is searched for stop strings
+  size_t undecided_early = 0;      // its bytes at the beginning in which no stop string may complete
+  std::string text;                // all text sent so far
+  std::vector<int32_t> token_ids;  // all tokens so far
+  ChoiceResult result;
+  decode::AnswerCut cut;
+  double stepped_at = 0;  // Clock::seconds() of its last tokens
+  double seated_at = 0;   // Clock::seconds() when it last got its seat
+  bool ended = false;
+  // Its mask is not there yet, and the engine has waited for it once.
+  bool late = false, waited = false;
+
+  bool holds() const { return phase == Phase::kPrefill || phase == Phase::kDecode; }
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,218 @@
+// The part of the scheduler that decides which answers hold a seat in the batch and caches.
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <map>
+#include <new>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "deploy/serve/schedule/active.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr int kRejectTop = 16;  // likeliest tokens of the target recorded at a rejected position
+
+// Returns whether a failure while a sequence is opened or prefilled counts against the device. Only the device itself
+// and the compute library are blamed, because a request must not be able to end the server.
+bool blames_device(const std::exception& failure) {
+  const auto* error = dynamic_cast<const Error*>(&failure);
+  return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
+}
+
+}  // namespace
+
+void Scheduler::admit() {
+  int64_t budget = options_.prompt_budget_tokens;
+  while (budget > 0) {
+    Active* const next = next_to_prefill();
+    if (!next) return;
+    budget -= prefill(*next, budget);
+  }
+}
+
+// Picks the sequence to prefill: one whose prefill has begun, else the oldest preempted one, else a new one or the
+// oldest unseated one. Returns null if there is none for now.
+Scheduler::Active* Scheduler::next_to_prefill() {
+  Active *preempted = nullptr, *unseated = nullptr;
+  bool room = true;
+  for (auto it = active_.rbegin(); it != active_.rend(); ++it) {
+    Active& a = **it;
+    room &= !a.holds();
+    if (a.ended) continue;
+    if (a.phase == Phase::kPrefill) return &a;
+    if (a.phase == Phase::kPreempted) preempted = &a;
+    if (a.phase == Phase::kUnseated) unseated = &a;
+  }
+  if (preempted) return room || room_made_ ? seat(*preempted) : nullptr;
+  const bool full = seats_taken() >= options_.max_batch;
+  if (!full && !unseated) return next_from_queue();
+  std::set<std::string> seated;
+  for (const auto& active : active_)
+    if (active->holds() && !active->ended) seated.insert(active->request->tenant);
+  if (queue_.waits_besides(seated) && (!full || give_up_seat())) return next_from_queue(seated);
+  return full || !unseated ? nullptr : seat(*unseated);
+}
+
+Scheduler::Active* Scheduler::seat(Active& sequence) {
+  sequence.phase = Phase::kPrefill;
+  sequence.seated_at = clock_.seconds();
+  return &sequence;
+}
+
+size_t Scheduler::seats_taken() const {
+  return static_cast<size_t>(std::count_if(active_.begin(), active_.end(), [](const auto& a) {
+    return a->phase != Phase::kUnseated;  // a preempted one comes back before anything new starts
+  }));
+}
+
+// Takes the seat of the newest answer of the tenant that has the most, if these are several. Returns false if there is
+// no such answer. An answer keeps its seat for a while, so that its tokens are not prefilled over and over.
+bool Scheduler::give_up_seat() {
+  constexpr double kLeastSeconds = 0.5;
+  std::map<std::string, size_t> seats;
+  for (const auto& active : active_)
+    if (active->holds() && !active->ended) ++seats[active->request->tenant];
+  Active* chosen = nullptr;
+  size_t most = 1;
+  for (const auto& active : active_) {
+    if (active->phase != Phase::kDecode || active->ended) continue;
+    const size_t of_tenant = seats[active->request->tenant];
+    if (of_tenant < std::max<size_t>(most, 2) || clock_.seconds() - active->seated_at < kLeastSeconds) continue;
+    chosen = active.get();
+    most = of_tenant;
+  }
+  return chosen && preempt(*chosen, Phase::kUnseated);
+}
+
+// Takes the next answer from the queue, of another tenant than `besides`, and opens it. Returns null if none waits or
+// the batch is full.
+Scheduler::Active* Scheduler::next_from_queue(const std::set<std::string>& besides) {
+  while (seats_taken() < options_.max_batch) {
+    RequestQueue::Next next = queue_.try_pop(besides);
+    if (!next.request) return nullptr;
+    auto sequence = std::make_unique<Active>(std::move(next.request), next.choice, tokenizer_);
+    if (!start(*sequence)) continue;
+    active_.push_back(std::move(sequence));
+    return seat(*active_.back());
+  }
+  return nullptr;
+}
+
+// Finds a running answer to the same prompt of the same request, so that the prompt is not prefilled again. Returns
+// null if there is none, or if the prompt's log-probabilities are requested.
+const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
+  if (request.echo && request.options.logprobs >= 0) return nullptr;
+  const size_t n = static_cast<size_t>(request.n);
+  for (const auto& active : active_)
+    if (active->request.get() == &request && active->choice / n == choice / n && active->phase == Phase::kDecode &&
+        !active->ended)
+      return active.get();
+  return nullptr;
+}
+
+bool Scheduler::start(Active& sequence) {
+  const GenerationRequest& request = *sequence.request;
+  SequenceSpec spec{request.answer(sequence.choice), request.key()};
+  if (share_place("rejects " + spec.conversation) < options_.reject_share) spec.request.options.reject_top = kRejectTop;
+  if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;
+  try {
+    sequence.decoder = text::IncrementalDecoder(tokenizer_, spec.request.prompt, request.shown_tokens);
+    sequence.key = runner_.start(spec);
+    return true;
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, request.id + ": starting a sequence failed: " + e.what());
+    if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
+    end(sequence, FinishReason::kFailed);
+    return false;
+  }
+}
+
+// Prefills at most `most` tokens in one pass and returns how many it took.
+int64_t Scheduler::prefill(Active& sequence, int64_t most) {
+  const GenerationRequest& request = *sequence.request;
+  PrefillResult part;
+  try {
+    part = runner_.prefill(sequence.key, most);
+  } catch (const decode::CacheFull&) {
+    make_room();
+    return 0;
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, request.id + ": prefilling a prompt failed: " + e.what());
+    if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
+    end(sequence, FinishReason::kFailed);
+    return 0;
+  }
+  sequence.prompt_read += part.tokens;
+  if (!sequence.begun && sequence.prompt_read > sequence.charged) {
+    queue_.read(request.tenant, sequence.prompt_read - sequence.charged);
+    sequence.charged = sequence.prompt_read;
+  }
+  if (sequence.again) metrics_.resumed(part.tokens);
+  if (!part.whole) return part.tokens;
+  sequence.phase = Phase::kDecode;
+  if (std::exchange(sequence.begun, true)) return part.tokens;
+  metrics_.started(sequence.prompt_read + 1);  // its first step processes the last token
+  if (!request.echo) return part.tokens;
+  ChoiceEvent event;
+  event.logprobs = std::move(part.logprobs);
+  echo(sequence, std::move(event));
+  return part.tokens;
+}
+
+// Sends the prompt as the beginning of the text. The prompt's first token has no log-probability, because nothing
+// precedes it.
+void Scheduler::echo(Active& sequence, ChoiceEvent event) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  const GenerationRequest& request = *sequence.request;
+  const size_t prompt = sequence.choice / static_cast<size_t>(request.n);
+  event.choice = sequence.choice;
+  event.echo = true;
+  event.text = request.texts[prompt];
+  if (request.options.logprobs >= 0)
+    event.logprobs.insert(event.logprobs.begin(),
+                          decode::PositionLogprobs{{request.prompts[prompt].front(), kNone}, {}});
+  request.channel->push(std::move(event));
+  if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
+}
+
+// Makes room when the caches are full. Frees the sequences that have ended; if there are none, preempts the newest. A
+// sequence that does not fit although it is alone fails.
+void Scheduler::make_room() {
+  Active* last = nullptr;
+  size_t holders = 0;
+  for (const auto& active : active_) {
+    if (!active->holds()) continue;
+    if (active->ended) return reap();
+    last = active.get();
+    ++holders;
+  }
+  if (!last) return;
+  if (holders == 1) {
+    log(LogLevel::kError, last->request->id + ": the target's KV cache cannot hold this sequence even alone");
+    return end(*last, FinishReason::kNoRoom);
+  }
+  if (preempt(*last, Phase::kPreempted)) room_made_ = false;
+}
+
+// Frees what the sequence holds. If that fails, ends the sequence and returns false.
+bool Scheduler::preempt(Active& sequence, Phase phase) {
+  try {
+    runner_.preempt(sequence.key);
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, sequence.request->id + ": preempting a sequence failed: " + e.what());
+    end(sequence, FinishReason::kFailed);
+    return false;
+  }
+  sequence.phase = phase;
+  sequence.again = true;
+  sequence.prompt_read = 0;
+  metrics_.preempted();
+  return true;
+}
+
+}  // namespace specdec::deploy
