@@ -96,7 +96,7 @@ TEST(RequestReader, PathsAreDecodedAndOneKeyIsTaken) {
   };
   EXPECT_EQ(path("/v1/models/org%2Fname"), "/v1/models/org/name ");
   EXPECT_EQ(path("/v1/models/a%2fb%25?floor=%31"), "/v1/models/a/b% floor=%31") << "the query's reader decodes it";
-  for (const char* bad : {"/%", "/%2", "/%2?x", "/%zz", "/%+1", "/%00", "/a%0a", "/%7f"})
+  for (const char* bad : {"/%", "/%2", "/%2?x", "/%zz", "/%+1", "/%00", "/a%0a", "/%7f", "%2Fhealth", "health"})
     EXPECT_EQ(path(bad), "refused") << bad;
   for (const auto& [keys, state] :
        {std::pair("", RequestReader::State::kWhole),

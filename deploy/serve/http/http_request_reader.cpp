@@ -177,6 +177,7 @@ bool RequestReader::fill_head() {
   head_.version = message.version();
   head_.keep_alive = message.keep_alive();
   head_.method = std::string(message.method_string());
+  if (!target.origin_form.starts_with('/') && target.origin_form != "*") return false;
   const size_t question = target.origin_form.find('?');
   std::optional<std::string> path = decoded_path(target.origin_form.substr(0, question));
   if (!path) return false;
