@@ -348,7 +348,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
                   "Reject rows with fewer Unicode characters of content (white space around text not counted)");
   sub->add_option("--skip", o->skip, "Skip the first N accepted rows, in file order");
   sub->add_option("--limit", o->limit, "Keep N rows after these and stop reading; 0 = all");
-  sub->add_option("--written-by", o->written_by, "Who wrote the answers")->capture_default_str();
+  sub->add_option("--written-by", o->written_by, "Model that wrote the answers, where the log does not say")
+      ->capture_default_str();
   add_split_flags(*sub, *o);
   add_domain_flags(*sub, *o);
   sub->add_option(

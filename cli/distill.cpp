@@ -25,9 +25,7 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
          "Learn each conversation at the temperature that the log gives for it, greedy ones at 0.3; --temperature "
          "where it gives none")
       ->group("Training");
-  sub.add_option("--rejects", o.rejects,
-                 "What serve --record-rejects wrote beside this traffic: tokens that stand where the target refused a "
-                 "draft weigh more in the loss")
+  sub.add_option("--rejects", o.rejects, "DIR of serve --record-rejects; tokens the target rejected weigh more")
       ->group("Training");
   flag("--reject-weight", o.reject_weight, "--rejects: their weight; other tokens have 1");
   flag("--contexts", o.contexts,

@@ -180,8 +180,7 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
          "--canary", p.canary,
          "Data directory of the canary set (its requests are in the package's report), on which an alarm is confirmed")
       ->group("Confirmation");
-  sub.add_option("--probe", p.probe,
-                 "Command to confirm an alarm with instead; it prints what specdec --json validate --baseline prints")
+  sub.add_option("--probe", p.probe, "Command that confirms an alarm instead of --canary; prints validate's JSON")
       ->group("Confirmation");
   sub.add_option_function<std::string>(
          "--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; },
@@ -211,7 +210,7 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->capture_default_str()
       ->check(within(0, 1))
       ->group(canary);
-  sub.add_option("--margin", p.margin, "By how much the candidate's acceptance may be lower")
+  sub.add_option("--margin", p.margin, "Largest loss of acceptance that still promotes")
       ->capture_default_str()
       ->check(within(0, 1))
       ->group(canary);

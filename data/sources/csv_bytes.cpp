@@ -68,7 +68,7 @@ class CsvBytes final : public ByteSource {
     }
     ended_ = last_block_ && at_ == text_end_;
     if (!ended_) return;
-    if (state_ == State::kQuoted) broken("it ends inside a quoted field");
+    if (state_ == State::kQuoted) throw_malformed("it ends inside a quoted field");
     if (state_ != State::kStart || field_ > 0) end_record();
   }
 
@@ -87,7 +87,7 @@ class CsvBytes final : public ByteSource {
           put(c);
         return;
       case State::kReturn:
-        if (c != '\n') broken("a carriage return without a line feed");
+        if (c != '\n') throw_malformed("a carriage return without a line feed");
         return end_record();
       case State::kQuote:
         if (c == '"') {
@@ -113,8 +113,8 @@ class CsvBytes final : public ByteSource {
       state_ = State::kReturn;
       return;
     }
-    if (state_ == State::kQuote) broken("text after a quoted field");
-    if (c == '"') broken("a quote inside a field without quotes");
+    if (state_ == State::kQuote) throw_malformed("text after a quoted field");
+    if (c == '"') throw_malformed("a quote inside a field without quotes");
     state_ = State::kPlain;
     put(c);
   }
@@ -124,7 +124,7 @@ class CsvBytes final : public ByteSource {
     if (record_ == 0) {
       names_.back() += c;
       if (++header_bytes_ > kMaxHeaderBytes)
-        broken("a header of more than " + std::to_string(kMaxHeaderBytes) + " bytes");
+        throw_malformed("a header of more than " + std::to_string(kMaxHeaderBytes) + " bytes");
       return;
     }
     if (!open_) begin_field("\"");
@@ -139,7 +139,8 @@ class CsvBytes final : public ByteSource {
   }
 
   void begin_field(const char* value) {
-    if (field_ >= keys_.size()) broken("more fields than the " + std::to_string(keys_.size()) + " of the header");
+    if (field_ >= keys_.size())
+      throw_malformed("more fields than the " + std::to_string(keys_.size()) + " of the header");
     lines_.append(keys_[field_]).append(value);
   }
 
@@ -161,7 +162,8 @@ class CsvBytes final : public ByteSource {
     } else {
       end_field();
       if (field_ != keys_.size())
-        broken(std::to_string(field_) + " fields, expected the " + std::to_string(keys_.size()) + " of the header");
+        throw_malformed(std::to_string(field_) + " fields, expected the " + std::to_string(keys_.size()) +
+                        " of the header");
       lines_ += "}\n";
     }
     ++record_;
@@ -172,13 +174,13 @@ class CsvBytes final : public ByteSource {
   void make_keys() {
     std::set<std::string> seen;
     for (const std::string& name : names_) {
-      if (!seen.insert(name).second) broken("two columns of one name");
+      if (!seen.insert(name).second) throw_malformed("two columns of one name");
       keys_.push_back((keys_.empty() ? "{" : ",") + Json(name).dump(-1, ' ', false, Json::error_handler_t::replace) +
                       ":");
     }
   }
 
-  [[noreturn]] void broken(const std::string& what) const {
+  [[noreturn]] void throw_malformed(const std::string& what) const {
     throw Error(
         ErrorKind::kData,
         name_ + ": " + (record_ == 0 ? "header" : "row " + std::to_string(record_)) + ": " + what +

@@ -10,7 +10,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns whether a run writes this, run.json and .lock apart.
+// Returns whether a file or folder of this name was written by a run. The names run.json and .lock are left out,
+// because they are treated by themselves.
 bool is_own(const std::string& name) {
   return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
          name.starts_with("events.out.tfevents") || name == "result.json" || name == "scores.json" ||

@@ -1,8 +1,9 @@
-// A target that a team of ranks holds together, a share of every large matrix each (engine/config/shard.h). The ranks
-// of a team train on different rows, and each needs the target's hidden states at its own. A pass needs all of them, so
-// they meet in rounds: everyone says what it asks for, the team runs the batch of one rank after the other, and each
-// keeps the hidden states of its own. A rank that asks for nothing more calls finish(), and works for the others there
-// until all have called it; so the ranks of a team may ask for unequal numbers of batches.
+// A target that is divided among a team of ranks: each holds a share of every large matrix (engine/config/shard.h).
+// Every rank trains on rows of its own and needs the target's hidden states for them, but only the whole team can run
+// the target. So the ranks meet in rounds. In a round each says which batch it needs, the team runs these batches one
+// after the other, and each rank keeps the hidden states of its own batch. A rank that needs no more batches calls
+// finish(), which goes on working for the others until all ranks have called it. So ranks may need unequal numbers of
+// batches.
 //
 // The head is no part of this: each rank has the whole one and makes logits of the rows that it has kept. A divided
 // head would need all ranks for every chunk of rows of every loss, and send V logits a row instead of E hidden values.

@@ -113,7 +113,7 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
 }
 
 // Returns for each token of a row the stretch of its answer that it is in.
-std::vector<uint8_t> stretches_of(const TokenRow& row) {
+std::vector<uint8_t> position_buckets(const TokenRow& row) {
   std::vector<uint8_t> out(row.tokens.size());
   int64_t position = 0;  // in the answer, from 1
   for (size_t t = 0; t < out.size(); ++t) {
@@ -173,7 +173,7 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
     out.is_bound |= rest.defined();
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     std::vector<std::vector<uint8_t>> stretches;
-    for (const size_t r : group) stretches.push_back(stretches_of(rows[r]));
+    for (const size_t r : group) stretches.push_back(position_buckets(rows[r]));
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
       const auto in_group = static_cast<size_t>(position[i] / width);
       RowScore& row = out.rows[group[in_group] - options.begin];

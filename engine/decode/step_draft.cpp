@@ -100,8 +100,8 @@ void Stepper::choose_depths() {
       if (!same(step)) continue;
       Sequence& s = *step.sequence;
       const auto text = std::span(s.tokens_).first(s.tokens_.size() - 1);
-      const int64_t has =
-          s.draft_id_ < 0 ? draft_of(s)->adoptable(text, s.options().tenant) : draft_of(s)->length(s.draft_id_);
+      const int64_t has = s.draft_id_ < 0 ? draft_of(s)->cached_prefix_tokens(text, s.options().tenant)
+                                          : draft_of(s)->length(s.draft_id_);
       s.controller_->expect(static_cast<int64_t>(text.size()) - has,
                             std::min(s.remaining_, s.drafting_.expected_tokens));
       b.controllers.push_back(&*s.controller_);

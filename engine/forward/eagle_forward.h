@@ -1,5 +1,7 @@
 // The forward pass of an EAGLE-3 head, as free functions over tensors for training and decoding. Row t of a pass pairs
 // the hidden state of position t with the embedding of token t + 1, and gives the distribution of token t + 2.
+// In shapes: E hidden size of the head, Et of the target; A taps; S sequences; H heads of queries, G of keys and
+// values, D of their dimension; V vocabulary of the draft.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,35 +20,36 @@ class TapReader {
  public:
   explicit TapReader(const EagleConfig& config) : taps_(config.taps), found_(config.taps.size()) {}
   HiddenObserver observer();  // for one pass; must not outlive the reader
-  at::Tensor rows() const;    // [..., A·Ht], the taps of the last pass in ascending order
+  at::Tensor rows() const;    // [..., A·Et], the taps of the last pass in ascending order
 
  private:
   std::vector<int64_t> taps_;
   std::vector<at::Tensor> found_;
 };
 
-// Returns the hidden states [..., H] for the first pass over rows, from the tapped ones [..., A·Ht].
+// Returns the hidden states [..., E] with which a head passes over rows for the first time. They are made of the
+// target's, which TapReader has gathered [..., A·Et].
 at::Tensor fuse_taps(const EagleHead& head, const at::Tensor& taps);
 
 struct EagleInput {
   at::Tensor tokens;     // [...] int64: of each row, the token after its hidden state's position
-  at::Tensor hidden;     // [..., H]: fuse_taps(), or what an earlier pass fed back
+  at::Tensor hidden;     // [..., E]: fuse_taps(), or what an earlier pass fed back
   at::Tensor positions;  // [...] int64: of the hidden states
   int64_t rope_rescale = 0;
 };
 struct EagleOutput {
-  at::Tensor fed_back;  // [..., H]: the hidden states for a pass over the next position
-  at::Tensor normed;    // [..., H]: the input of lm_head
+  at::Tensor fed_back;  // [..., E]: the hidden states for a pass over the next position
+  at::Tensor normed;    // [..., E]: the input of lm_head
 };
 // attend(q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
 using EagleAttention = std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
 EagleOutput eagle_forward(const EagleHead& head, const EagleInput& input, const EagleAttention& attend);
 
-// Returns the logits [..., D] of rows of EagleOutput::normed.
+// Returns the logits [..., V] of rows of EagleOutput::normed.
 at::Tensor eagle_logits(const EagleHead& head, const at::Tensor& normed);
 
 // Runs an incremental pass over several sequences at once, as forward() of a decoder does: a part's tokens are those of
-// EagleInput::tokens, and `hidden` [T, H] has the hidden states of all parts' rows, in order. Appends the rows to the
+// EagleInput::tokens, and `hidden` [T, E] has the hidden states of all parts' rows, in order. Appends the rows to the
 // caches and commits them; a row's slot is its position unless the part gives positions. Never computes gradients. Must
 // not be used with a rope that depends on the length of the text (rope_varies()).
 EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden);

@@ -68,8 +68,8 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
-// Returns the bytes that attention on CUDA needs for the sums of one sequence's splits, before they are merged, with up
-// to 16 rows in a pass (paged_attention.h).
+// Attention on CUDA divides a long sequence into splits and merges their sums (paged_attention.h). Returns the bytes of
+// these sums for one sequence that has up to 16 rows in a pass.
 int64_t attention_bytes(const DecoderConfig& config, int64_t tokens) {
   constexpr int64_t kRows = 16, kLeastSplit = 128;
   const int64_t splits = std::min(kernels::kPagedSplits, (tokens + kLeastSplit - 1) / kLeastSplit);

@@ -31,8 +31,9 @@ class PagedAttention {
 
   bool takes(size_t part) const { return takes_[part]; }
   bool takes_all() const { return !index_.defined(); }
-  // Writes the keys and values of one layer of all parts that it takes into their caches, and their attention into the
-  // rows of `out`. q, out [T, H, D]; k, v [T, G, D] of all rows of the pass; `out` is contiguous.
+  // Of the parts that it takes, writes the keys and values of one layer into their caches and then the attention of
+  // their rows into `out`. All tensors have all rows of the pass: q, out [T, H, D]; k, v [T, G, D]. `out` is
+  // contiguous.
   void attend(int64_t layer, const kernels::AttentionOptions& options, const at::Tensor& q, const at::Tensor& k,
               const at::Tensor& v, const at::Tensor& out) const;
 

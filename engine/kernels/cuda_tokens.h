@@ -67,7 +67,7 @@ struct VerifyPass {
   float* left;               // [num_tasks, vocab], room for residuals
   const int32_t* likeliest;  // by row of p, which kGreedy reads instead of p; null if no task is greedy
   VerifyOutcome* outcomes;
-  VerifyScore* scores;  // of each node that has one and is drafted; null: none is computed
+  VerifyScore* scores;  // one for each drafted node with a p_row; null: no scores are computed
   int32_t num_tasks, num_nodes, vocab;
 };
 

@@ -19,9 +19,9 @@
 // Rows has the sequence's N drafted tokens and their distributions: count(), vocab(), token(i), and parent(i) < i,
 // which is −1 for nodes that follow the text and kAbsent for those that were not drafted; in a chain it is i − 1, and
 // no node is absent. p(i) is the target's row after node i − 1 (p(0) after the text), and q(i) the draft's row that
-// node i was drawn from. own_p(i) and own_q(i) are the same rows to be changed, and replace them from then on. Children
-// of one node share a row q, so rules use own_q() of the first of them. left() has room for a row, and number(i) and
-// flags(i) for a double and an int each for i <= 2N + 1.
+// node i was drawn from. mutable_p(i) and mutable_q(i) are the same rows to be changed, and replace them from then on.
+// Children of one node share a row q, so rules use mutable_q() of the first of them. left() has room for a row, and
+// number(i) and flags(i) for a double and an int each for i <= 2N + 1.
 #pragma once
 
 #include <cstdint>

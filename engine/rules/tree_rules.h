@@ -28,7 +28,7 @@ SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, d
   const float *p = rows.p(node + 1), *d = rows.q(first);
   const double mass = team.sum(rows.vocab(), [&](int x) { return static_cast<double>(excess(r, p[x], d[x])); });
   if (!(mass > 0)) return mass;
-  float* own = rows.own_p(node + 1);
+  float* own = rows.mutable_p(node + 1);
   team.for_each(rows.vocab(),
                 [&](int x) { own[x] = static_cast<float>(static_cast<double>(excess(r, own[x], d[x])) / mass); });
   return mass;
@@ -37,7 +37,7 @@ SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, d
 // Removes a token from the row of a node's children and normalises it. A row without other mass becomes zero.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void remove(Team& team, Rows& rows, int first, int32_t token) {
-  float* d = rows.own_q(first);
+  float* d = rows.mutable_q(first);
   team.once([&] { d[token] = 0; });
   const double total = team.sum(rows.vocab(), [&](int x) { return static_cast<double>(d[x]); });
   if (total > 0)

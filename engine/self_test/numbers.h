@@ -89,11 +89,11 @@ inline Values values_in(CudaDtype dtype, const std::vector<uint8_t>& memory) {
 // How far results may be from a twin's. In 16 bits they may differ by some steps, since a value between two numbers may
 // be rounded either way before it goes on, but only a share of them does.
 struct Tolerance {
-  double steps = 2;
-  double share = 0.01;
-  double relative = 1e-5;  // in fp32, for results above 1; others may differ by this number itself
-  double absolute = 0;     // is added to what any result may differ by
-  Values each = {};        // if not empty, what each result may differ by besides
+  double steps = 2;        // in 16 bits, by how many spacings of its numbers a result may differ
+  double share = 0.01;     // in 16 bits, how many of the results may differ at all
+  double relative = 1e-5;  // in fp32, the difference as a part of the result, or of 1 if the result is smaller
+  double absolute = 0;     // is added to each of these differences
+  Values each = {};        // is added, too, if not empty: one number for each result
 };
 
 // Describes the worst of a kernel's results, or how many are rounded in another way; empty if all are right. Where the

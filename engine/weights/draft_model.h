@@ -23,7 +23,8 @@ struct DraftModel {
 // Returns whether the directory holds an EAGLE-3 head. Throws Error(kModel) if config.json cannot be read.
 bool holds_eagle_head(const std::filesystem::path& directory);
 
-// The configuration of a draft for one target. That of a head is its layer's, whose caches are those of the head.
+// The configuration of a draft for one target. Of a head, `config` describes its one layer, and so the size of its
+// cache.
 struct DraftConfig {
   DecoderConfig config;
   std::optional<EagleConfig> head;

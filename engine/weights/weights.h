@@ -142,8 +142,8 @@ std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::pa
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
-// The same for decoding: with "auto", a whole decoder on a GPU keeps the matrices of a quantised checkpoint as they are
-// (kAsStored).
+// Does the same for decoding, where "auto" keeps the matrices of a quantised checkpoint as they are (kAsStored) if one
+// process (`ranks` is 1) holds the whole decoder on a GPU.
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks = 1);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored

@@ -196,9 +196,9 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
     CacheCounts counts = model->cache_counts();
     EXPECT_EQ(counts.held_bytes, 0);
     EXPECT_EQ(counts.kept_bytes, counts.budget_bytes / 20 * 4) << "two tenants, two blocks each";
-    EXPECT_EQ(model->adoptable(all.first(text.size() - 1), 3), 2 * kBlock);
-    EXPECT_EQ(model->adoptable(text, 5), 0) << "of another tenant";
-    EXPECT_EQ(plain->adoptable(text, 3), 0);
+    EXPECT_EQ(model->cached_prefix_tokens(all.first(text.size() - 1), 3), 2 * kBlock);
+    EXPECT_EQ(model->cached_prefix_tokens(text, 5), 0) << "of another tenant";
+    EXPECT_EQ(plain->cached_prefix_tokens(text, 3), 0);
     const SequenceId later = model->open();
     EXPECT_EQ(model->adopt(later, all.first(text.size() - 1), 3), 2 * kBlock);
     EXPECT_EQ(read(*model, later, all.subspan(2 * kBlock)), expected);

@@ -125,7 +125,7 @@ TEST(Metrics, CountsWhatTheContractDefines) {
 
 // A draft pass takes 1 s, a target pass 4 s plain and 6 s at K = 2. With overlaps of 0.5, the expected length tau is
 // 1.75.
-KBasis basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
+DepthEvidence basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
 
 TEST(Metrics, WhyKIsWhatItIs) {
   Metrics m;

@@ -242,7 +242,8 @@ void Api::replied(const HttpRequest& request, int status) {
   metrics_.replied(!route ? "other" : route->path == std::string(kModelPrefix) ? "/v1/models" : route->path, status);
 }
 
-// Counts the bytes of a reply instead of those of its request, or refuses the request.
+// Charges the client for the bytes of the reply from now on, and no longer for those of the request. If the reply does
+// not fit into what the client may hold, the answer is a refusal instead.
 std::shared_ptr<Exchange> Api::counted(HttpReply reply, const HttpRequest& request) const {
   if (request.held && !request.held->resize(reply.body.size()))
     return finished(too_many_bytes(queue_.retry_after(request.party)), request.id);

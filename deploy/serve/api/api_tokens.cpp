@@ -47,7 +47,8 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
-// Returns the limit of a text that may have more tokens than the context: at least what encode() encodes whole.
+// Returns the number of bytes up to which a text is turned into tokens although it may have more of them than the
+// context has room for. It is never below the length that encode() takes without looking at a piece first.
 size_t Api::longest_text() const {
   return std::max(limits_.long_text_bytes,
                   2 * kProbedBytesPerToken * (static_cast<size_t>(model_.max_context) + longest_token_bytes_));

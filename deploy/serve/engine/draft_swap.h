@@ -55,10 +55,10 @@ class DraftSwap final : public DraftControl {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
     TimedModel model;
-    decode::CostModel costs;  // engine thread: its own passes; the target's costs are shared by all drafts
-    int plain_owed = -1;      // engine thread: plain steps before its next probe, while K is 0 (ControllerOptions)
-    KLog k_log;               // engine thread, like k_basis
-    KBasis k_basis;           // of its last step
+    decode::CostModel costs;       // engine thread: its own passes; the target's costs are shared by all drafts
+    int plain_owed = -1;           // engine thread: plain steps before its next probe, while K is 0 (ControllerOptions)
+    KLog k_log;                    // engine thread, like depth_evidence
+    DepthEvidence depth_evidence;  // of its last step
     // Engine thread: the overlaps that controllers observed; those of seeded requests under the coupled rule are
     // separate.
     decode::OverlapMean overlap, coupled_overlap;

@@ -28,7 +28,7 @@ void KLog::chose(std::span<const int> ks) {
     prevailing_ = static_cast<int>(most - shares_.begin());
 }
 
-std::optional<std::string> KLog::line(const KBasis& basis, double now) {
+std::optional<std::string> KLog::line(const DepthEvidence& basis, double now) {
   if (basis.k == said_ || (said_ >= 0 && now - said_at_ < kQuiet)) return std::nullopt;
   // If K = 0 prevails now, plain decoding is compared with the K logged last, but at least with K = 2 where allowed.
   const int k = basis.k > 0 ? basis.k : std::max(said_, std::min<int>(2, static_cast<int>(basis.overlaps.size())));

@@ -22,7 +22,7 @@ class KLog {
   int prevailing() const { return prevailing_; }
   // Returns "K 4 → 0 at batch 16: …" with the figures on which the choice rests, if basis.k differs from the K logged
   // last and the last line is at least kQuiet seconds old. Returns none until the costs are measured.
-  std::optional<std::string> line(const KBasis& basis, double now);
+  std::optional<std::string> line(const DepthEvidence& basis, double now);
 
  private:
   std::vector<double> shares_;  // share of each K, older steps fading

@@ -201,7 +201,7 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
   }
   for (const auto& [held, sequences] : drafting) {
     const decode::KController& any = *sequences.front()->controller();
-    KBasis& basis = held->k_basis;
+    DepthEvidence& basis = held->depth_evidence;
     basis.draft = held->draft.id.substr(0, kDraftLabel);
     basis.batch = static_cast<int>(batch.size());
     basis.draft_seconds = held->costs.draft_seconds(basis.batch);
@@ -227,10 +227,10 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
   }
 }
 
-std::vector<KBasis> StepperRunner::k_bases() const {
-  std::vector<KBasis> out;
+std::vector<DepthEvidence> StepperRunner::depth_evidence() const {
+  std::vector<DepthEvidence> out;
   for (const auto& held : drafts_.in_use())
-    if (held->k_basis.batch > 0) out.push_back(held->k_basis);
+    if (held->depth_evidence.batch > 0) out.push_back(held->depth_evidence);
   return out;
 }
 

@@ -47,7 +47,7 @@ class StepperRunner final : public StepRunner {
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
   CacheUse cache_use() const override;
-  std::vector<KBasis> k_bases() const override;
+  std::vector<DepthEvidence> depth_evidence() const override;
 
  private:
   struct Running;

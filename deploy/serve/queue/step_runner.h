@@ -59,7 +59,7 @@ struct StepResult : decode::StepOutcome {
 
 // Holds the figures on which a draft's K rests, as of its last step. Seconds and expectations are NaN until they have
 // been measured.
-struct KBasis {
+struct DepthEvidence {
   std::string draft;                   // as StepResult::draft
   int batch = 0;                       // sequences in the step
   int k = 0;                           // the K that most of its sequences chose recently
@@ -108,7 +108,7 @@ class StepRunner {
   virtual void finish(SequenceKey key) = 0;
   virtual StageSeconds stage_seconds() const = 0;
   virtual CacheUse cache_use() const { return {}; }
-  virtual std::vector<KBasis> k_bases() const { return {}; }  // of the drafts that serve or are on trial
+  virtual std::vector<DepthEvidence> depth_evidence() const { return {}; }  // of the drafts that serve or are on trial
 };
 
 }  // namespace specdec::deploy

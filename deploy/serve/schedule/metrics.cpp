@@ -299,7 +299,8 @@ void Metrics::step(const StepResult& result) {
 
 void Metrics::generated(int64_t tokens) { series_->generation_tokens.Increment(static_cast<double>(tokens)); }
 
-void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases) {
+void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total,
+                    const std::vector<DepthEvidence>& bases) {
   Series& s = *series_;
   s.steps.Increment();
   s.batch.Observe(static_cast<double>(sequences));
@@ -309,7 +310,7 @@ void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total, 
   raise(s.verify_seconds, total.verify);
   raise(s.sample_seconds, total.sample);
   raise(s.draft_failures, static_cast<double>(total.draft_failures));
-  for (const KBasis& basis : bases) {
+  for (const DepthEvidence& basis : bases) {
     const Series::OfDraft& d = s.of_draft(basis.draft);
     d.pass->Set(basis.draft_seconds);
     d.k->Set(basis.k);

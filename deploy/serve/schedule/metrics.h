@@ -28,7 +28,7 @@ class Metrics {
   void step(const StepResult& result);  // called for each sequence of each step
   void generated(int64_t tokens);       // tokens of a step that belong to the answer
   // Called once per step.
-  void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases = {});
+  void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<DepthEvidence>& bases = {});
   void caches(const CacheUse& use);  // called in each iteration of the scheduler's loop
   void started(int64_t prompt_tokens);
   void preempted();

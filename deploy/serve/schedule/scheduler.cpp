@@ -179,7 +179,7 @@ bool Scheduler::step_running() {
   else
     failures_.fetch_add(failed, std::memory_order_relaxed);
   metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds(),
-                 runner_.k_bases());
+                 runner_.depth_evidence());
   if (stepped < batch_.size()) make_room();
   return true;
 }

@@ -9,9 +9,10 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Variances of the logarithm of seconds, in units of a sample's noise variance: of a sample, and added per pass to the
-// pace and to a cell.
-constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
+// Variances of the logarithm of a pass's seconds. The unit is the variance of the noise in one sample.
+constexpr double kNoise = 1;         // of a sample
+constexpr double kPaceStep = 0.2;    // by how much the pace may have changed since the pass before
+constexpr double kCellStep = 0.003;  // by how much a cell may have changed since the pass before
 // Added to the variance of the curve of all batch sizes, because contexts and sampling differ between batch sizes.
 constexpr double kBatchesDiffer = 0.25;
 // Factor of the variance between two cells, where the curve may bend unnoticed. It multiplies the product of the

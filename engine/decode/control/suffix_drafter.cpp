@@ -16,7 +16,8 @@ uint64_t hash_of(std::span<const int32_t> run) {
 }  // namespace
 
 std::span<const int32_t> SuffixDrafter::propose(std::span<const int32_t> tokens, int count) {
-  // The run that ends with the text is left out, since no token follows it yet.
+  // Enters the runs of tokens that end before the last token. No token follows the text's last run yet, so that one is
+  // entered when the text has grown.
   for (; indexed_ < tokens.size(); ++indexed_)
     for (size_t i = 0; i < std::size(kLengths); ++i)
       if (const auto length = static_cast<size_t>(kLengths[i]); indexed_ >= length)

@@ -70,7 +70,7 @@ class CausalModel {
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
   // Returns a lower bound on the number of tokens that adopt() would reuse: it may miss blocks that only open sequences
   // hold. Changes nothing.
-  virtual int64_t adoptable(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
+  virtual int64_t cached_prefix_tokens(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
   // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). Each of its sequences
   // must follow() the target's sequence of the same text. It reads a token with the state that the target had before
@@ -114,8 +114,8 @@ class ForwardingModel : public CausalModel {
   int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
     return model_.adopt(sequence, tokens, tenant);
   }
-  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
-    return model_.adoptable(tokens, tenant);
+  int64_t cached_prefix_tokens(std::span<const int32_t> tokens, uint64_t tenant) const override {
+    return model_.cached_prefix_tokens(tokens, tenant);
   }
   CacheCounts cache_counts() const override { return model_.cache_counts(); }
   bool reads_states() const override { return model_.reads_states(); }

@@ -129,7 +129,7 @@ class EagleRunner final : public CausalModel, public RoundDraft {
     found_tokens_ += s.tokens;
     return s.tokens;
   }
-  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
+  int64_t cached_prefix_tokens(std::span<const int32_t> tokens, uint64_t tenant) const override {
     if (tokens.empty()) return 0;
     const int64_t found = pool_->find(text_key(tokens, tenant), 0, tokens.subspan(1));
     return found > 0 ? found + 1 : 0;

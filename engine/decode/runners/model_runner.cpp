@@ -86,7 +86,7 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     return found;
   }
 
-  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
+  int64_t cached_prefix_tokens(std::span<const int32_t> tokens, uint64_t tenant) const override {
     return pool_->find(tenant, rope_rescale_of(tokens), tokens);
   }
 

@@ -50,10 +50,10 @@ class HostRows {
   int vocab() const { return static_cast<int>(input_.p[0].size()); }
   int32_t token(int i) const { return input_.drafted[static_cast<size_t>(i)]; }
   int parent(int i) const { return input_.parents.empty() ? i - 1 : input_.parents[static_cast<size_t>(i)]; }
-  const float* p(int i) const { return row(input_.p, own_p_, i); }
-  const float* q(int i) const { return row(input_.q, own_q_, i); }
-  float* own_p(int i) { return own(input_.p, own_p_, i); }
-  float* own_q(int i) { return own(input_.q, own_q_, i); }
+  const float* p(int i) const { return row(input_.p, changed_p_, i); }
+  const float* q(int i) const { return row(input_.q, changed_q_, i); }
+  float* mutable_p(int i) { return own(input_.p, changed_p_, i); }
+  float* mutable_q(int i) { return own(input_.q, changed_q_, i); }
   float* left() {
     scratch_.resize(static_cast<size_t>(vocab()));
     return scratch_.data();
@@ -91,7 +91,7 @@ class HostRows {
   };
   const VerifyInput& input_;
   std::vector<float>& scratch_;
-  Own own_p_, own_q_;
+  Own changed_p_, changed_q_;
   Room<double> numbers_;
   Room<int> flags_;
 };

@@ -34,10 +34,12 @@ class TaskRows {
   __device__ int vocab() const { return pass_.vocab; }
   __device__ int32_t token(int i) const { return memory_.nodes[i].token; }
   __device__ int parent(int i) const { return memory_.nodes[i].parent; }
-  __device__ const float* p(int i) const { return own_p(i); }
-  __device__ const float* q(int i) const { return own_q(i); }
-  __device__ float* own_p(int i) const { return pass_.p + static_cast<int64_t>(task_.p_row + i) * pass_.vocab; }
-  __device__ float* own_q(int i) const { return pass_.q + static_cast<int64_t>(memory_.nodes[i].q_row) * pass_.vocab; }
+  __device__ const float* p(int i) const { return mutable_p(i); }
+  __device__ const float* q(int i) const { return mutable_q(i); }
+  __device__ float* mutable_p(int i) const { return pass_.p + static_cast<int64_t>(task_.p_row + i) * pass_.vocab; }
+  __device__ float* mutable_q(int i) const {
+    return pass_.q + static_cast<int64_t>(memory_.nodes[i].q_row) * pass_.vocab;
+  }
   __device__ float* left() const { return left_; }
   __device__ int32_t likeliest(int i) const { return pass_.likeliest[task_.p_row + i]; }
   __device__ double& number(int i) const { return memory_.numbers[i]; }

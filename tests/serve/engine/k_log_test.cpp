@@ -18,7 +18,7 @@ namespace {
 
 using specdec::testing::ManualClock;
 
-KBasis sixteen(int k) {
+DepthEvidence sixteen(int k) {
   return {"abc", 16, k, 0.0012, {0.0091, 0.0105, 0.0118, 0.013, 0.0142}, {0.41, 0.33, 0.3, 0.3}};
 }
 
@@ -50,14 +50,14 @@ TEST(KLog, SaysTheNumbersThatDecidedAndIsQuietBetween) {
   EXPECT_NE(down->find("at K = 4 against"), std::string::npos) << "what was left, against plain: " << *down;
   EXPECT_EQ(log.line(sixteen(3), 201 + KLog::kQuiet - 0.1), std::nullopt);
   EXPECT_TRUE(log.line(sixteen(3), 201 + KLog::kQuiet)->starts_with("K 0 → 3 "));
-  KBasis unmeasured = sixteen(1);
+  DepthEvidence unmeasured = sixteen(1);
   unmeasured.draft_seconds = std::nan("");
   EXPECT_EQ(log.line(unmeasured, 1000), std::nullopt);
 }
 
 TEST(KLog, WhatIsAssumedIsCalledAssumed) {
   KLog log;
-  KBasis basis = sixteen(2);
+  DepthEvidence basis = sixteen(2);
   basis.assumed_after = 1;
   EXPECT_EQ(
       log.line(basis, 100),
@@ -111,11 +111,11 @@ TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
   }
   set_log_sink({});
   ASSERT_EQ(drafted, (std::set<std::string>{"first", "second"}));
-  const std::vector<KBasis> bases = runner.k_bases();
+  const std::vector<DepthEvidence> bases = runner.depth_evidence();
   ASSERT_EQ(bases.size(), 2u);
   EXPECT_NEAR(bases[0].draft_seconds, 0.1, 1e-9);
   EXPECT_NEAR(bases[1].draft_seconds, 0.4, 1e-9);
-  for (const KBasis& basis : bases) {
+  for (const DepthEvidence& basis : bases) {
     EXPECT_EQ(basis.batch, 8);
     EXPECT_NEAR(basis.verify_seconds[0], 1, 1e-9);
     EXPECT_NEAR(basis.tokens_per_second(0), 8, 1e-6);
