@@ -79,7 +79,12 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
   for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
   std::sort(lines.begin(), lines.end());
   for (const auto& [n, reason] : lines) std::printf("rejected %8lld %s\n", static_cast<long long>(-n), reason.c_str());
-  if (!lines.empty()) std::printf("                  each in %s\n", (fs::path(out) / "rejects.jsonl").c_str());
+  const bool all =
+      std::none_of(lines.begin(), lines.end(), [](const auto& l) { return -l.first > data::kMostRejectLines; });
+  if (!lines.empty())
+    std::printf("                  %s in %s\n",
+                all ? "each" : ("the first " + std::to_string(data::kMostRejectLines) + " of each reason").c_str(),
+                (fs::path(out) / "rejects.jsonl").c_str());
   const std::pair<int64_t, const char*> dropped[] = {{report.duplicates, "equal to an earlier row"},
                                                      {report.near_duplicates, "nearly equal to an earlier row"},
                                                      {report.skipped, "skipped"},
@@ -324,8 +329,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
   CLI::App* sub =
       data.add_subcommand("ingest", "Converts traffic logs to redacted, deduplicated, split, tokenised shards");
   sub->add_option("sources", o->sources,
-                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and "
-                  ".txt files (serve --record fills one), or - for standard input;\n"
+                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .tsv, .parquet "
+                  "and .txt files (serve --record fills one), or - for standard input;\n"
                   "gzip and zstd are read as they are");
   sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
   sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")

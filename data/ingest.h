@@ -10,6 +10,10 @@
 
 namespace specdec::data {
 
+// The number of rejected rows of each reason that rejects.jsonl names. All are counted: a few kilobytes of gzip may
+// hold millions of bad rows.
+inline constexpr int64_t kMostRejectLines = 10'000;
+
 struct IngestResult {
   ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
@@ -25,7 +29,8 @@ struct IngestResult {
 // --min-chars, redact, equal and near duplicates, domain, tokenise, cut, --skip, --limit. The split, --tenant-cap and
 // --mix follow after the last record.
 // Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` may name keys of the row and never
-// holds values. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
+// holds values. A source that looks like plain text, unasked for, and the end of one that was cut off are rejected like
+// records, with a warning. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
 // options.records, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read)
 // instead of tokens to shards; `index` then has no shards.
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
