@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/file.h"
 #include "base/fingerprint.h"
@@ -399,10 +400,21 @@ class Ingest {
     return row;
   }
 
+  void count_conversations(const std::vector<bool>& holdout) {
+    std::unordered_set<uint64_t> all, held_out;
+    for (size_t i = 0; i < split_rows_.size(); ++i) {
+      all.insert(split_rows_[i].conversation);
+      if (holdout[i]) held_out.insert(split_rows_[i].conversation);
+    }
+    result_.conversations = static_cast<int64_t>(all.size());
+    result_.held_out_conversations = static_cast<int64_t>(held_out.size());
+  }
+
   void write_shards(const fs::path& directory) {
     const SplitResult split =
         split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
     result_.split_rule = split.rule;
+    count_conversations(split.holdout);
     for (size_t i = 0; i < row_tags_.size(); ++i) row_tags_[i].holdout = split.holdout[i];
     if (clusters_) tag_clusters();
     const Selection selection =

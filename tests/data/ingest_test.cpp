@@ -310,6 +310,8 @@ TEST_F(IngestTest, SplitLeaksNoConversation) {
     o.holdout = 0.1;
     const IngestResult r = ingest(o, {});
     EXPECT_EQ(r.split_rule, times ? "time" : "hash");
+    EXPECT_EQ(r.conversations, 40);
+    EXPECT_EQ(r.held_out_conversations, 4);
     std::set<std::string> train, holdout;
     for (const TokenRow& row : rows("train")) train.insert(row.conversation);
     for (const TokenRow& row : rows("holdout")) holdout.insert(row.conversation);
