@@ -17,6 +17,7 @@
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/data_label.h"
+#include "cli/holdout_advice.h"
 #include "data/audit.h"
 #include "data/formats/row_parser.h"
 #include "data/ingest.h"
@@ -79,7 +80,12 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
   for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
   std::sort(lines.begin(), lines.end());
   for (const auto& [n, reason] : lines) std::printf("rejected %8lld %s\n", static_cast<long long>(-n), reason.c_str());
-  if (!lines.empty()) std::printf("                  each in %s\n", (fs::path(out) / "rejects.jsonl").c_str());
+  const bool all =
+      std::none_of(lines.begin(), lines.end(), [](const auto& l) { return -l.first > data::kMostRejectLines; });
+  if (!lines.empty())
+    std::printf("                  %s in %s\n",
+                all ? "each" : ("the first " + std::to_string(data::kMostRejectLines) + " of each reason").c_str(),
+                (fs::path(out) / "rejects.jsonl").c_str());
   const std::pair<int64_t, const char*> dropped[] = {{report.duplicates, "equal to an earlier row"},
                                                      {report.near_duplicates, "nearly equal to an earlier row"},
                                                      {report.skipped, "skipped"},
@@ -89,8 +95,16 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
 
-// Returns the command that trains a draft on this data; "" if there is nothing to train on.
-std::string next_of(const Json& splits, const std::string& target, const std::string& out) {
+// Returns the command that trains a draft on this data, or the same command with more held-out conversations if the
+// training could have no verdict; "" if there is nothing to train on, or too few logs for any hold-out.
+std::string next_of(const Global& global, const Json& splits, const std::string& target, const std::string& out,
+                    const HoldoutAdvice& advice) {
+  if (!advice.warning.empty() && advice.share == 0) return "";
+  if (!advice.warning.empty()) {
+    std::vector<std::string> words = {"specdec"};
+    words.insert(words.end(), global.arguments.begin(), global.arguments.end());
+    return shell_words(with_holdout(std::move(words), advice.share));
+  }
   if (!splits.contains("train")) return "";
   return shell_words({"specdec", "distill", "--target", target, "--data", out, "--draft", "prune:2", "--out", "run"});
 }
@@ -118,7 +132,10 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;
   Json result = options.records ? to_json(report) : index_json(done.index);
-  const std::string next = options.records ? "" : next_of(result["splits"], target, options.out);
+  const HoldoutAdvice advice =
+      options.records ? HoldoutAdvice{} : holdout_advice(done.conversations, done.held_out_conversations);
+  if (!advice.warning.empty()) log(LogLevel::kWarn, options.out + ": " + advice.warning);
+  const std::string next = options.records ? "" : next_of(global, result["splits"], target, options.out, advice);
   if (global.json) {
     Json inputs = Json::array();
     if (!next.empty()) result["next"] = next;
@@ -324,8 +341,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
   CLI::App* sub =
       data.add_subcommand("ingest", "Converts traffic logs to redacted, deduplicated, split, tokenised shards");
   sub->add_option("sources", o->sources,
-                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and "
-                  ".txt files (serve --record fills one), or - for standard input;\n"
+                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .tsv, .parquet "
+                  "and .txt files (serve --record fills one), or - for standard input;\n"
                   "gzip and zstd are read as they are");
   sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
   sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")
@@ -424,7 +441,8 @@ void add_regenerate(Cli& cli, CLI::App& data) {
   sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
   sub->add_flag("--prompt-as-text", o.prompt_as_text,
                 "Send prompts as text, for endpoints that do not accept token ids");
-  sub->add_flag("--resume", o.resume, "Keep the answers of an interrupted run");
+  sub->add_flag("--resume", o.resume,
+                "Keep the answers of an interrupted run, or of a finished one with the same data and options");
   add_device_flags(*sub, f->device);
   sub->footer(
       "Examples:\n"

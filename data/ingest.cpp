@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "base/version.h"
 #include "data/formats/batch_join.h"
@@ -32,6 +34,9 @@ namespace {
 constexpr double kMegabyte = 1e6;
 constexpr int64_t kProgressRecords = 256;
 constexpr size_t kLargestTenants = 20;
+constexpr const char kPlainTextRefused[] =
+    "plain text, which is not learnt unasked beside other sources, or from a file that is not named .txt or .md: give "
+    "such files alone with --format plain, or leave them out";
 
 // Returns the fingerprint of the target. Ingest does not need weights: a directory with only a tokenizer gives an id
 // that no target has.
@@ -149,6 +154,7 @@ class Ingest {
       return source == kStandardInput ? 0 : InputFile(source, ErrorKind::kData).size();
     };
     for (const std::string& source : sources) total_bytes_ += size_of(source);
+    plain_text_ = options_.format == "plain" || (are_plain_text(sources) && are_plain_text(holdout_sources()));
     if (!options_.holdout_source.empty()) {
       total_bytes_ += size_of(options_.holdout_source);
       read_source(options_.holdout_source, true);
@@ -171,7 +177,7 @@ class Ingest {
     for (const auto& [reason, n] : r.rejects) counts += (counts.empty() ? "" : ", ") + reason + " " + std::to_string(n);
     const std::string where = options_.sources.empty() ? options_.holdout_source : options_.sources.front();
     if (r.records == 0)
-      return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, Parquet or plain text");
+      return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, TSV, Parquet or plain text");
     if (counts.empty())
       return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
     // If the first rejected row is of no known format, the suggestion is its detail.
@@ -179,6 +185,17 @@ class Ingest {
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
                                        "); first: " + first_reject_ +
                                        (shown ? "" : "; unknown_format: " + result_.suggestion));
+  }
+
+  std::vector<std::string> holdout_sources() const {
+    return options_.holdout_source.empty() ? std::vector<std::string>{} : std::vector{options_.holdout_source};
+  }
+
+  // Rejects a source, or the rest of it, as if it were one row, and warns.
+  void refuse_source(const Place& place, const Rejected& why) {
+    count_record(place.row, "unknown");
+    reject(place, why);
+    log(LogLevel::kWarn, source_names_[place.row.source] + ": " + why.detail);
   }
 
   void read_source(const std::string& source, bool holdout) {
@@ -202,12 +219,23 @@ class Ingest {
     };
     show(false);
     RawRecord raw;
+    int64_t number = 0;
     for (int64_t read = 1; !(limit_reached() && !holdout) && reader.next(raw); ++read) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
-      const Place place{{static_cast<uint32_t>(source_names_.size() - 1), raw.number}, holdout};
+      number = raw.number;
+      const Place place{{static_cast<uint32_t>(source_names_.size() - 1), number}, holdout};
+      if (reader.container() == Container::kDocuments && !plain_text_) {
+        refuse_source(place, {"plain_text", kPlainTextRefused});
+        break;
+      }
       with_context(source + ":" + std::to_string(raw.number), [&] { take(raw, reader.container(), place); });
       if (read % kProgressRecords == 0) show(false);
     }
+    if (reader.is_cut())
+      refuse_source({{static_cast<uint32_t>(source_names_.size() - 1), number + 1}, holdout},
+                    {"truncated_source",
+                     "the compressed data end in the middle: the rows before are kept; copy the file "
+                     "again, or leave it out while it is being written"});
     result_.index.sources.emplace_back(result_.report.sources.back().file, reader.finish_sha256());
     show(true);
     done_bytes_ += reader.stored_done();
@@ -224,10 +252,10 @@ class Ingest {
 
   void reject(const Place& place, const Rejected& why) {
     const std::string& file = source_names_[place.row.source];
-    ++result_.report.rejects[why.reason];
+    const int64_t number = ++result_.report.rejects[why.reason];
     ++result_.report.sources[place.row.source].rejected;
     const Json line = {{"file", file}, {"line", place.row.number}, {"reason", why.reason}, {"detail", why.detail}};
-    rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (number <= kMostRejectLines) rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     if (why.reason == "unknown_format" && result_.suggestion.empty()) result_.suggestion = why.detail;
     if (first_reject_.empty())
       first_reject_ = file + ":" + std::to_string(place.row.number) + ": " + why.reason +
@@ -372,10 +400,21 @@ class Ingest {
     return row;
   }
 
+  void count_conversations(const std::vector<bool>& holdout) {
+    std::unordered_set<uint64_t> all, held_out;
+    for (size_t i = 0; i < split_rows_.size(); ++i) {
+      all.insert(split_rows_[i].conversation);
+      if (holdout[i]) held_out.insert(split_rows_[i].conversation);
+    }
+    result_.conversations = static_cast<int64_t>(all.size());
+    result_.held_out_conversations = static_cast<int64_t>(held_out.size());
+  }
+
   void write_shards(const fs::path& directory) {
     const SplitResult split =
         split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
     result_.split_rule = split.rule;
+    count_conversations(split.holdout);
     for (size_t i = 0; i < row_tags_.size(); ++i) row_tags_[i].holdout = split.holdout[i];
     if (clusters_) tag_clusters();
     const Selection selection =
@@ -417,6 +456,7 @@ class Ingest {
   TagTable tags_;
   std::unordered_map<std::string, std::string> tenant_names_;  // tenant → its name in the outputs
   std::string first_reject_, collapsed_, line_;
+  bool plain_text_ = false;  // sources without JSON are documents to learn
   int64_t selected_ = 0;
   uint64_t split_key_ = 0;  // conversation key of the current record
   uint64_t total_bytes_ = 0, done_bytes_ = 0;

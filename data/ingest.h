@@ -10,10 +10,15 @@
 
 namespace specdec::data {
 
+// The number of rejected rows of each reason that rejects.jsonl names. All are counted: a few kilobytes of gzip may
+// hold millions of bad rows.
+inline constexpr int64_t kMostRejectLines = 10'000;
+
 struct IngestResult {
   ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
-  std::string split_rule;  // time | hash | first
+  std::string split_rule;                                 // time | hash | first
+  int64_t conversations = 0, held_out_conversations = 0;  // of all accepted rows; 0 with options.records
   // earlier answers of accepted chats that are not learnt because the chat template rewrites them (data/tokenise.h)
   int64_t unlearnt_turns = 0;
   // The keys of the first row of no known format, and a --map for such rows (data/formats/field_map.h); "" = no such
@@ -25,7 +30,8 @@ struct IngestResult {
 // --min-chars, redact, equal and near duplicates, domain, tokenise, cut, --skip, --limit. The split, --tenant-cap and
 // --mix follow after the last record.
 // Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` may name keys of the row and never
-// holds values. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
+// holds values. A source that looks like plain text, unasked for, and the end of one that was cut off are rejected like
+// records, with a warning. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
 // options.records, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read)
 // instead of tokens to shards; `index` then has no shards.
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).

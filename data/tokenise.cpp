@@ -17,6 +17,13 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
+size_t text_bytes(const TrafficRecord& record) {
+  size_t bytes = record.text.size() + record.prompt.size() + record.response.size() + record.tools.size();
+  for (const ChatMessage& m : record.messages)
+    bytes += m.content.size() + m.tool_calls.size() + m.reasoning_content.size();
+  return bytes;
+}
+
 // Returns the names of the functions that a turn calls.
 std::vector<std::string> called_names(const std::string& tool_calls) {
   std::vector<std::string> names;
@@ -330,6 +337,9 @@ std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<Chat
 }
 
 std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& record) const {
+  if (const size_t bytes = text_bytes(record); bytes > kMaxRowTextBytes)
+    return Rejected{"too_long", std::to_string(bytes) + " bytes of text, at most " + std::to_string(kMaxRowTextBytes) +
+                                    " in a row: plain text can be split by --separator"};
   TokenisedRow out;
   TokenRow& row = out.row;
   row.id = record.id;

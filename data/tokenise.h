@@ -17,6 +17,10 @@ namespace specdec::data {
 // For a row without a prompt, roll-outs take BOS and this many tokens of its text as the prompt.
 inline constexpr int64_t kTextPromptTokens = 16;
 
+// Bytes of text, of all messages and tools together, above which a row is rejected: about half a million tokens. The
+// tokenizer takes up to 400 bytes of memory for each byte of text, and seconds for a megabyte.
+inline constexpr size_t kMaxRowTextBytes = size_t{2} << 20;
+
 struct TokenisedRow {
   TokenRow row;
   // number of earlier answers that the template renders differently from how they were served; their loss mask is 0
@@ -47,9 +51,9 @@ class RowTokeniser {
   // answer without calls or a thought of its own that was cut (TrafficRecord::answer_was_cut), or whose content the
   // template changes, is learnt as it was logged, directly after its prompt. Of an answer that was cut neither its
   // calls are learnt, of which the model wrote a part that is not known, nor what the template writes after it.
-  // Reasons for a rejection: template_error, template_not_prefix_stable, unsupported_tool_calls,
-  // thought_not_rendered, and token_past_vocabulary for an id that the model does not have. Throws Error(kData) for
-  // messages if the target has no chat template.
+  // Reasons for a rejection: too_long (kMaxRowTextBytes), template_error, template_not_prefix_stable,
+  // unsupported_tool_calls, thought_not_rendered, and token_past_vocabulary for an id that the model does not have.
+  // Throws Error(kData) for messages if the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
   // Tokenises a raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as described above.

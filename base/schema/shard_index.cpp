@@ -1,5 +1,7 @@
 #include "base/schema/shard_index.h"
 
+#include <set>
+
 namespace specdec {
 
 namespace {
@@ -46,10 +48,13 @@ void ShardIndex::validate(const std::string& where) const {
   check(vocab_size >= 1, "vocab_size: expected a number >= 1");
   check(max_length >= 0 && truncated_rows >= 0 && dropped_tokens >= 0 && duplicates >= 0,
         "counts: expected numbers >= 0");
+  std::set<std::string_view> names;
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardFile& s = shards[i];
     const std::string at = "shards[" + std::to_string(i) + "]: ";
     check(is_file_name(s.tokens) && is_file_name(s.rows), at + "tokens, rows: expected file names without '/'");
+    for (const std::string& name : {std::cref(s.tokens), std::cref(s.rows)})
+      check(names.insert(name).second, at + "the file '" + name + "' for the second time");
     check(is_sha256_hex(s.tokens_sha256) && is_sha256_hex(s.rows_sha256),
           at + "tokens_sha256, rows_sha256: expected 64 hexadecimal digits");
     check(s.split == "train" || s.split == "holdout", at + "split: expected train or holdout, found '" + s.split + "'");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/json_text.h"
+
 namespace specdec {
 
 namespace {
@@ -40,13 +42,10 @@ std::vector<int32_t> ids_from_json(const Json& object, const char* key, const st
 
 }  // namespace
 
-nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits) {
+std::optional<nlohmann::ordered_json> tool_arguments(const std::string& text, JsonLimits limits) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nlohmann::ordered_json::object();
-  try {
-    return parse_ordered_json(text, "arguments", ErrorKind::kData, limits);
-  } catch (const Error&) {
-    return text;
-  }
+  if (!is_json_text(text)) return std::nullopt;
+  return parse_ordered_json(text, "arguments", ErrorKind::kData, limits);
 }
 
 void TrafficRecord::validate(const std::string& where) const {

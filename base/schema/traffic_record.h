@@ -23,9 +23,10 @@ struct ChatMessage {
   bool unlearnt = false;
 };
 
-// Returns the arguments of a call as the template gets them: parsed if the text is JSON within the limits, {} if it is
-// blank, otherwise the text itself, because a model does not always write valid JSON.
-nlohmann::ordered_json tool_arguments(const std::string& text, JsonLimits limits = {});
+// Returns the arguments of a call as the template gets them, {} if the text is blank. Returns nothing if the text is no
+// JSON, because a model does not always write JSON, and a call may have been cut. Throws Error(kData) for JSON that
+// cannot be handed on whole: a key twice, a lone surrogate, a number past a double, or more than the limits.
+std::optional<nlohmann::ordered_json> tool_arguments(const std::string& text, JsonLimits limits = {});
 
 struct TrafficRecord {
   static constexpr int kVersion = 1;  // schema "specdec.traffic/1"

@@ -155,7 +155,7 @@ std::string describe_unknown_row(const Json& row) {
   std::string prompt = best_key(row, kPromptWords, kAnswerWords), answer = best_key(row, kAnswerWords, kPromptWords);
   if (prompt.empty()) prompt = "FIELD";
   if (answer.empty() || answer == prompt) answer = "FIELD";
-  return "the keys are those of no format: " + key_names(row) + "; to read such rows, give " +
+  return "the keys are those of no format: " + key_names(row) + "; to read files that hold only such rows, give " +
          shell_words({"--map", "prompt=" + prompt + ",answer=" + answer});
 }
 

@@ -141,6 +141,25 @@ void parse_portkey(const Json& row, const RowOptions& options, std::vector<Parse
   append_record(std::move(parsed), row, &metadata, options, out);
 }
 
+bool is_exchange(const Json& row) {
+  const Json *asked = find(row, "request"), *answered = find(row, "response");
+  if (!asked || !answered) return false;
+  if (asked->is_object()) return find_any(*asked, {"messages", "prompt", "input"});
+  return asked->is_string() && find_any(unpacked(*asked), {"messages", "prompt", "input"});
+}
+
+void parse_exchange(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
+  const Json *asked = find(row, "request"), *answered = find(row, "response");
+  if (!asked) refuse("bad_field", "request: missing");
+  if (!answered) refuse("no_answer", "response");
+  const Json request = unpacked(*asked), response = unpacked(*answered);
+  if (find(response, "error")) refuse("failed_request", "response.error");
+  ParsedRecord parsed = read_metadata(row);
+  read_exchange(request, response, parsed.record);
+  if (parsed.tenant.empty()) parsed.tenant = id_text(find(request, "user"));
+  append_record(std::move(parsed), row, &request, options, out);
+}
+
 bool is_sglang(const Json& row) {
   return find(row, "request_parameters") &&
          find_any(row, {"prompt_tokens", "completion_tokens", "e2e_latency", "finish_reason", "id"});

@@ -31,4 +31,9 @@ void parse_portkey(const Json& row, const RowOptions& options, std::vector<Parse
 bool is_sglang(const Json& row);
 void parse_sglang(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
+// The bodies of a request and of its response, {request: {messages | prompt | input, …}, response: {choices | output,
+// …}}, each an object or JSON in a string, with metadata of any name around them.
+bool is_exchange(const Json& row);
+void parse_exchange(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
+
 }  // namespace specdec::data

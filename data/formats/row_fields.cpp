@@ -38,8 +38,19 @@ nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   refuse(kToolCalls, where + ": expected a JSON array of at most 1 MiB with at most 4096 keys in an object");
 }
 
+// Returns the arguments of a call, which are the text itself if it is no JSON.
+nlohmann::ordered_json read_arguments(const std::string& text, const std::string& where) {
+  try {
+    return tool_arguments(text, {kMaxOrderedBytes, kMaxRowDepth / 2}).value_or(text);
+  } catch (const Error&) {  // the parser's message would quote the row
+  }
+  refuse(kToolCalls, where +
+                         ".function.arguments: JSON with a key twice, a lone surrogate or a number past a double, " +
+                         "of more than 1 MiB, 4096 keys in an object or 32 levels");
+}
+
 // Returns the list [{…, "function": {"name": …}}] as JSON text, "" if it is empty. Arguments that are text become JSON
-// if the text is a JSON object.
+// if the text is JSON.
 std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
@@ -48,8 +59,7 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
       refuse(kToolCalls, where + ": expected function.name in each");
     auto& function = item["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    function["arguments"] =
-        tool_arguments(function["arguments"].get<std::string>(), {kMaxOrderedBytes, kMaxRowDepth / 2});
+    function["arguments"] = read_arguments(function["arguments"].get<std::string>(), where);
   }
   return list.empty() ? "" : list.dump();
 }

@@ -37,23 +37,8 @@ bool is_traffic(const Json& row) {
 bool is_sharegpt(const Json& row) { return find(row, "conversations"); }
 bool is_chat(const Json& row) { return find(row, "messages"); }
 bool is_alpaca(const Json& row) { return find(row, "instruction"); }
-bool is_prompt(const Json& row) { return find(row, "prompt") && find_any(row, {"completion", "response"}); }
+bool is_prompt(const Json& row) { return find(row, "prompt") && find_any(row, {"completion", "response", "choices"}); }
 bool is_text(const Json& row) { return find(row, "text"); }
-
-// Reads the metadata (id, conversation, time, …) that the formats chat, sharegpt, alpaca, prompt and text have beside
-// the content.
-ParsedRecord with_metadata(const Json& row) {
-  ParsedRecord parsed;
-  parsed.record.id = id_text(find_any(row, {"id", "custom_id", "request_id"}));
-  parsed.record.conversation =
-      id_text(find_any(row, {"conversation", "conversation_id", "thread_id", "thread", "session_id"}));
-  parsed.record.time = read_time(find_any(row, {"time", "timestamp", "created", "created_at"}));
-  parsed.record.writer = id_text(find(row, "model"));
-  parsed.record.sampling = read_sampling(row);
-  parsed.record.finish_reason = read_finish_reason(row);
-  parsed.tenant = id_text(find_any(row, {"tenant", "tenant_id", "team_id", "organization", "user_id", "user"}));
-  return parsed;
-}
 
 void parse_traffic(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   if (id_text(find(row, "schema")).starts_with("specdec.rejects/"))
@@ -63,17 +48,24 @@ void parse_traffic(const Json& row, const RowOptions& options, std::vector<Parse
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
+// Returns the answer in one of the fields, else the row itself if it has the choices of a completion; null if it has
+// neither.
+const Json* answer_beside(const Json& row, std::initializer_list<std::string_view> fields) {
+  const Json* answer = find_any(row, fields);
+  return !answer && find(row, "choices") ? &row : answer;
+}
+
 // Parses OpenAI's messages and ShareGPT's conversations; the answer may be in a field beside the messages.
 void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const bool sharegpt = !find(row, "messages");
   const Json* list = find(row, sharegpt ? "conversations" : "messages");
   if (!list) refuse("bad_field", "messages: missing");
-  ParsedRecord parsed = with_metadata(row);
+  ParsedRecord parsed = read_metadata(row);
   auto& messages = parsed.record.messages;
   if (const std::string system = sharegpt ? string_field(row, "system") : ""; !system.empty())
     messages.push_back({"system", system});
   append_messages(list->is_string() ? unpacked(*list) : *list, sharegpt ? "conversations" : "messages", messages);
-  const Json* answer = find_any(row, {"response", "completion"});
+  const Json* answer = answer_beside(row, {"response", "completion"});
   if (answer && (messages.empty() || messages.back().role != "assistant"))
     messages.push_back(read_answer(*answer, "response", parsed.record));
   parsed.record.tools = read_tools(row);
@@ -108,7 +100,7 @@ void parse_alpaca(const Json& row, const RowOptions& options, std::vector<Parsed
   if (!input.empty()) prompt += (options.instructions_as_chat ? "\n\n" : "\n") + input;
   const std::string system = string_field(row, "system");
   std::vector<ChatMessage> turns = read_history(row);
-  ParsedRecord parsed = with_metadata(row);
+  ParsedRecord parsed = read_metadata(row);
   if (options.instructions_as_chat) {
     if (!system.empty()) parsed.record.messages.push_back({"system", system});
     for (ChatMessage& turn : turns) parsed.record.messages.push_back(std::move(turn));
@@ -126,11 +118,11 @@ void parse_alpaca(const Json& row, const RowOptions& options, std::vector<Parsed
 
 void parse_prompt(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const Json* prompt = find(row, "prompt");
-  const Json* answer = find_any(row, {"completion", "response"});
+  const Json* answer = answer_beside(row, {"completion", "response"});
   if (!prompt && find(row, "instruction")) return parse_alpaca(row, options, out);
   if (!prompt) refuse("bad_field", "prompt: missing");
   if (!answer) refuse("bad_field", "completion: missing");
-  ParsedRecord parsed = with_metadata(row);
+  ParsedRecord parsed = read_metadata(row);
   if (prompt->is_array()) {
     append_messages(*prompt, "prompt", parsed.record.messages);
     if (answer->is_array())
@@ -141,7 +133,8 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
     parsed.record.template_kwargs = read_template_kwargs(row);
   } else {
     parsed.record.prompt = string_field(row, "prompt");
-    parsed.record.response = string_field(row, find(row, "completion") ? "completion" : "response");
+    parsed.record.response = answer == &row ? read_text_answer(row, "choices", parsed.record)
+                                            : string_field(row, find(row, "completion") ? "completion" : "response");
   }
   finish_exchange(parsed.record);
   append_record(std::move(parsed), row, nullptr, options, out);
@@ -160,7 +153,7 @@ std::string mapped_text(const Json& row, const std::string& field) {
   return value->get<std::string>();
 }
 
-// Returns the row without its content, and with the mapped metadata under the names that with_metadata and
+// Returns the row without its content, and with the mapped metadata under the names that read_metadata and
 // append_record read. The content goes because its field may have such a name, for example "user".
 Json renamed_metadata(const Json& row, const FieldMap& map) {
   Json renamed = Json::object();
@@ -198,7 +191,7 @@ void read_mapped_messages(const Json& row, const std::string& field, std::vector
 void parse_mapped(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const FieldMap& map = options.map;
   const Json metadata = renamed_metadata(row, map);
-  ParsedRecord parsed = with_metadata(metadata);
+  ParsedRecord parsed = read_metadata(metadata);
   TrafficRecord& record = parsed.record;
   if (find_mapped(row, map.system))
     if (std::string system = mapped_text(row, map.system); !system.empty())
@@ -216,7 +209,7 @@ void parse_mapped(const Json& row, const RowOptions& options, std::vector<Parsed
 
 void parse_text(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   if (!find(row, "text")) refuse("bad_field", "text: missing");
-  ParsedRecord parsed = with_metadata(row);
+  ParsedRecord parsed = read_metadata(row);
   parsed.record.text = string_field(row, "text");
   if (is_blank(parsed.record.text)) refuse("empty", "text");
   append_record(std::move(parsed), row, nullptr, options, out);
@@ -232,10 +225,11 @@ constexpr TrafficFormat kFormats[] = {
      parse_portkey},
     {"helicone", "request_body with response_body; request.body and response.body", is_helicone, parse_helicone},
     {"sglang", "request_parameters with SGLang's meta_info", is_sglang, parse_sglang},
-    {"chat", "messages, with the answer in it or in response / completion", is_chat, parse_chat},
+    {"exchange", "request with messages, prompt or input, and response", is_exchange, parse_exchange},
+    {"chat", "messages, with the answer in it or in response / completion / choices", is_chat, parse_chat},
     {"sharegpt", "conversations", is_sharegpt, parse_chat},
     {"alpaca", "instruction [+ input] with output or response", is_alpaca, parse_alpaca},
-    {"prompt", "prompt with completion or response", is_prompt, parse_prompt},
+    {"prompt", "prompt with completion, response or choices", is_prompt, parse_prompt},
     {"text", "text", is_text, parse_text},
 };
 
@@ -278,6 +272,19 @@ const TrafficFormat* parse_format_name(const std::string& name) {
   for (const TrafficFormat& f : kFormats)
     if (name == f.name) return &f;
   throw Error(ErrorKind::kUsage, "--format: expected " + format_names() + ", found '" + name + "'");
+}
+
+ParsedRecord read_metadata(const Json& row) {
+  ParsedRecord parsed;
+  parsed.record.id = id_text(find_any(row, {"id", "custom_id", "request_id"}));
+  parsed.record.conversation =
+      id_text(find_any(row, {"conversation", "conversation_id", "thread_id", "thread", "session_id"}));
+  parsed.record.time = read_time(find_any(row, {"time", "timestamp", "created", "created_at"}));
+  parsed.record.writer = id_text(find(row, "model"));
+  parsed.record.sampling = read_sampling(row);
+  parsed.record.finish_reason = read_finish_reason(row);
+  parsed.tenant = id_text(find_any(row, {"tenant", "tenant_id", "team_id", "organization", "user_id", "user"}));
+  return parsed;
 }
 
 void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,

@@ -73,6 +73,9 @@ ParsedRow parse_document(std::string_view text);
 // Returns the number of Unicode characters of the content: all messages, or prompt and response, or text.
 int64_t content_characters(const TrafficRecord& record);
 
+// Reads the metadata (id, conversation, time, …) that rows of no gateway have beside the content, by their usual names.
+ParsedRecord read_metadata(const Json& row);
+
 // Checks the record, adds the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to
 // `out`. The parsers of all formats call it. It looks up both fields in `row` and then in `inner` (attributes,
 // metadata; may be null).

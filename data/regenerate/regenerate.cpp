@@ -53,7 +53,9 @@ class Regenerate {
     log(LogLevel::kInfo, "connecting to " + client.base_url());
     result_.model = options_.model.empty() ? client.first_model() : options_.model;
     plan_jobs();
-    log_ = std::make_unique<AnswerLog>(progress_file(options_.out), settings(client.base_url()), options_.resume);
+    settings_ = settings(client.base_url());
+    if (options_.resume && !fs::exists(progress_file(options_.out)) && is_finished()) return std::move(result_);
+    log_ = std::make_unique<AnswerLog>(progress_file(options_.out), settings_, options_.resume);
     result_.reused = static_cast<int64_t>(log_->size());
     ask_all(progress);
     publish_shards(options_.out, [this](const fs::path& directory) { return write(directory); });
@@ -99,6 +101,26 @@ class Regenerate {
     for (const std::string split : {"train", "holdout"})
       for (TokenRow& row : reader_.rows(split)) jobs_.push_back({split, std::move(row)});
     result_.rows = static_cast<int64_t>(jobs_.size());
+  }
+
+  // Returns whether OUT has the answers of a finished run with these settings; result_ is then that of such a run. What
+  // cannot be read, or was made otherwise, is replaced.
+  bool is_finished() {
+    const fs::path file = fs::path(options_.out) / kRegeneratedFile;
+    try {
+      const Json found = read_json(file, ErrorKind::kData);
+      require_schema(found, "regenerated", 1, file.string());
+      if (found.value("settings", Json()) != settings_) return false;
+      const ShardReader made(options_.out);
+      made.rows("all");  // checks the digests
+      result_.index = made.index();
+      result_.turns = json_int(found, "turns", {0, INT64_MAX}, file.string(), ErrorKind::kData);
+      result_.ended = json_counts(found, "ended", file.string(), ErrorKind::kData);
+    } catch (const Error&) {
+      return false;
+    }
+    result_.reused = result_.rows;
+    return true;
   }
 
   // Asks the endpoint for all answers that the log lacks. Workers take jobs by a shared counter, while the calling
@@ -283,6 +305,11 @@ class Regenerate {
       writer.add(jobs_[i].split, row);
     }
     rejects.finish();
+    const Json made = {{"schema", "specdec.regenerated/1"},
+                       {"settings", settings_},
+                       {"turns", result_.turns},
+                       {"ended", result_.ended}};
+    write_file_atomic(directory / kRegeneratedFile, made.dump(1) + "\n");
     index_.shards = writer.finish();
     if (index_.shards.empty())
       throw Error(ErrorKind::kData,
@@ -301,6 +328,7 @@ class Regenerate {
   std::optional<RowTokeniser> tokeniser_;
   ShardIndex index_;
   RegenerateResult result_;
+  Json settings_;
   std::vector<Job> jobs_;
 
   // What the workers share. `mutex_` guards it, the log and the counts of result_.

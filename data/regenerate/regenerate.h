@@ -33,6 +33,7 @@ struct RegenerateResult {
 // the same. Sampling uses --temperature, else the row's own temperature, else 1. The seed of an answer depends only on
 // --seed, the row's id and the answer's place, so the order of the answers does not matter. Each row is on disk in
 // "<out>.progress.jsonl" before it counts as done; the file is removed when the output has been published.
+// OUT/regenerated.json keeps the settings: with options.resume, a finished run with equal ones is returned as it is.
 // OUT/rejects.jsonl names the rows that were rejected or that end early, with what the endpoint said.
 // A row is rejected as no_answer if the endpoint answers it with nonsense, with temporary errors in all attempts, or
 // not at all, while other rows are answered. Throws Error(kUsage) if a progress file exists without --resume or was

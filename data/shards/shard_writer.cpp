@@ -106,7 +106,7 @@ std::vector<ShardFile> ShardWriter::finish() {
 void require_replaceable(const fs::path& destination) {
   const auto writes = [](const std::string& name) {
     return name.starts_with("train-") || name.starts_with("holdout-") || name == "index.json" ||
-           name == kIngestReportFile || name == "rejects.jsonl" || name == "records.jsonl";
+           name == kIngestReportFile || name == kRegeneratedFile || name == "rejects.jsonl" || name == "records.jsonl";
   };
   check_output_directory(destination, {.flag = "--out",
                                        .command = "specdec data",

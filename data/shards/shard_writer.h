@@ -43,6 +43,9 @@ class ShardWriter {
   std::map<std::string, Buffer> buffers_;
 };
 
+// In an output of `data regenerate`: its settings (data/regenerate/regenerate.h).
+inline constexpr const char* kRegeneratedFile = "regenerated.json";
+
 // Throws what check_output_directory (base/output_directory.h) throws: publishing removes what the destination has, so
 // it must be new, empty, or the output of an earlier `specdec data` and nothing else.
 void require_replaceable(const std::filesystem::path& destination);

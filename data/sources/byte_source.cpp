@@ -84,10 +84,11 @@ class UnpackedBytes : public ByteSource {
 
  protected:
   std::span<const char> next_block() { return std::span<const char>(block_).first(stored_->read(block_)); }
+  template <class Kind = Error>
   [[noreturn]] void damaged(const char* kind, const std::string& what) const {
-    throw Error(ErrorKind::kData, name_ + ": damaged " + kind + " data near byte " +
-                                      std::to_string(stored_->stored_done()) + ": " + what +
-                                      ": copy the file again, or leave it out while it is being written");
+    throw Kind(ErrorKind::kData, name_ + ": damaged " + kind + " data near byte " +
+                                     std::to_string(stored_->stored_done()) + ": " + what +
+                                     ": copy the file again, or leave it out while it is being written");
   }
 
  private:
@@ -109,7 +110,7 @@ class GzipBytes final : public UnpackedBytes {
     while (stream_.avail_out == out.size()) {
       if (stream_.avail_in == 0) {
         const auto block = next_block();
-        if (block.empty() && !between_members_) damaged("gzip", "it ends in the middle");
+        if (block.empty() && !between_members_) damaged<CutSource>("gzip", "it ends in the middle");
         if (block.empty()) return 0;
         stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(block.data()));
         stream_.avail_in = static_cast<uInt>(block.size());
@@ -152,7 +153,7 @@ class ZstdBytes final : public UnpackedBytes {
     while (to.pos == 0) {
       if (from_.pos == from_.size && !pending_) {
         const auto block = next_block();
-        if (block.empty() && rest_ != 0) damaged("zstd", "it ends in the middle");
+        if (block.empty() && rest_ != 0) damaged<CutSource>("zstd", "it ends in the middle");
         if (block.empty()) return 0;
         from_ = {block.data(), block.size(), 0};
       }
@@ -201,7 +202,10 @@ std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
     text = std::make_unique<ZstdBytes>(name, std::move(stored));
   else
     text = std::move(stored);
-  return traffic_extension(source) == ".csv" ? csv_bytes(name, std::move(text)) : std::move(text);
+  const std::string extension = traffic_extension(source);
+  if (extension == ".csv") return csv_bytes(name, std::move(text), "");
+  if (extension == ".tsv") return csv_bytes(name, std::move(text), "\t");
+  return text;
 }
 
 }  // namespace specdec::data

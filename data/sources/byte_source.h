@@ -7,17 +7,25 @@
 #include <span>
 #include <string>
 
+#include "base/error.h"
+
 namespace specdec::data {
 
 // The source name that means standard input.
 inline const std::string kStandardInput = "-";
 
+// Compressed data that end in the middle: the file was cut off, or is still being written. All that came before is
+// good.
+struct CutSource : Error {
+  using Error::Error;
+};
+
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills the front of `out` and returns the number of bytes; 0 only at the end. Throws Error(kData) if the compressed
-  // data is damaged or truncated, Error(kIo) on a read error, Error(kNetwork) if a signal arrived while it waited for
-  // standard input.
+  // Fills the front of `out` and returns the number of bytes; 0 only at the end. Throws CutSource if the compressed
+  // data end in the middle, another Error(kData) if they are damaged, Error(kIo) on a read error, Error(kNetwork) if a
+  // signal arrived while it waited for standard input.
   virtual size_t read(std::span<char> out) = 0;
   // Returns true for a table; read() then gives lines of JSON, one object per row.
   virtual bool is_table() const { return false; }
@@ -30,7 +38,7 @@ class ByteSource {
 };
 
 // Opens a regular file or kStandardInput. gzip (also with several members), zstd (also with several frames) and Parquet
-// (data/sources/parquet_bytes.h; must be a file) are recognised by their first bytes, CSV by the name .csv
+// (data/sources/parquet_bytes.h; must be a file) are recognised by their first bytes, CSV by the names .csv and .tsv
 // (data/sources/csv_bytes.h). Memory: a few buffers, and zstd's window of at most 128 MiB. Throws Error(kData) if the
 // source is missing or not a regular file (FIFO, directory, device), for Parquet on standard input, and for a file
 // named .parquet that is not Parquet.

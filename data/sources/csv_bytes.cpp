@@ -18,8 +18,12 @@ constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
  public:
-  CsvBytes(std::string name, std::unique_ptr<ByteSource> text)
-      : name_(std::move(name)), text_(std::move(text)), block_(kBlockBytes), names_(1) {}
+  CsvBytes(std::string name, std::unique_ptr<ByteSource> text, const std::string& separator)
+      : name_(std::move(name)),
+        text_(std::move(text)),
+        separator_(separator.empty() ? '\0' : separator[0]),
+        block_(kBlockBytes),
+        names_(1) {}
 
   size_t read(std::span<char> out) override {
     while (given_ == lines_.size()) {
@@ -43,16 +47,32 @@ class CsvBytes final : public ByteSource {
   enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: after a quote in a quoted field
 
   void next_block() {
-    size_t n = 0;
-    while (n < 3) {  // a byte-order mark has three bytes
-      const size_t got = text_->read(std::span(block_).subspan(n));
+    const bool at_start = separator_ == '\0' || (record_ == 0 && field_ == 0 && names_[0].empty());
+    // The first block holds a byte-order mark and the first line as a whole.
+    size_t n = 0, got = 0;
+    do {
+      got = text_->read(std::span(block_).subspan(n));
       n += got;
-      if (got == 0) break;
-    }
-    const bool at_start = record_ == 0 && field_ == 0 && names_[0].empty();
-    at_ = at_start && std::string_view(block_.data(), n).starts_with("\xEF\xBB\xBF") ? 3 : 0;
+    } while (at_start && got > 0 && n < block_.size() && std::string_view(block_.data(), n).find('\n', 3) > n);
+    const std::string_view text(block_.data(), n);
+    at_ = at_start && text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
     text_end_ = n;
-    last_block_ = n < 3;
+    last_block_ = n == 0;
+    if (separator_ == '\0') separator_ = separator_of(text.substr(at_));
+  }
+
+  // Returns the separator of the header: a comma, or a semicolon if there is one and no comma outside of quotes.
+  static char separator_of(std::string_view text) {
+    bool quoted = false, semicolon = false;
+    text.remove_prefix(std::min(text.find_first_not_of("\r\n"), text.size()));
+    for (const char c : text) {
+      quoted ^= c == '"';
+      if (quoted) continue;
+      if (c == ',') return ',';
+      semicolon |= c == ';';
+      if (c == '\n' || c == '\r') break;
+    }
+    return semicolon ? ';' : ',';
   }
 
   void take_block() {
@@ -75,7 +95,7 @@ class CsvBytes final : public ByteSource {
   // Returns true if `c` is copied unchanged into the value that has begun.
   bool is_plain(char c) const {
     return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' &&
-           (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
+           (state_ == State::kQuoted || (state_ == State::kPlain && c != separator_));
   }
 
   void take(char c) {
@@ -106,7 +126,7 @@ class CsvBytes final : public ByteSource {
       case State::kPlain:
         break;
     }
-    if (c == ',') return end_field();
+    if (c == separator_) return end_field();
     if (c == '\n') return end_record();
     if (c == '\r') {
       if (state_ == State::kStart && field_ == 0) return;
@@ -181,14 +201,19 @@ class CsvBytes final : public ByteSource {
   }
 
   [[noreturn]] void throw_malformed(const std::string& what) const {
-    throw Error(
-        ErrorKind::kData,
-        name_ + ": " + (record_ == 0 ? "header" : "row " + std::to_string(record_)) + ": " + what +
-            ": expected CSV as in RFC 4180 (commas, quotes doubled inside quotes): export it again, or as JSONL");
+    throw Error(ErrorKind::kData, name_ + ": " + (record_ == 0 ? "header" : "row " + std::to_string(record_)) + ": " +
+                                      what +
+                                      ": expected CSV as in RFC 4180 (quotes doubled inside quotes), here with " +
+                                      separator_name() + " between the fields: export it again, or as JSONL");
+  }
+
+  std::string separator_name() const {
+    return separator_ == '\t' ? "tabs" : separator_ == ';' ? "semicolons" : "commas";
   }
 
   std::string name_;
   std::unique_ptr<ByteSource> text_;
+  char separator_;  // NUL until the first block tells it
   std::vector<char> block_;
   size_t at_ = 0, text_end_ = 0;  // positions in block_
   bool last_block_ = false;
@@ -205,8 +230,9 @@ class CsvBytes final : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text) {
-  return std::make_unique<CsvBytes>(name, std::move(text));
+std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text,
+                                      const std::string& separator) {
+  return std::make_unique<CsvBytes>(name, std::move(text), separator);
 }
 
 }  // namespace specdec::data

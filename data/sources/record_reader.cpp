@@ -77,7 +77,12 @@ bool RecordReader::fill() {
   position_ = 0;
   const size_t old = buffer_.size();
   buffer_.resize(old + kBlockBytes);
-  const size_t n = bytes_->read(std::span(buffer_).subspan(old));
+  size_t n = 0;
+  try {
+    if (!cut_) n = bytes_->read(std::span(buffer_).subspan(old));
+  } catch (const CutSource&) {
+    cut_ = true;
+  }
   buffer_.resize(old + n);
   return n > 0;
 }
@@ -85,7 +90,13 @@ bool RecordReader::fill() {
 bool RecordReader::next(RawRecord& record) {
   while (true) {
     record = RawRecord{};
-    if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
+    try {
+      if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
+    } catch (const Error&) {
+      if (!cut_) throw;  // of a value that was cut nothing is known
+      return false;
+    }
+    if (cut_ && record.unterminated && container_ == Container::kDocuments) return false;
     if (container_ == Container::kDocuments) record.text = trimmed(record.text);
     if (record.text.ends_with('\r')) record.text.remove_suffix(1);
     if (record.too_long || !trimmed(record.text).empty()) return true;

@@ -42,6 +42,9 @@ class RecordReader {
   // before LF and, for documents, surrounding white space. For kValues, throws Error(kData) if there is anything but
   // JSON between the values.
   bool next(RawRecord& record);
+  // Returns whether the source's compressed data end in the middle. next() gives the whole records before that point,
+  // and of lines also the one that was cut.
+  bool is_cut() const { return cut_; }
 
   uint64_t stored_done() const { return bytes_->stored_done(); }
   uint64_t stored_size() const { return bytes_->stored_size(); }
@@ -62,6 +65,7 @@ class RecordReader {
   size_t max_record_bytes_;
   uint64_t dropped_ = 0;  // bytes that were dropped from the front of buffer_
   std::string buffer_;
+  bool cut_ = false;
   size_t position_ = 0;  // offset of the first byte that next() has not returned
   int64_t number_ = 0;
   enum class ArrayState { kStart, kInside, kEnd, kNone } array_ = ArrayState::kStart;

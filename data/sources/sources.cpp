@@ -15,10 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrafficFiles = ".jsonl, .ndjson, .json, .parquet, .csv or .txt files (also with .gz or .zst)";
+constexpr const char* kTrafficFiles =
+    ".jsonl, .ndjson, .json, .parquet, .csv, .tsv or .txt files (also with .gz or .zst)";
 
 bool is_traffic_file(const fs::path& path) {
-  static const std::set<std::string> kExtensions = {".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt"};
+  static const std::set<std::string> kExtensions = {".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv", ".txt"};
   return kExtensions.count(traffic_extension(path.string())) != 0;
 }
 
@@ -60,6 +61,13 @@ std::vector<std::string> expand_sources(const std::vector<std::string>& sources)
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
+}
+
+bool are_plain_text(const std::vector<std::string>& files) {
+  return std::all_of(files.begin(), files.end(), [](const std::string& file) {
+    const std::string extension = traffic_extension(file);
+    return extension == ".txt" || extension == ".md";
+  });
 }
 
 }  // namespace specdec::data

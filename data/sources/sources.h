@@ -12,4 +12,8 @@ namespace specdec::data {
 // directory without traffic files or a pattern that matches nothing, Error(kUsage) for "-" twice.
 std::vector<std::string> expand_sources(const std::vector<std::string>& sources);
 
+// Returns whether all files have the name of plain text, .txt or .md (also with .gz or .zst). Only then is text without
+// JSON read as documents unasked: an access log is no text to learn, and neither are notes beside logs.
+bool are_plain_text(const std::vector<std::string>& files);
+
 }  // namespace specdec::data

@@ -3,6 +3,7 @@
 //! do the work; some of them define functions of the ABI, too.
 
 mod bounds;
+mod charsmap;
 mod depth;
 mod grammar;
 mod parquet;

@@ -7,12 +7,16 @@ use serde_json::Value;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
+use crate::charsmap::{check_charsmaps, longest_replacement};
 use crate::Failure;
 
 const MAX_TEXT_BYTES: usize = 64 << 20;
 /// Largest factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" has 3. A chain of doublings
 /// ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that.
 const MAX_GROWTH: f64 = 4096.0;
+/// Texts that a tokenizer must survive when it is loaded: characters of one to four bytes, composed ones, blanks,
+/// numbers and marks, at the end of a text and within it.
+const PROBES: [&str; 3] = ["a", " Hi, Zoë!\n\t12 x_y ﷺ e\u{301} 漢字 🙂", "é"];
 
 pub struct HfTokenizer {
     pub(crate) inner: Tokenizer,
@@ -27,8 +31,8 @@ pub enum Streaming {
 }
 
 #[derive(serde::Deserialize)]
-struct FirstStage {
-    normalizer: Option<NormalizerWrapper>,
+struct FirstStage<T> {
+    normalizer: Option<T>,
 }
 
 /// The library calls unwrap in its deserialisers, so a panic there means a bad file and not an internal failure.
@@ -48,20 +52,40 @@ fn text_of(error: impl std::fmt::Display) -> String {
 impl HfTokenizer {
     pub fn from_json(json: &[u8], added: &[u8]) -> Result<HfTokenizer, Failure> {
         let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
-        // Checked before anything else, because the library normalizes added tokens while it reads the file.
-        let first = read(|| serde_json::from_slice::<FirstStage>(json))?;
-        check_growth("normalizer", &part(serde_json::to_value(first.normalizer))?)?;
+        // The library trusts the sizes in a charsmap while it reads them.
+        let raw = read(|| serde_json::from_slice::<FirstStage<Value>>(json))?;
+        check_charsmaps(&raw.normalizer.unwrap_or_default())?;
+        // Checked before the rest, because the library normalizes added tokens while it reads the file.
+        let first = read(|| serde_json::from_slice::<FirstStage<NormalizerWrapper>>(json))?;
+        let normalizer = part(serde_json::to_value(first.normalizer))?;
+        check_patterns("normalizer", &normalizer)?;
+        check_growth("normalizer", &normalizer)?;
         let mut inner = read(|| Tokenizer::from_bytes(json))?;
         // Drops stored truncation and padding: they belong to a training script, and padding to a fixed length may take
         // any amount of memory.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;
         let decoder = part(serde_json::to_value(inner.get_decoder()))?;
+        check_patterns("decoder", &decoder)?;
         check_growth("decoder", &decoder)?;
         check_pre_tokenizer(&part(serde_json::to_value(inner.get_pre_tokenizer()))?)?;
         change_added_tokens(&mut inner, added)?;
         let streaming = streaming_of(&decoder, || is_of_bytes(&inner));
-        Ok(HfTokenizer { inner, streaming })
+        let tokenizer = HfTokenizer { inner, streaming };
+        tokenizer.probe()?;
+        Ok(tokenizer)
+    }
+
+    /// Refuses a file with which the library panics, which else each request would find out. A text that it refuses
+    /// says nothing about others: a vocabulary may lack its characters.
+    fn probe(&self) -> Result<(), Failure> {
+        for text in PROBES {
+            let ids = std::panic::AssertUnwindSafe(|| self.encode(text, true).and_then(|ids| self.decode(&ids, false)).err());
+            if let Err(panic) = std::panic::catch_unwind(ids) {
+                return Err(Failure::invalid(format!("fails for the text {text:?}: {}", crate::text_of_panic(panic))));
+            }
+        }
+        Ok(())
     }
 
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Failure> {
@@ -137,6 +161,16 @@ fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a replacement of the empty text, which the library finds after the last character, too, and then fails.
+fn check_patterns(name: &str, stage: &Value) -> Result<(), Failure> {
+    let stages = parts(stage, "normalizers").iter().chain(parts(stage, "decoders"));
+    stages.into_iter().try_for_each(|part| check_patterns(name, part))?;
+    match stage.pointer("/pattern/String").and_then(Value::as_str) {
+        Some("") => Err(Failure::invalid(format!("{name}: Replace with an empty pattern"))),
+        _ => Ok(()),
+    }
+}
+
 /// Returns an upper bound on the output bytes per input byte of a normalizer or decoder, from its JSON.
 fn growth(stage: &Value) -> f64 {
     match stage.get("type").and_then(Value::as_str) {
@@ -151,8 +185,9 @@ fn growth(stage: &Value) -> f64 {
             }
         }
         Some("Prepend") => stage.get("prepend").and_then(Value::as_str).map_or(1.0, |s| 1.0 + s.len() as f64),
+        Some("Precompiled") => longest_replacement(stage).max(1) as f64,
         // Under NFKC, U+FDFA becomes 18 characters, which is 11 bytes per byte. ByteLevel doubles at most.
-        Some("NFKC" | "NFKD" | "NFC" | "NFD" | "Precompiled" | "BertNormalizer") => 12.0,
+        Some("NFKC" | "NFKD" | "NFC" | "NFD" | "BertNormalizer") => 12.0,
         Some("ByteLevel") => 2.0,
         _ => 1.0,
     }

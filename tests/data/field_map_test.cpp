@@ -188,7 +188,7 @@ TEST(UnknownRow, AMapIsSuggestedFromKeysThatLookLikePromptAndAnswer) {
   };
   for (const auto& [row, map] : cases) {
     const std::string text = described(row);
-    EXPECT_TRUE(text.ends_with("; to read such rows, give --map " + map)) << text;
+    EXPECT_TRUE(text.ends_with("; to read files that hold only such rows, give --map " + map)) << text;
     EXPECT_EQ(text.find("SECRET"), std::string::npos) << text;
     if (map.find("FIELD") == std::string::npos) EXPECT_EQ(map_error(map), "accepted");
   }
@@ -203,7 +203,7 @@ TEST(UnknownRow, KeysAreNamedSafelyAndUpToABound) {
         "input\noutput", "question_of_a_name_longer_than_forty_bytes", ""}) {
     const std::string shown = describe_unknown_row({{text, ""}});
     EXPECT_EQ(shown,
-              "the keys are those of no format: 1 not shown; to read such rows, give "
+              "the keys are those of no format: 1 not shown; to read files that hold only such rows, give "
               "--map prompt=FIELD,answer=FIELD");
   }
   Json many;
@@ -214,9 +214,10 @@ TEST(UnknownRow, KeysAreNamedSafelyAndUpToABound) {
 }
 
 TEST(UnknownRow, RejectsCarryTheDescription) {
-  EXPECT_EQ(why_rejected(R"({"question":"SECRET","reply":"SECRET"})", {}),
-            "unknown_format: the keys are those of no format: question, reply; to read such rows, give "
-            "--map prompt=question,answer=reply");
+  EXPECT_EQ(
+      why_rejected(R"({"question":"SECRET","reply":"SECRET"})", {}),
+      "unknown_format: the keys are those of no format: question, reply; to read files that hold only such rows, give "
+      "--map prompt=question,answer=reply");
 }
 
 class MapIngestTest : public testing::Test {

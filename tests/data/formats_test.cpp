@@ -117,7 +117,9 @@ const std::vector<std::pair<std::string, std::vector<Case>>>& cases() {
   static const std::vector<std::pair<std::string, std::vector<Case>>> all = {
       {"traffic",
        {{"recorded.jsonl", {}, true, false}, {"with-tenant.jsonl", {}}, {"prompts.jsonl", {}, false, false}}},
-      {"chat", {{"fine-tuning.jsonl", {}}, {"parts.json", {}}, {"answer-beside.jsonl", {}}}},
+      {"chat",
+       {{"fine-tuning.jsonl", {}}, {"parts.json", {}}, {"answer-beside.jsonl", {}}, {"choices-beside.jsonl", {}}}},
+      {"exchange", {{"bodies.jsonl", {}}, {"strings.jsonl", {}}, {"array.json", {}}}},
       {"sharegpt", {{"list.json", kNothing, true, false}, {"system-apart.jsonl", {}}, {"roles.jsonl", {}}}},
       {"alpaca",
        {{"alpaca_data.json", kNothing, true, false},

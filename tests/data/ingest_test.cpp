@@ -112,8 +112,10 @@ TEST_F(IngestTest, RejectsAreCountedAndNamedWithoutContent) {
 TEST_F(IngestTest, NothingAcceptedIsAnErrorThatSaysWhy) {
   EXPECT_NE(error_of(options("a.jsonl", "x\ny\n")).find("invalid_json 2"), std::string::npos);
   EXPECT_NE(error_of(options("a.jsonl", "")).find("no rows"), std::string::npos);
-  EXPECT_NE(error_of(options("a.bin", std::string("\x00\x01\x02\xFF", 4))).find("invalid_utf8"), std::string::npos);
-  IngestOptions o = options("a.jsonl", "{\"text\":\"abc\"}\n");
+  IngestOptions o = options("a.bin", std::string("\x00\x01\x02\xFF", 4));
+  o.format = "plain";
+  EXPECT_NE(error_of(o).find("invalid_utf8"), std::string::npos);
+  o = options("a.jsonl", "{\"text\":\"abc\"}\n");
   o.skip = 1;
   EXPECT_NE(error_of(o).find("--skip"), std::string::npos);
   EXPECT_FALSE(fs::exists(scratch_ / "out"));
@@ -308,6 +310,8 @@ TEST_F(IngestTest, SplitLeaksNoConversation) {
     o.holdout = 0.1;
     const IngestResult r = ingest(o, {});
     EXPECT_EQ(r.split_rule, times ? "time" : "hash");
+    EXPECT_EQ(r.conversations, 40);
+    EXPECT_EQ(r.held_out_conversations, 4);
     std::set<std::string> train, holdout;
     for (const TokenRow& row : rows("train")) train.insert(row.conversation);
     for (const TokenRow& row : rows("holdout")) holdout.insert(row.conversation);

@@ -108,8 +108,9 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
   EXPECT_NE(message(s.write("le", std::string("\xFF\xFE{\0", 4))).find("UTF-16"), std::string::npos);
   EXPECT_NE(message(s.write("be", std::string("\xFE\xFF\0{", 4))).find("UTF-16"), std::string::npos);
   EXPECT_NE(message(s.write("bomless", std::string("{\0\"\0", 4))).find("UTF-16"), std::string::npos);
-  EXPECT_NE(message(s.write("gz", "\x1F\x8B\x08")).find("damaged gzip"), std::string::npos);
-  EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD")).find("damaged zstd"), std::string::npos);
+  EXPECT_NE(message(s.write("gz", "\x1F\x8B\x09 text")).find("damaged gzip"), std::string::npos);
+  EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD" + std::string(40, '\xFF'))).find("damaged zstd"),
+            std::string::npos);
   EXPECT_NE(message(s.write("pq", "PAR1....")).find("Parquet"), std::string::npos);
   ASSERT_EQ(mkfifo((s / "fifo").c_str(), 0600), 0);
   EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and opening it does not hang

@@ -140,6 +140,26 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_EQ(slurp(scratch_ / "new" / "index.json"), resumed);
 }
 
+TEST_F(RegenerateTest, AFinishedRunIsKeptByResume) {
+  RegenerateOptions o = options();
+  const RegenerateResult first = run(o);
+  const std::string index = slurp(scratch_ / "new" / "index.json");
+  o.resume = true;
+  endpoint_.calls = 0;
+  const RegenerateResult again = run(o);
+  EXPECT_EQ(endpoint_.calls, 0);
+  EXPECT_EQ(again.asked, 0);
+  EXPECT_EQ(again.reused, 7);
+  EXPECT_EQ(again.turns, first.turns);
+  EXPECT_EQ(again.ended, first.ended);
+  EXPECT_EQ(to_json(again.index), to_json(first.index));
+  EXPECT_EQ(slurp(scratch_ / "new" / "index.json"), index);
+  o.max_tokens = 3;  // with other settings everything is asked anew
+  EXPECT_EQ(run(o).asked, 7);
+  o.resume = false;
+  EXPECT_EQ(run(o).asked, 7);
+}
+
 TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
   // Rows of this data have fewer tokens, so no max_tokens allows as many.
   const std::string kTooMany =

@@ -290,7 +290,12 @@ TEST(RowParser, ToolCallsAndToolsAreBounded) {
   EXPECT_EQ(rejected(row(fine, fine)), "accepted");
   EXPECT_EQ(rejected(row(many, fine)), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, many)), "unsupported_tool_calls");
-  EXPECT_EQ(parsed(row(text, "[]")).messages[1].tool_calls, text);  // the text is not JSON, so it is not parsed
+  // As text, too, arguments are refused if they are JSON that the template cannot be given whole.
+  EXPECT_EQ(rejected(row(text, "[]")), "unsupported_tool_calls");
+  for (const char* whole : {R"({"a":1,"a":2})", R"({"a":"\ud800"})", R"({"a":1e400})"})
+    EXPECT_EQ(rejected(row(list(Json(whole).dump()), "[]")), "unsupported_tool_calls") << whole;
+  for (const char* cut : {R"({"a":1,"a")", R"({"a":"\ud8)", R"({"a":1e)", R"({"a":[1,2})"})
+    EXPECT_EQ(rejected(row(list(Json(cut).dump()), "[]")), "accepted") << cut;
   // A list in a string may be larger than the rows that the fast parser takes, and its numbers may grow when they are
   // written again. Such lists are refused, too.
   const std::string large = Json(list("\"" + std::string(size_t{1} << 20, 'x') + "\"")).dump();

@@ -178,6 +178,11 @@ TEST(Shards, EveryDamageIsFound) {
   forge("rows of another shard", [](Json& i) {
     i["shards"][0]["rows"] = i["shards"][1]["rows"], i["shards"][0]["rows_sha256"] = i["shards"][1]["rows_sha256"];
   });
+  forge("a shard twice", [](Json& i) { i["shards"].push_back(i["shards"][0]); });
+  forge("the rows of a shard twice", [](Json& i) {
+    i["shards"].push_back(i["shards"][0]);
+    i["shards"].back()["tokens"] = "train-00009.safetensors";
+  });
   restore();
   EXPECT_EQ(ShardReader(out).rows("all").size(), 12u);
 }

@@ -78,11 +78,20 @@ try:
     write_traffic(work / "log.jsonl", 24)
     _, out, err = run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data)
     expect(
-        out.endswith(f"next     specdec distill --target {target} --data {data} --draft prune:2 --out run\n")
+        out.endswith(f"written to {data}\n")
         and " loss tokens\n" in out
+        and "12 of 24 conversations are held out, and a verdict of distill needs at least 15: give more logs" in err
         and re.search(r"ingest  [1-9]\d+ / [1-9]\d+ k?B ", err),
-        f"ingest says what to run next, and its progress in a readable unit: {out} {err}",
+        f"ingest says that the data are too few, and its progress in a readable unit: {out} {err}",
     )
+    write_traffic(work / "more.jsonl", 40)
+    more = ["data", "ingest", work / "more.jsonl", "--target", target, "--out", work / "more", "--holdout"]
+    for share, following in (
+        (0, f"data ingest --holdout 0.4 {work}/more.jsonl --target {target} --out {work}/more"),
+        (0.4, f"distill --target {target} --data {work}/more --draft prune:2 --out run"),
+    ):
+        _, out, _ = run(*more, share)
+        expect(out.endswith(f"next     specdec {following}\n"), f"ingest says what to run next: {out}")
     first, second = make(2), make(3)
     run("package", "promote", first, "--store", store, "--channel", "production", "-q")
     server = start_server(f"{store}:production")

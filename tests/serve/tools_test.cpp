@@ -96,11 +96,20 @@ TEST(Tools, ArgumentsOfEarlierCallsThatAreNoJsonDoNotMakeTheConversationFail) {
     Json call = {{"function", {{"name", "f"}, {"arguments", text}}}};
     const Json message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({std::move(call)})}};
     const auto read = parse_request(Endpoint::kChat, Json{{"messages", Json::array({message})}}.dump(), {});
+    if (const auto* refused = std::get_if<ApiError>(&read)) return "refused: " + refused->param;
     return Json::parse(std::get<ApiRequest>(read).chat.messages[0].tool_calls)[0]["function"]["arguments"].dump();
   };
-  for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", "\"text\""})
+  for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", R"({"a":"\ud8)", R"({"a":1e)", "{\"a\":01}"})
     EXPECT_EQ(arguments(none), "{}") << none;
   for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
+  // JSON that a template cannot be given whole is not left out in silence.
+  std::string many = "{\"k\":1";
+  for (int i = 0; i < 4096; ++i) many += ",\"k" + std::to_string(i) + "\":1";
+  for (const std::string& whole :
+       {std::string(R"({"a":"hello","a":"again"})"), std::string(R"({"a":"hello \ud800"})"),
+        std::string(R"({"a":1,"b":1e400})"), R"({"a":)" + std::string(70, '[') + std::string(70, ']') + "}", many + "}",
+        std::string("\"text\"")})
+    EXPECT_EQ(arguments(whole), "refused: messages[0].tool_calls[0].function.arguments") << whole.substr(0, 40);
 }
 
 TEST(Tools, WhatTheTemplateLeavesOutIsRefusedByName) {

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/base64.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/philox.h"
@@ -236,6 +237,24 @@ TEST(Tokenizer, WrongFilesAreRefused) {
        R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(("},"behavior":"Isolated","invert":false}})"},
       {"bad charsmap", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
                        R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"}})"},
+      {"short charsmap", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                         R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"/////w=="}})"},
+      {"charsmap without a trie", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                                  R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAAAA=="}})"},
+      {"charsmap that points outside",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+       R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Precompiled",)"
+       R"("precompiled_charsmap":"CAAAAP//////////YWJj"}]}})"},
+      {"empty pattern of a normalizer",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+       R"("normalizer":{"type":"Replace","pattern":{"String":""},"content":"xx"}})"},
+      {"pattern of nothing",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+       R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
+       R"("normalizer":{"type":"Replace","pattern":{"Regex":"q*"},"content":"xx"}})"},
+      {"empty pattern of a decoder",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+       R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":""},"content":"x"}]}})"},
       {"fixed length 0", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
                          R"("pre_tokenizer":{"type":"FixedLength","length":0}})"},
   };
@@ -267,6 +286,34 @@ TEST(Tokenizer, WrongFilesAreRefused) {
   EXPECT_THROW(Tokenizer{d.root()}, Error);
   fs::create_directory(d / "tokenizer.json");
   error_of([&] { Tokenizer{d.root()}; }, ErrorKind::kModel);
+}
+
+// A charsmap of 512 units that makes "a" a "b". Units that no look-up reaches may hold anything.
+TEST(Tokenizer, ACharsmapIsCheckedAndUsed) {
+  const auto encoded = [](uint32_t leaf, const std::string& replacements) {
+    std::vector<uint32_t> units(512, 0xFFFF'FE00);
+    units[0] = 256 << 10;  // from the root to the units from 256
+    for (uint32_t byte = 1; byte < 256; ++byte) units[256 ^ byte] = 0x8000'0000;
+    units[256 ^ 'a'] = 'a' | 1 << 8 | ((256 ^ 'a' ^ 1) << 10);  // has a value, which is in unit 1
+    for (uint32_t byte = 1; byte < 256; ++byte) units[1 ^ byte] = (1 ^ byte) == 0 ? units[0] : 0x8000'0000;
+    units[1] = 0x8000'0000 | leaf;
+    std::string charsmap(4, '\0');
+    charsmap[1] = 8;  // 2048 bytes
+    charsmap.append(reinterpret_cast<const char*>(units.data()), 4 * units.size());
+    const Json normalizer = {{"type", "Precompiled"}, {"precompiled_charsmap", base64(charsmap + replacements)}};
+    const Json model = {{"type", "WordLevel"}, {"vocab", {{"?", 0}, {"b", 7}}}, {"unk_token", "?"}};
+    Scratch d;
+    put(d / "tokenizer.json", Json{{"version", "1.0"}, {"normalizer", normalizer}, {"model", model}}.dump());
+    return Tokenizer(d.root()).encode("a", false);
+  };
+  EXPECT_EQ(encoded(0, std::string("b\0", 2)), std::vector<int32_t>{7});
+  EXPECT_EQ(encoded(2, std::string("x\0b\0", 4)), std::vector<int32_t>{7});
+  const auto refused = [&](uint32_t leaf, const std::string& replacements) {
+    return error_of([&] { encoded(leaf, replacements); }, ErrorKind::kModel);
+  };
+  EXPECT_NE(refused(3, "b").find("outside the 1 bytes of replacements"), std::string::npos);
+  EXPECT_NE(refused(1, "é").find("outside the 2 bytes of replacements"), std::string::npos);
+  EXPECT_NE(refused(0, std::string(5000, 'b')).find("may stretch a text 5000 times"), std::string::npos);
 }
 
 TEST(Tokenizer, WrongFilesOfTheWildAreRefused) {

@@ -58,9 +58,24 @@ std::string message_content(const Json& message, const std::string& param) {
   return joined;
 }
 
-// Reads the calls of an earlier answer as the template gets them. Arguments that are no JSON, such as those of a call
-// that max_tokens has cut, become {}: with the text most templates would fail, in each later request of the
-// conversation.
+// Reads the arguments of an earlier call. Text that is no JSON, as of a call that max_tokens has cut, becomes {}: with
+// the text most templates would fail, in each later request of the conversation. JSON that the template cannot be given
+// whole is refused.
+OrderedJson call_arguments(const std::string& text, const std::string& param) {
+  std::optional<OrderedJson> given;
+  try {
+    given = tool_arguments(text);
+  } catch (const Error&) {  // its message would quote the request
+    reject(param,
+           "JSON without a key twice, a lone surrogate or a number past a double, of at most 1 MiB, 4096 keys in "
+           "an object and 64 levels");
+  }
+  if (has_nul(given.value_or(text))) reject(param, kNoNul);
+  if (given && given->is_string()) reject(param, "an object as JSON text, and not a string as JSON text");
+  return given.value_or(OrderedJson::object());
+}
+
+// Reads the calls of an earlier answer as the template gets them.
 std::string tool_calls(const Json& calls, const std::string& param, const ServeLimits& limits) {
   if (!calls.is_array() || calls.size() > limits.tools)
     reject(param, "an array of at most " + std::to_string(limits.tools) + " calls");
@@ -78,10 +93,9 @@ std::string tool_calls(const Json& calls, const std::string& param, const ServeL
     OrderedJson call = OrderedJson::object();
     if (const Json* id = member(calls[i], "id")) call["id"] = read_text(*id, at + ".id");
     call["type"] = "function";
-    OrderedJson given = tool_arguments(arguments ? arguments->get<std::string>() : "{}");
-    if (has_nul(given)) reject(at + ".function.arguments", kNoNul);
-    if (given.is_string()) given = OrderedJson::object();
-    call["function"] = {{"name", name->get<std::string>()}, {"arguments", std::move(given)}};
+    call["function"] = {
+        {"name", name->get<std::string>()},
+        {"arguments", call_arguments(arguments ? arguments->get<std::string>() : "{}", at + ".function.arguments")}};
     list.push_back(std::move(call));
   }
   return list.empty() ? "" : list.dump();
