@@ -107,7 +107,7 @@ class SourcesCheck {
     } catch (const Error& e) {
       if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
       Observation observation;
-      observation.set_aside.push_back(e.what());
+      observation.set_aside.add(e.what());
       for (const NamedRecord& r : memory.newest) observation.claims.records.add(r.time, r.target);
       return observation;
     }
@@ -159,8 +159,7 @@ class SourcesCheck {
     state_.set_value("detector", reading.detector.state().dump());
     Measurement measurement = measure(reading.detector, reading.observation.charts,
                                       alarm_level(options_.requests_per_day, options_.false_alarm_every_days));
-    const std::string epoch = state_.value("epoch");
-    measurement.epoch = epoch.empty() ? 0 : std::stoll(epoch);
+    measurement.epoch = state_.epoch();
     measurement.time = now();
     state_.add(measurement);
     if (verdict_named(state_.value("verdict")) != verdict)

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cstdio>
 
+#include "monitor/read/series.h"
 #include "net/http_client.h"
 
 namespace specdec::monitor {
