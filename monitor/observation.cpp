@@ -121,7 +121,8 @@ class SourceReader {
       if (r.time > context_.now + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
       at_a_record();
       if (!r.target.empty()) {
-        observation_.claims.records.add(r.time, r.target);
+        // A record of the future would stay the newest until then.
+        observation_.claims.records.add(std::min(r.time, context_.now), r.target);
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
@@ -172,6 +173,9 @@ class SourceReader {
       others += !is_own(pair);
       replicas.insert(replica);
     }
+    for (const std::string& replica : replicas)
+      if (const auto pair = now.pairs.find(replica); pair == now.pairs.end() || !is_fingerprint(pair->second.target))
+        ++observation_.claims.unnamed;
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
     // Replicas that serve another pair are removed from both scrapes, so they are not judged.
     if (before && others > 0) {
@@ -343,7 +347,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
 
 Observation observe(const ObservationContext& context, Detector& detector) {
   Observation observation;
-  for (const NamedRecord& r : context.newest) observation.claims.records.add(r.time, r.target);
+  for (const NamedRecord& r : context.newest) observation.claims.records.add(std::min(r.time, context.now), r.target);
   SourceReader(context, detector, observation).read();
   return observation;
 }

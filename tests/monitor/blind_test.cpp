@@ -139,6 +139,52 @@ TEST_F(Blind, ASourceThatIsSetAsideDoesNotHideThatNothingWasJudged) {
   EXPECT_NE(r.reason.find("nosuch"), std::string::npos) << r.reason;
 }
 
+// One line that names another target, beside replicas that name none.
+TEST_F(Blind, OneInfoLineDoesNotOutvoteTheOtherReplicas) {
+  const auto info = [](const std::string& pod) {
+    return "specdec:info{pod=\"" + pod + "\",draft=\"aaaaaaaaaaaa\",target=\"bbbbbbbbbbbb\"} 1\n";
+  };
+  const auto fleet = [&] {
+    std::string page;
+    steps += 1000;
+    for (int i = 0; i < 20; ++i) page += replica("p" + std::to_string(i), steps, 0.7);
+    return page;
+  };
+  CheckResult r;
+  for (int i = 0; i < 15; ++i) r = see(fleet() + info("evil"));
+  EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_NE(r.reason.find("1 of 21 servers"), std::string::npos) << r.reason;
+  std::string all;
+  for (int i = 0; i < 20; ++i) all += info("p" + std::to_string(i));
+  EXPECT_EQ(see(fleet() + all).verdict, Verdict::kStaleTarget) << "all of them: at the first look";
+}
+
+TEST_F(Blind, ARecordOfTheFutureIsNotTheNewest) {
+  options.sources = {dir / "log.jsonl"};
+  write_requests(100, 0.80, 0.60);
+  EXPECT_EQ(look().exit_code, 0);
+  written = 10000 + 23 * 3600;
+  write_requests(12, 0.80, 0.60, "own", "0123456789ab");
+  // The check that learns of another target reads the records again at the next one.
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(check(options, clock).verdict, Verdict::kStaleTarget);
+  written = 10000 + 60;
+  clock.now = 600;
+  write_requests(60, 0.80, 0.60);
+  const CheckResult r = check(options, clock);
+  EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
+}
+
+TEST_F(Blind, ANewTargetAtEachLookIsOneAlarm) {
+  options.on_drift = "echo \"$SPECDEC_ALARM_VERDICT\" >> " + (dir / "runs").string();
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(see(replica("", steps += 1000, 0.7) + "specdec:info{draft=\"" + draft_id + "\",target=\"" +
+                  std::string(12, static_cast<char>('a' + i)) + "\"} 1\n")
+                  .verdict,
+              Verdict::kStaleTarget);
+  EXPECT_EQ(specdec::testing::get(dir / "runs"), "stale_target\n");
+}
+
 // The state stays readable however many replicas come and go before a bucket is full.
 TEST_F(Blind, ReplicasThatComeAndGoAreForgotten) {
   judged_before();
