@@ -260,11 +260,12 @@ class SourceReader {
     observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
-  // Requests that are too short are no traffic that could be judged: a probe makes them at night, too.
+  // Neither requests that are too short, as a probe makes them at night, too, nor requests of other pairs are traffic
+  // of this pair that could be judged.
   void look_at_age() {
     const RequestFigures& r = observation_.requests;
     judged_ |= r.watched > 0;
-    unjudged_ |= r.not_drafted + r.no_baseline + r.other_draft + r.other_target + r.no_target > 0;
+    unjudged_ |= r.not_drafted + r.no_baseline + r.no_target > 0;
     observation_.age = EvidenceAge::restored(state_.value(kEvidenceAge), kEvidenceAge);
     observation_.age->add(judged_     ? EvidenceAge::Look::kJudged
                           : unjudged_ ? EvidenceAge::Look::kUnjudged

@@ -17,8 +17,9 @@ void EvidenceAge::add(Look look, int64_t now) {
 std::string EvidenceAge::text() const {
   if (is_new_) return "";
   if (unjudged_ == 0) return "; nothing new to judge since " + format_utc(since_);
-  return format("; since %s %lld looks had traffic that cannot be judged (%lld make this inconclusive)",
-                format_utc(since_).c_str(), static_cast<long long>(unjudged_), static_cast<long long>(kMostUnjudged));
+  return format("; since %s %lld %s had traffic that cannot be judged (%lld make this inconclusive)",
+                format_utc(since_).c_str(), static_cast<long long>(unjudged_), unjudged_ == 1 ? "look" : "looks",
+                static_cast<long long>(kMostUnjudged));
 }
 
 std::string EvidenceAge::state() const { return Json{{"unjudged", unjudged_}, {"since", since_}}.dump(); }

@@ -1,7 +1,12 @@
 // Tests what odd lines of a page, and odd series in the state, do to the replicas beside them.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include "monitor/read/counters.h"
+#include <thread>
+
+#include "monitor/read/scrape.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::monitor {
@@ -63,6 +68,30 @@ TEST(Counters, AnOddSeriesInTheStateIsAnError) {
            at + "{position=\"65\"}", at + "{position=\"-1\"}", at + "{position=\"\"}", "{"})
     expect_error(ErrorKind::kData, {"s.db: "},
                  [&] { counters_from_json({{"engine", "specdec"}, {"time", 1}, {"series", {{series, 1}}}}, "s.db"); });
+}
+
+// A server without TLS answers a handshake with HTTP. It will do so at the next look, too.
+TEST(Fetch, HttpsAtAPortWithoutTlsIsNoPassingFault) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 4), 0);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  std::thread server([&] {
+    char block[4096];
+    const int fd = ::accept(listener, nullptr, nullptr);
+    const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    if (::read(fd, block, sizeof block) > 0) EXPECT_GT(::write(fd, answer.data(), answer.size()), 0);
+    ::close(fd);
+  });
+  const std::string place = "127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/metrics";
+  expect_error(ErrorKind::kData, {"https://" + place, "http://" + place},
+               [&] { fetch(SecretUrl("https://" + place)); });
+  server.join();
+  ::close(listener);
 }
 
 }  // namespace
