@@ -158,24 +158,33 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
+  // Takes what the replicas of a page say of their target, and returns whether one names it. Where replicas have
+  // counters, one without them is no witness.
+  bool hear_page(const Counters& page, const std::string& name) {
+    const std::set<std::string> counting = page.replicas();
+    int64_t named = 0;
+    for (const auto& [replica, pair] : page.pairs) {
+      if (!is_fingerprint(pair.target) || (!counting.empty() && !counting.contains(replica))) continue;
+      observation_.claims.add(name, pair.target);
+      ++named;
+    }
+    observation_.claims.unnamed += std::max<int64_t>(0, static_cast<int64_t>(counting.size()) - named);
+    return named > 0;
+  }
+
   // Judges a page or replica only if it names this package's models or no models. Other engines name none.
   void read_page(const SecretUrl& url, const std::string& name, const std::string& key,
                  std::optional<Counters> before) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
     now.time = context_.now;
     observation_.set_aside.add(now.set_aside, name + ": ");
+    const bool names_target = hear_page(now, name);
     std::set<std::string> replicas = now.replicas();
     size_t others = 0;
-    bool names_target = false;
     for (const auto& [replica, pair] : now.pairs) {
-      names_target |= is_fingerprint(pair.target);
-      if (is_fingerprint(pair.target)) observation_.claims.add(name, pair.target);
       others += !is_own(pair);
       replicas.insert(replica);
     }
-    for (const std::string& replica : replicas)
-      if (const auto pair = now.pairs.find(replica); pair == now.pairs.end() || !is_fingerprint(pair->second.target))
-        ++observation_.claims.unnamed;
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
     // Replicas that serve another pair are removed from both scrapes, so they are not judged.
     if (before && others > 0) {

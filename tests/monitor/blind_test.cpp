@@ -159,13 +159,23 @@ TEST_F(Blind, OneInfoLineDoesNotOutvoteTheOtherReplicas) {
     return page;
   };
   CheckResult r;
-  for (int i = 0; i < 15; ++i) r = see(fleet() + info("evil"));
+  for (int i = 0; i < 15; ++i) r = see(fleet() + replica("evil", steps, 0.1) + info("evil"));
   EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_NE(r.reason.find("1 of 21 servers"), std::string::npos) << r.reason;
   std::string all;
   for (int i = 0; i < 20; ++i) all += info("p" + std::to_string(i));
   EXPECT_EQ(see(fleet() + all).verdict, Verdict::kStaleTarget) << "all of them: at the first look";
+}
+
+// Where replicas count, the line of one that counts nothing is no evidence, also beside a single replica.
+TEST_F(Blind, AnInfoLineWithoutCountersIsNoReplica) {
+  CheckResult r;
+  for (int i = 0; i < 13; ++i)
+    r = see(replica("honest", steps += 1000, 0.7) +
+            "specdec:info{pod=\"evil\",draft=\"aaaaaaaaaaaa\",target=\"bbbbbbbbbbbb\"} 1\n");
+  EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
+  EXPECT_NE(r.reason.find("another pair than the package's on 1 of 2 servers"), std::string::npos) << r.reason;
 }
 
 TEST_F(Blind, ARecordOfTheFutureIsNotTheNewest) {
