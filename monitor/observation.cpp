@@ -6,12 +6,14 @@
 #include <optional>
 
 #include "base/file.h"
+#include "monitor/read/series.h"
 #include "monitor/statistics/counter_chart.h"
 
 namespace specdec::monitor {
 
 namespace {
 
+constexpr const char* kEvidenceAge = "evidence_age";  // its key in the state
 constexpr double kBucketsADay = 288;          // the false-alarm rate of counters assumes a check every five minutes
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
@@ -27,7 +29,7 @@ class Failures {
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData && e.kind() != ErrorKind::kNetwork && e.kind() != ErrorKind::kIo) throw;
       if (!first_) first_ = std::current_exception();
-      observation_.set_aside.push_back(e.what());
+      observation_.set_aside.add(e.what());
       return false;
     }
   }
@@ -53,15 +55,19 @@ class SourceReader {
   void read() {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = context_.options.sources[i];
-      if (is_url(source.reveal()))
-        observation_.pages += failures_.attempt([&] { read_page(source, names_[i]); });
-      else
+      if (is_url(source.reveal())) {
+        // The key contains the epoch, so counters scraped with another package are not subtracted.
+        const std::string key = state_.value("epoch") + " " + names_[i];
+        std::optional<Counters> before = state_.counters(key);
+        observation_.pages += failures_.attempt([&] { read_page(source, names_[i], key, std::move(before)); });
+      } else
         observation_.records_sources += read_records_of(source.reveal());
     }
     failures_.done();
     for (const auto& [engine, bucket] : buckets_) feed_chart(engine, bucket);
     for (const std::string& engine : counter_engines())
-      if (!buckets_.contains(engine)) recall_alarm(engine);
+      if (!buckets_.contains(engine)) recall(engine);
+    look_at_age();
     tell();
   }
 
@@ -70,6 +76,8 @@ class SourceReader {
     Counters sum;
     std::string sources;
     std::vector<std::pair<std::string, Counters>> scrapes;  // the source's name in the state, and the page as it is now
+    double unseen = 0;                                      // what replicas had counted before they were first seen
+    bool is_lost = false;                                   // a replica's counts were set aside
   };
 
   bool read_records_of(const fs::path& source) {
@@ -113,7 +121,8 @@ class SourceReader {
       if (r.time > context_.now + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
       at_a_record();
       if (!r.target.empty()) {
-        observation_.claims.records.add(r.time, r.target);
+        // A record of the future would stay the newest until then.
+        observation_.claims.records.add(std::min(r.time, context_.now), r.target);
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
@@ -149,23 +158,35 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
+  // Takes what the replicas of a page say of their target, and returns whether one names it. Where replicas have
+  // counters, one without them is no witness.
+  bool hear_page(const Counters& page, const std::string& name) {
+    const std::set<std::string> counting = page.replicas();
+    int64_t named = 0;
+    for (const auto& [replica, pair] : page.pairs) {
+      if (!is_fingerprint(pair.target) || (!counting.empty() && !counting.contains(replica))) continue;
+      observation_.claims.add(name, pair.target);
+      ++named;
+    }
+    observation_.claims.unnamed += std::max<int64_t>(0, static_cast<int64_t>(counting.size()) - named);
+    return named > 0;
+  }
+
   // Judges a page or replica only if it names this package's models or no models. Other engines name none.
-  void read_page(const SecretUrl& url, const std::string& name) {
+  void read_page(const SecretUrl& url, const std::string& name, const std::string& key,
+                 std::optional<Counters> before) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
     now.time = context_.now;
-    for (const std::string& replica : now.set_aside) observation_.set_aside.push_back(name + ": " + replica);
+    observation_.set_aside.add(now.set_aside, name + ": ");
+    const bool names_target = hear_page(now, name);
+    std::set<std::string> replicas = now.replicas();
     size_t others = 0;
-    bool names_target = false;
     for (const auto& [replica, pair] : now.pairs) {
-      names_target |= is_fingerprint(pair.target);
-      if (is_fingerprint(pair.target)) observation_.claims.add(name, pair.target);
       others += !is_own(pair);
+      replicas.insert(replica);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    // The key contains the epoch, so counters scraped with another package are not subtracted. Replicas that serve
-    // another pair are removed from both scrapes, so they are not judged.
-    const std::string key = state_.value("epoch") + " " + name;
-    std::optional<Counters> before = state_.counters(key);
+    // Replicas that serve another pair are removed from both scrapes, so they are not judged.
     if (before && others > 0) {
       before->pairs = now.pairs;
       before->keep(own);
@@ -173,11 +194,11 @@ class SourceReader {
     }
     now.keep(own);
     if (others > 0)
-      observation_.chart_notes.push_back(name + " serves another pair than the package's" +
-                                         (now.pairs.size() > 1 ? " on " + std::to_string(others) + " of " +
-                                                                     std::to_string(now.pairs.size()) + " servers"
-                                                               : "") +
-                                         ": its counters are not judged");
+      observation_.chart_notes.push_back(
+          name + " serves another pair than the package's" +
+          (replicas.size() > 1 ? " on " + std::to_string(others) + " of " + std::to_string(replicas.size()) + " servers"
+                               : "") +
+          ": its counters are not judged");
     if (!now.any && others == 0)
       (before ? observation_.chart_notes : observation_.silent_pages)
           .push_back(name + " has no speculation series (absent is not zero): is speculation on?");
@@ -188,12 +209,14 @@ class SourceReader {
       observation_.counters[key] = std::move(now);
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
-      for (const std::string& replica : rise.set_aside) observation_.set_aside.push_back(name + ": " + replica);
+      observation_.set_aside.add(rise.set_aside, name + ": ");
+      bucket.unseen += rise.unseen;
+      bucket.is_lost |= !rise.set_aside.empty();
       if (!rise.begun.empty()) {
         // The earlier scrape stays until a bucket is full, which these replicas must be able to fill.
         before->adopt(now);
         observation_.counters[key] = *before;
-        observation_.notes.push_back(name + ": " + std::to_string(rise.begun.size()) + " new under these labels (" +
+        observation_.notes.push_back(name + ": " + std::to_string(rise.begun.count()) + " new under these labels (" +
                                      rise.begun.front() + "): counted from this look on, since a pod of another name " +
                                      "is no restart");
       }
@@ -202,6 +225,7 @@ class SourceReader {
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));
     } else {
+      bucket.unseen += now.counted();
       observation_.counters[key] = std::move(now);
     }
   }
@@ -221,6 +245,12 @@ class SourceReader {
     // check.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
+    // What is judged does not stand for more than itself that is not.
+    if (chart.look() == CounterChart::Look::kJudged && bucket.unseen <= bucket.sum.counted())
+      judged_ = true;
+    else if (chart.look() == CounterChart::Look::kJudged || chart.look() == CounterChart::Look::kBlind ||
+             bucket.unseen > 0 || bucket.is_lost)
+      unjudged_ = true;
     observation_.chart_states[chart_key(engine)] = chart.state().dump();
     const std::string sources = bucket.sources.empty() ? engine : bucket.sources;
     observation_.charts.push_back(chart.view(sources));
@@ -228,14 +258,28 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // Reports the earlier alarm of an engine that has no page with counters this time. A chart never clears its own
-  // alarm; only a restart of the detectors does.
-  void recall_alarm(const std::string& engine) {
+  // Recalls an engine that has no page with counters this time, and reports its earlier alarm. A chart never clears its
+  // own alarm; only a restart of the detectors does.
+  void recall(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
+    observation_.recalled_buckets = std::max(observation_.recalled_buckets, chart.buckets());
     if (chart.alarm().empty()) return;
     const std::string sources = engine + ", in an earlier look";
     observation_.charts.push_back(chart.view(sources));
     observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
+  }
+
+  // Neither requests that are too short, as a probe makes them at night, too, nor requests of other pairs are traffic
+  // of this pair that could be judged.
+  void look_at_age() {
+    const RequestFigures& r = observation_.requests;
+    judged_ |= r.watched > 0;
+    unjudged_ |= r.not_drafted + r.no_baseline + r.no_target > 0;
+    observation_.age = EvidenceAge::restored(state_.value(kEvidenceAge), kEvidenceAge);
+    observation_.age->add(judged_     ? EvidenceAge::Look::kJudged
+                          : unjudged_ ? EvidenceAge::Look::kUnjudged
+                                      : EvidenceAge::Look::kIdle,
+                          context_.now);
   }
 
   void tell() {
@@ -263,7 +307,8 @@ class SourceReader {
   Observation& observation_;
   const std::vector<std::string> names_;
   Failures failures_{observation_};
-  std::map<std::string, Bucket> buckets_;  // by engine
+  std::map<std::string, Bucket> buckets_;   // by engine
+  bool judged_ = false, unjudged_ = false;  // whether there was traffic that was judged, and that could not be
 };
 
 }  // namespace
@@ -312,7 +357,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
 
 Observation observe(const ObservationContext& context, Detector& detector) {
   Observation observation;
-  for (const NamedRecord& r : context.newest) observation.claims.records.add(r.time, r.target);
+  for (const NamedRecord& r : context.newest) observation.claims.records.add(std::min(r.time, context.now), r.target);
   SourceReader(context, detector, observation).read();
   return observation;
 }
@@ -322,6 +367,7 @@ void keep(const Observation& observation, State& state) {
   for (const auto& [identity, position] : observation.positions) state.set_position(identity, position);
   for (const auto& [name, counters] : observation.counters) state.set_counters(name, counters);
   for (const auto& [key, chart] : observation.chart_states) state.set_value(key, chart);
+  if (observation.age) state.set_value(kEvidenceAge, observation.age->state());
 }
 
 }  // namespace specdec::monitor

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "monitor/state/state.h"
 #include "monitor/statistics/counter_chart.h"
 #include "monitor/statistics/detector.h"
+#include "monitor/statistics/evidence_age.h"
 
 namespace specdec::monitor {
 
@@ -30,14 +32,16 @@ struct RequestFigures {
 
 struct Observation {
   int64_t records_sources = 0, pages = 0;  // numbers of sources that were read
-  std::vector<std::string> set_aside;      // sources and replicas that could not be used, each with the reason
+  Few set_aside;                           // sources and replicas that could not be used, each with the reason
   ReadFigures read;
   RequestFigures requests;
   std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
   std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
   std::vector<std::string> silent_pages;               // notes on pages that never had a series with this package
   std::vector<ChartView> charts;
+  std::optional<EvidenceAge> age;  // nothing if the sources were not read
   Claims claims;
+  int64_t recalled_buckets = 0;  // scrapes that were judged of engines which no page shows this time
   int64_t chart_buckets() const;
   // keep() stores the fields below. The first check to learn of another target empties them before, all but
   // `without_others`, so that the next check reads the same data again.

@@ -1,5 +1,6 @@
 #include "monitor/sources_check.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -102,13 +103,14 @@ class SourcesCheck {
                                          .now = now(),
                                          .another_is_served = is_another_served(memory, sighting)},
                                         detector);
-      if (!facts_.target_check.named.empty()) observation.claims.add(options_.target, facts_.target_check.named);
+      if (!facts_.target_check.named.empty())
+        observation.claims.add_endpoint(options_.target, facts_.target_check.named);
       return observation;
     } catch (const Error& e) {
       if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
       Observation observation;
-      observation.set_aside.push_back(e.what());
-      for (const NamedRecord& r : memory.newest) observation.claims.records.add(r.time, r.target);
+      observation.set_aside.add(e.what());
+      for (const NamedRecord& r : memory.newest) observation.claims.records.add(std::min(r.time, now()), r.target);
       return observation;
     }
   }
@@ -131,9 +133,15 @@ class SourcesCheck {
     outcome.speedup_now = is_stale ? 1 : speedup_now(facts_.report, reading.detector);
     const Verdict verdict = judged.verdict;
     if (verdict == Verdict::kDrift || verdict == Verdict::kStaleTarget || verdict == Verdict::kNotWorthIt)
-      outcome.alarm_key =
-          digest() + " " + state_.value("epoch") + " " + to_string(verdict) + (is_stale ? " " + facts_.target.id : "");
+      outcome.alarm_key = digest() + " " + state_.value("epoch") + " " + to_string(verdict) +
+                          (is_stale ? " " + alarm_about(reading.served.memory) : "");
     return outcome;
+  }
+
+  // Returns which target an alarm of stale_target is about: not the one that is named now, because a page could name a
+  // new one at each look. A damaged copy is in no memory.
+  std::string alarm_about(const ServedMemory& memory) const {
+    return memory.stale.empty() ? facts_.target.id : memory.alarm;
   }
 
   Json result_json(const Judged& judged, const Json& evidence) const {
@@ -159,8 +167,7 @@ class SourcesCheck {
     state_.set_value("detector", reading.detector.state().dump());
     Measurement measurement = measure(reading.detector, reading.observation.charts,
                                       alarm_level(options_.requests_per_day, options_.false_alarm_every_days));
-    const std::string epoch = state_.value("epoch");
-    measurement.epoch = epoch.empty() ? 0 : std::stoll(epoch);
+    measurement.epoch = state_.epoch();
     measurement.time = now();
     state_.add(measurement);
     if (verdict_named(state_.value("verdict")) != verdict)

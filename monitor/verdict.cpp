@@ -112,6 +112,15 @@ const ChartView* furthest(const Observation& observation) {
   return found == observation.charts.end() ? nullptr : &*found;
 }
 
+// Returns the first note of each kind, each after a semicolon.
+std::string first_notes(const Observation& o) {
+  std::string text;
+  if (!o.set_aside.empty()) text += "; set aside: " + o.set_aside.front();
+  for (const std::vector<std::string>* notes : {&o.chart_notes, &o.silent_pages, &o.notes})
+    if (!notes->empty()) text += "; " + notes->front();
+  return text;
+}
+
 // States how far each kind of source is from a verdict.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
@@ -132,18 +141,25 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
       text += format("; %.0f of %.0f tested tokens of the next judgement", chart->waiting, CounterChart::kMinTested);
     if (observation.records_sources == 0) figure = figure_of(*chart);
   }
+  return {Verdict::kInconclusive, "too little data: " + text + first_notes(observation), figure};
+}
+
+// The sources have had traffic for so long, of which nothing could be judged, that the evidence says nothing of today.
+Judged too_old(const Observation& observation) {
+  const EvidenceAge& age = *observation.age;
   return {Verdict::kInconclusive,
-          "too little data: " + text +
-              (observation.silent_pages.empty() ? "" : "; " + observation.silent_pages.front()) +
-              (observation.notes.empty() ? "" : "; " + observation.notes.front()),
-          figure};
+          "nothing was judged since " + format_utc(age.since()) + ", in " + std::to_string(age.unjudged()) +
+              " looks at traffic that cannot be judged" + first_notes(observation),
+          {{"name", "unjudged_looks"}, {"value", age.unjudged()}, {"limit", EvidenceAge::kMostUnjudged}}};
 }
 
 Judged healthy(const Detector& detector, const Observation& observation, double level) {
   const Sums& all = detector.pooled().total;
+  const std::string age = observation.age ? observation.age->text() : "";
   if (all.n < kEnoughRequests) {
     const ChartView& chart = *furthest(observation);
-    return {Verdict::kHealthy, std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart),
+    return {Verdict::kHealthy,
+            std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart) + age,
             figure_of(chart)};
   }
   const double observed = mean_of(all.x, all.n), expected = mean_of(all.expected, all.n),
@@ -152,7 +168,8 @@ Judged healthy(const Detector& detector, const Observation& observation, double 
           format("%lld requests judged: acceptance %.3f, expected %.3f (%+.3f within strata, %+.3f by mix; e-value "
                  "1e%.1f, alarm at 1e%.1f)",
                  static_cast<long long>(all.n), observed, expected, detector.within_part(false),
-                 detector.mix_part(false), log_e / std::log(10.0), level / std::log(10.0)),
+                 detector.mix_part(false), log_e / std::log(10.0), level / std::log(10.0)) +
+              age,
           {{"name", "log10_e"},
            {"value", log_e / std::log(10.0)},
            {"limit", level / std::log(10.0)},
@@ -186,15 +203,20 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
+  // As long as too little was judged, or nothing for too long, nothing else makes the verdict milder. Scrapes of an
+  // earlier look count where something is known to be wrong with their page.
+  const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
+  if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
+      !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))
+    return inconclusive(options, detector, observation);
+  if (observation.age && observation.age->is_too_old()) return too_old(observation);
   if (!observation.set_aside.empty())
     return {Verdict::kWarn,
             "a source is set aside: " + observation.set_aside.front(),
-            {{"name", "sources_set_aside"}, {"value", observation.set_aside.size()}, {"limit", 0}}};
+            {{"name", "sources_set_aside"}, {"value", observation.set_aside.count()}, {"limit", 0}}};
   if (!observation.chart_notes.empty())
     return {Verdict::kWarn, observation.chart_notes.front(),
             chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
-  if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne)
-    return inconclusive(options, detector, observation);
   if (!observation.silent_pages.empty())
     return {Verdict::kWarn,
             observation.silent_pages.front(),
@@ -234,7 +256,11 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
              {{"given", options.sources.size()},
               {"records", observation.records_sources},
               {"pages", observation.pages},
-              {"set_aside", observation.set_aside}}}};
+              {"set_aside", observation.set_aside.lines()}}}};
+  if (observation.age)
+    e["unjudged"] = {{"looks", observation.age->unjudged()},
+                     {"limit", EvidenceAge::kMostUnjudged},
+                     {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
   // The best estimate of the change point is the start with the largest product (ShiryaevRoberts::Start).
   if (drift)

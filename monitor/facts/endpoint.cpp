@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/sha256.h"
+#include "monitor/facts/served_target.h"
 #include "monitor/read/source.h"
 
 namespace specdec::monitor {
@@ -36,23 +37,30 @@ void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, cons
   std::string name = token.get<std::string>().substr(0, kMaxTokenBytes);
   const auto same = [&](const auto& t) { return t.first == name; };
   while (std::any_of(tokens.begin(), tokens.end(), same)) name += "'";
-  if (tokens.size() < kMaxTokens) tokens.emplace_back(name, std::max(-1e4f, logprob.get<float>()));
+  tokens.emplace_back(name, std::max(-1e4f, logprob.get<float>()));
 }
 
 // Reads the logprobs of a choice: {"content": [{"top_logprobs": [{"token", "logprob"}]}]} from chat, or
 // {"top_logprobs": [{token: logprob}]} from completions.
-TopLogprobs top_logprobs(const Json& choice, const std::string& where) {
+TopLogprobs top_logprobs(const Json& choice, int asked, const std::string& where) {
   TopLogprobs tokens;
+  const auto require_few = [&](const Json& top) {
+    if (top.size() > kMaxTokens)
+      throw PageError(where + ": " + std::to_string(top.size()) + " log-probabilities for a token, " +
+                      std::to_string(asked) + " were asked for");
+  };
   const auto logprobs = choice.find("logprobs");
   if (logprobs == choice.end() || !logprobs->is_object()) return tokens;
   if (const auto content = logprobs->find("content");
       content != logprobs->end() && content->is_array() && !content->empty() && (*content)[0].is_object()) {
     const auto top = (*content)[0].find("top_logprobs");
-    if (top != (*content)[0].end() && top->is_array())
-      for (const Json& t : *top)
-        if (t.is_object()) add_token(tokens, t.value("token", Json()), t.value("logprob", Json()), where);
+    if (top == (*content)[0].end() || !top->is_array()) return tokens;
+    require_few(*top);
+    for (const Json& t : *top)
+      if (t.is_object()) add_token(tokens, t.value("token", Json()), t.value("logprob", Json()), where);
   } else if (const auto top = logprobs->find("top_logprobs");
              top != logprobs->end() && top->is_array() && !top->empty() && (*top)[0].is_object()) {
+    require_few((*top)[0]);
     for (const auto& [token, logprob] : (*top)[0].items()) add_token(tokens, token, logprob, where);
   }
   return tokens;
@@ -121,8 +129,10 @@ Json Endpoint::identity() {
   Json id = Json::object();
   for (const char* key : {"id", "owned_by", "created", "root", "parent", "max_model_len"}) take(*model, key, id, key);
   if (const auto own = model->find("specdec"); own != model->end() && own->is_object())
-    take(*own, "target", id, "specdec_target");
-  if (id.contains("specdec_target")) return id;  // the fingerprint says everything
+    if (const std::string target = text_or_empty(*own, "target"); is_fingerprint(target)) {
+      id[kSpecdecTarget] = target;
+      return id;  // the fingerprint says everything
+    }
   if (const Json version = page("/version"); version.is_object()) take(version, "version", id, "version");
   for (const char* path : {"/get_model_info", "/server_info"})
     if (const Json info = page(path); info.is_object())
@@ -207,7 +217,7 @@ std::optional<Way> Endpoint::find_way() {
 }
 
 TopLogprobs Endpoint::first_token(const Way& way, const std::string& prompt) {
-  TopLogprobs tokens = top_logprobs(answer(way, prompt, 1, 1), base_ + "/" + way.route);
+  TopLogprobs tokens = top_logprobs(answer(way, prompt, 1, 1), way.top, base_ + "/" + way.route);
   if (tokens.size() < 2) throw PageError(base_ + "/" + way.route + ": the reply holds no log-probabilities");
   return tokens;
 }

@@ -22,6 +22,9 @@ struct EndpointOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
+// The key of a fingerprint in Endpoint::identity().
+inline constexpr const char* kSpecdecTarget = "specdec_target";
+
 // The request by which the endpoint gives log-probabilities or, if it has none, text.
 struct Way {
   std::string route;  // "chat/completions" or "completions"
@@ -39,15 +42,16 @@ class Endpoint {
   // * "version" of /version (vLLM);
   // * "model_path" and "weight_version" of /get_model_info and /server_info (SGLang);
   // * "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp).
-  // If the server gives "specdec_target", only /models is asked. Only /models must answer: throws Error(kNetwork) if it
-  // does not, Error(kUsage) if the key is refused or the model is not served, PageError if the answer is not a model
-  // list.
+  // "specdec_target" is there only if it is a fingerprint. Then only /models is asked. Only /models must answer: throws
+  // Error(kNetwork) if it does not, Error(kUsage) if the key is refused or the model is not served, PageError if the
+  // answer is not a model list.
   Json identity();
 
   // Returns the first way that works: tries chat before completions, 20 tokens before 5, log-probabilities before text
   // alone. This function and the next two throw Error(kNetwork), and Error(kUsage) if the key is refused.
   std::optional<Way> find_way();
-  // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities.
+  // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities, or with far more
+  // than were asked for.
   TopLogprobs first_token(const Way& way, const std::string& prompt);
   // Asks for greedy text. Throws PageError for a reply without a choice.
   std::string greedy(const Way& way, const std::string& prompt, int max_tokens);

@@ -5,12 +5,14 @@
 
 #include "base/error.h"
 #include "base/schema/acceptance_range.h"
+#include "monitor/read/few.h"
 
 namespace specdec::monitor {
 
 namespace {
 
 constexpr size_t kShown = 12;
+constexpr int64_t kAlarmSeconds = 86400;  // an alarm about one stale target lasts at least this long
 constexpr int64_t kFreshSeconds = 86400;  // older records are ignored, because they may no longer be true
 constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes", "endpoint", "server"};
 
@@ -34,8 +36,9 @@ struct Other {
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
-  int64_t replicas = 0, of_another = 0;
-  std::string pending;  // evidence for the bound target that is not enough yet
+  int64_t replicas = 0, of_another = 0;  // of the pages
+  bool is_divided = false;               // up to half of the replicas name another target, and that is not few
+  std::string pending;                   // evidence that is not enough yet
 
   bool server_says_bound() const { return std::find(bound.begin(), bound.end(), Witness::kServer) != bound.end(); }
   const Other* best() const {
@@ -53,27 +56,38 @@ std::string another(const std::string& who, const std::string& target, const std
 // Evaluates the newest run of records. Another target's run before it may be a switch or part of an alternation.
 // Records are ignored if every server that names a target names the bound one: they then come from an earlier state of
 // the fleet or from servers that were not asked.
-void hear_records(const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now,
-                  Testimony& t) {
+void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
+                  const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
   const auto is_fresh = [now](const NamedRecord& r) { return r.time >= now - kFreshSeconds; };
-  const auto is_bound = [&bound](const auto& said) { return same_target(said.target, bound); };
+  const auto is_bound = [&bound](const NamedRecord& r) { return same_target(r.target, bound); };
   const bool any_new = claims.new_records > 0;
   if ((!any_new && memory.stale.empty()) || all.empty() || !is_fresh(all.back())) return;
-  if (!claims.servers.empty() && std::all_of(claims.servers.begin(), claims.servers.end(), is_bound)) return;
+  if (!servers.empty() && std::all_of(servers.begin(), servers.end(),
+                                      [&](const Claims::Server* s) { return same_target(s->target, bound); }))
+    return;
   const std::string& newest = all.back().target;
   const auto is_newest = [&](const NamedRecord& r) { return r.target == newest; };
   const auto other = std::find_if_not(all.rbegin(), all.rend(), is_newest);
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  const bool alternates =
-      run < kEnoughNamed && other != all.rend() && is_fresh(*other) && std::any_of(other, all.rend(), is_newest);
+  // The target that is not the bound one, and how often it is named.
+  const std::string foreign = !same_target(newest, bound) ? newest : other != all.rend() ? other->target : "";
+  const auto is_foreign = [&](const NamedRecord& r) { return is_fresh(r) && r.target == foreign; };
+  const auto named = static_cast<size_t>(std::count_if(all.begin(), all.end(), is_foreign)),
+             named_before = static_cast<size_t>(std::count_if(other, all.rend(), is_foreign));
+  const bool alternates = run < kEnoughNamed && other != all.rend() && is_fresh(*other) && named >= kEnoughOther &&
+                          named_before >= kEnoughOther / 2 && std::any_of(other, all.rend(), is_newest);
   // The servers name the current target themselves, and the records come from an earlier one.
-  if (!claims.servers.empty() && !alternates) return;
-  const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
+  if (!servers.empty() && !alternates) return;
+  const std::string who = "the newest " + std::to_string(run) + " records name";
   if (!same_target(newest, bound)) {
-    if (any_new) t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
+    if (any_new && (run >= kEnoughOther || alternates))
+      t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
+    else if (run < kEnoughOther && memory.stale.empty())
+      t.pending = std::to_string(named) + (named == 1 ? " record names" : " records name") + " another target (" +
+                  brief(newest) + "), " + std::to_string(kEnoughOther) + " in a row are believed";
   } else if (any_new && (memory.stale.empty() || since >= kEnoughNamed)) {
     t.bound.push_back(Witness::kServer);
   } else if (since > 0 && since < kEnoughNamed) {
@@ -87,6 +101,29 @@ void hear_records(const Claims& claims, const ServedMemory& memory, const std::s
     t.bound.push_back(Witness::kServer);
 }
 
+// Counts the replicas of all pages, and returns the servers that are believed: without those that name another target
+// if they are few.
+std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
+  t.replicas = claims.unnamed;
+  bool endpoint_says_another = false;
+  for (const Claims::Server& s : claims.servers) {
+    const bool is_other = !same_target(s.target, bound);
+    endpoint_says_another |= s.is_endpoint && is_other;
+    if (s.is_endpoint) continue;
+    t.replicas += s.replicas;
+    t.of_another += is_other ? s.replicas : 0;
+  }
+  const bool are_few = t.of_another * kFewReplicas < t.replicas;
+  t.is_divided = !endpoint_says_another && t.of_another > 0 && !are_few && 2 * t.of_another <= t.replicas;
+  if (are_few && t.of_another > 0)
+    t.pending = std::to_string(t.of_another) + " of " + std::to_string(t.replicas) +
+                " servers name another target, too few to be believed";
+  std::vector<const Claims::Server*> believed;
+  for (const Claims::Server& s : claims.servers)
+    if (s.is_endpoint || !are_few || same_target(s.target, bound)) believed.push_back(&s);
+  return believed;
+}
+
 Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemory& memory, const std::string& bound,
                int64_t now) {
   Testimony t;
@@ -94,16 +131,13 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
     t.others.push_back({sighting.by, sighting.target, sighting.stale, now});
   else if (sighting.by != Witness::kCopy)
     t.bound.push_back(sighting.by);
-  for (const Claims::Server& s : claims.servers) {
-    t.replicas += s.replicas;
-    if (same_target(s.target, bound)) {
+  std::vector<const Claims::Server*> servers = hear_pages(claims, bound, t);
+  for (const Claims::Server* s : servers)
+    if (same_target(s->target, bound))
       t.bound.push_back(Witness::kServer);
-    } else {
-      t.of_another += s.replicas;
-      t.others.push_back({Witness::kServer, s.target, another(s.source + " serves", s.target, bound), now});
-    }
-  }
-  hear_records(claims, memory, bound, now, t);
+    else
+      t.others.push_back({Witness::kServer, s->target, another(s->source + " serves", s->target, bound), now});
+  hear_records(claims, servers, memory, bound, now, t);
   return t;
 }
 
@@ -120,13 +154,16 @@ void take_package(ServedMemory& m, const std::string& package, const std::string
   m.package_since = std::min(m.package_since, now);  // a clock that ran ahead is not believed
   m.rolling_since = std::min(m.rolling_since, now);
   m.stale_since = m.stale.empty() ? 0 : std::min(m.stale_since, now);
+  m.alarm_since = std::min(m.alarm_since, now);
 }
 
 Json evidence_of(const Claims& claims, const std::string& bound, const Testimony& t) {
   Json named = Json::array();
   for (const Claims::Server& s : claims.servers)
-    named.push_back({{"source", s.source}, {"target", brief(s.target)}, {"replicas", s.replicas}});
+    if (named.size() < Few::kKept)
+      named.push_back({{"source", s.source}, {"target", brief(s.target)}, {"replicas", s.replicas}});
   Json evidence = {{"bound", brief(bound)}, {"named", named}};
+  if (claims.servers.size() > named.size()) evidence["named_more"] = claims.servers.size() - named.size();
   if (!claims.records.sorted().empty())
     evidence["newest_record"] = {{"target", claims.records.sorted().back().target},
                                  {"time", claims.records.sorted().back().time}};
@@ -156,12 +193,15 @@ void NewestRecords::add(int64_t time, const std::string& target) {
 }
 
 void Claims::add(const std::string& source, const std::string& target) {
-  for (Server& s : servers)
-    if (s.source == source && s.target == target) {
-      ++s.replicas;
-      return;
-    }
-  servers.push_back({source, target, 1});
+  const auto [known, is_new] = index_.try_emplace({source, target}, servers.size());
+  if (is_new)
+    servers.push_back({.source = source, .target = target});
+  else
+    ++servers[known->second].replicas;
+}
+
+void Claims::add_endpoint(const std::string& url, const std::string& target) {
+  servers.push_back({.source = url, .target = target, .is_endpoint = true});
 }
 
 ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
@@ -172,7 +212,7 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
   ServedVerdict out;
   out.evidence = evidence_of(claims, bound, t);
   const Other* other = t.best();
-  const bool mixed = other && other->by == Witness::kServer && t.server_says_bound();
+  const bool mixed = other && other->by == Witness::kServer && (t.server_says_bound() || t.is_divided);
   const bool left_behind = other && other->by == Witness::kServer && !mixed && same_target(other->target, m.former) &&
                            now - m.package_since < kRollingPatienceSeconds;
   if (m.stale.empty() && (mixed || left_behind)) {
@@ -183,7 +223,8 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
               ? other->reason +
                     ": the package in the channel has changed and its target is not served yet; the next check looks "
                     "again"
-              : "a rolling update: " + other->reason + ", and others still serve the bound one" +
+              : "a rolling update: " + other->reason +
+                    (t.server_says_bound() ? ", and others still serve the bound one" : ", and others do not") +
                     (t.replicas ? ": " + std::to_string(t.of_another) + " of " + std::to_string(t.replicas) + " servers"
                                 : "") +
                     "; the next check looks again";
@@ -204,6 +245,10 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
     m.stale_since = 0;
   }
   if (!m.stale.empty()) {
+    if (m.alarm.empty() || (!same_target(m.alarm, m.stale) && now - m.alarm_since >= kAlarmSeconds)) {
+      m.alarm = m.stale;
+      m.alarm_since = now;
+    }
     out.stale = m.reason + (other               ? ""
                             : t.pending.empty() ? "; nobody has named the bound target since"
                                                 : "; " + t.pending);
@@ -226,6 +271,8 @@ Json to_json(const ServedMemory& m) {
           {"rolling_since", m.rolling_since},
           {"stale", m.stale},
           {"stale_since", m.stale_since},
+          {"alarm", m.alarm},
+          {"alarm_since", m.alarm_since},
           {"reason", m.reason},
           {"by", kWitnesses[static_cast<size_t>(m.by)]},
           {"newest", newest}};
@@ -245,6 +292,8 @@ ServedMemory served_memory_from_text(const std::string& text, const std::string&
   m.stale = get("stale");
   m.stale_since = json_int(o, "stale_since", {0, kMaxCount}, where, ErrorKind::kData);
   m.reason = get("reason");
+  m.alarm = json_string(o, "alarm", "", where, ErrorKind::kData);
+  m.alarm_since = json_int(o, "alarm_since", {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
   const auto* const by = std::find(kWitnesses.begin(), kWitnesses.end(), get("by"));
   if (by == kWitnesses.end()) throw Error(ErrorKind::kData, where + ": by: expected a witness");
   m.by = static_cast<Witness>(by - kWitnesses.begin());

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -43,11 +45,17 @@ struct Claims {
   struct Server {
     std::string source, target;
     int64_t replicas = 1;
+    bool is_endpoint = false;  // --target, which speaks for itself, however many replicas the pages show
   };
   std::vector<Server> servers;  // pages that name a target, and an endpoint that does
+  int64_t unnamed = 0;          // replicas of the pages that name no target
   NewestRecords records;        // the newest of all records, including those of earlier checks
   int64_t new_records = 0;      // number of new records that name a target
   void add(const std::string& source, const std::string& target);
+  void add_endpoint(const std::string& url, const std::string& target);
+
+ private:
+  std::map<std::pair<std::string, std::string>, size_t> index_;  // of pages in `servers`
 };
 
 // The kinds of witnesses who may see a target, the weakest first. kCopy, the package's own copy, is no evidence of what
@@ -68,6 +76,9 @@ struct ServedMemory {
   std::string stale, reason;      // the other target that is served, and the evidence for it; "" = none
   Witness by = Witness::kServer;  // the witness who saw the stale target
   int64_t stale_since = 0;        // when the stale target was last seen; older records of the bound target do not count
+  // The stale target that the alarm is about, and when it began. Another stale target is another alarm after a day.
+  std::string alarm;
+  int64_t alarm_since = 0;
   std::vector<NamedRecord> newest;  // the newest of the records read
 };
 Json to_json(const ServedMemory& memory);
@@ -85,11 +96,18 @@ struct ServedVerdict {
 
 inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time an update counts as another target
 inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
+// Fewer records than this, in a row or among the newest, are no evidence of another target. Fewer replicas than one in
+// kFewReplicas are none either.
+inline constexpr size_t kEnoughOther = 10;
+inline constexpr int64_t kFewReplicas = 8;
 
 // Judges which target is served:
-// * If somebody names another target and no running server names the bound one, the target is stale at once.
-// * If running servers name both, a rolling update is under way: wait for at most a day, then it is stale. The same
-//   holds if the package has changed and its predecessor's target is still served.
+// * If somebody names another target and no running server names the bound one, the target is stale at once. Of a page
+//   with several replicas more than half must name it, of records kEnoughOther in a row.
+// * If running servers name both, or up to half of the replicas name another one, a rolling update is under way: wait
+//   for at most a day, then it is stale. The same holds if the package has changed and its predecessor's target is
+//   still served.
+// * Few replicas or records that name another target are only said (evidence "pending").
 // * A stale target stays stale until a witness at least as good names the bound target and no server names another, or
 //   until the package is bound to the served target.
 // Records show which target was served last, by the newest run of records with the same target. If a run of another

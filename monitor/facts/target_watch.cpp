@@ -136,7 +136,7 @@ class Watch {
 
   TargetCheck look(const std::string& memory) {
     identity_ = endpoint_.identity();
-    if (identity_.contains("specdec_target")) return by_fingerprint();
+    if (identity_.contains(kSpecdecTarget)) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
     if (m_.last > now_) m_.last = 0;  // a clock that ran ahead is not believed
     m_.rolling_since = std::min(m_.rolling_since, now_);
@@ -153,10 +153,9 @@ class Watch {
 
  private:
   TargetCheck by_fingerprint() {
-    const std::string served =
-        identity_["specdec_target"].is_string() ? identity_["specdec_target"].get<std::string>() : "";
+    const std::string served = identity_[kSpecdecTarget];
     TargetCheck out;
-    out.named = is_fingerprint(served) ? served : "";
+    out.named = served;
     if (!same_target(served, pair_.target))
       out.stale = endpoint_.url() + " serves another target than the draft was validated for (" + served.substr(0, 12) +
                   ", bound to " + pair_.target.substr(0, 12) + ")";

@@ -3,130 +3,46 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <set>
 
 #include "base/acceptance.h"
 #include "base/schema/acceptance_range.h"
+#include "monitor/read/series.h"
 
 namespace specdec::monitor {
 
 namespace {
 
-constexpr size_t kMaxPosition = 64;
-constexpr size_t kMaxSeries = 20000, kMaxShown = 120;
-constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
+// Limits of one page: its series (with the pairs of models), and the text of their labels.
+constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
+constexpr size_t kMaxGoneText = 1u << 20;  // labels of earlier scrapes are kept up to this or twice the newest page's
+constexpr double kMostPerSecond = 1e7;     // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
 // A server goes on counting while its counters are read one after the other, so one counter may lag another by this
 // much.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
-// Shortens foreign labels and names and makes them printable.
-std::string shown(const std::string& text) {
-  std::string out = text.substr(0, kMaxShown);
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
-  return out;
-}
-
-// The meaning of a series. The names come from vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
-// observability/metrics_collector.py, TensorRT-LLM metrics/collector.py and llama.cpp tools/server; specdec's own are
-// vLLM's with another prefix.
-enum class Meaning { kDrafts, kDrafted, kAccepted, kGenerated, kAcceptedAt, kDraftedAt, kReachedAt, kOverlapAt, kInfo };
-struct Known {
-  const char* engine;
-  const char* name;
-  Meaning meaning;
-};
-constexpr Known kKnown[] = {
-    {"specdec", "specdec:spec_decode_num_drafts_total", Meaning::kDrafts},
-    {"specdec", "specdec:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
-    {"specdec", "specdec:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
-    {"specdec", "specdec:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
-    {"specdec", "specdec:spec_decode_num_reached_tokens_per_pos_total", Meaning::kReachedAt},
-    {"specdec", "specdec:spec_decode_overlap_sum_per_pos_total", Meaning::kOverlapAt},
-    {"specdec", "specdec:generation_tokens_total", Meaning::kGenerated},
-    {"specdec", "specdec:info", Meaning::kInfo},
-    {"vllm", "vllm:spec_decode_num_drafts_total", Meaning::kDrafts},
-    {"vllm", "vllm:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
-    {"vllm", "vllm:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
-    {"vllm", "vllm:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
-    {"vllm", "vllm:generation_tokens_total", Meaning::kGenerated},
-    {"sglang", "sglang:spec_verify_calls_total", Meaning::kDrafts},
-    {"sglang", "sglang:generation_tokens_total", Meaning::kGenerated},
-    {"trtllm", "trtllm_spec_decode_num_draft_tokens_total", Meaning::kDrafted},
-    {"trtllm", "trtllm_spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
-    {"trtllm", "trtllm_spec_decode_drafted_tokens_total", Meaning::kDraftedAt},
-    {"trtllm", "trtllm_spec_decode_accepted_tokens_total", Meaning::kAcceptedAt},
-    {"trtllm", "trtllm_generation_tokens_total", Meaning::kGenerated},
-    {"llamacpp", "llamacpp:spec_decode_num_drafts_total", Meaning::kDrafts},
-    {"llamacpp", "llamacpp:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
-    {"llamacpp", "llamacpp:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
-    {"llamacpp", "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
-    {"llamacpp", "llamacpp:tokens_predicted_total", Meaning::kGenerated},
-};
-
-// Others export the counters of these engines under longer names: Ray Serve writes ray_vllm_x and KServe kserve_vllm:x,
-// and where a colon is not allowed it becomes an underscore.
-constexpr std::string_view kWrappers[] = {"ray_", "kserve_"};
-constexpr std::string_view kRenamed[] = {"vllm", "sglang", "llamacpp"};
-
-// Returns the engine's own name for a series, which is `name` if nobody renamed it.
-std::string own_name(std::string name) {
-  for (const std::string_view wrapper : kWrappers)
-    if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
-  for (const std::string_view engine : kRenamed)
-    if (name.starts_with(engine) && name.size() > engine.size() && name[engine.size()] == '_')
-      name[engine.size()] = ':';
-  return name;
-}
-
-const Known* known(const std::string& name) {
-  const std::string own = own_name(name);
-  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return own == k.name; });
-  return found == std::end(kKnown) ? nullptr : found;
-}
+constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4";
 
 [[noreturn]] void bad_line(const std::string& where, size_t number, const std::string& reason) {
-  throw PageError(where + ": line " + std::to_string(number) + ": " + reason +
-                  ", expected Prometheus text format 0.0.4");
+  throw PageError(where + ": line " + std::to_string(number) + ": " + reason + kExpectedFormat);
 }
-
-// Parses a series that series_text() wrote.
-Sample parse_series(const std::string& series, const std::string& where) {
-  PageLine line = parse_line(series + " 0");
-  if (!line.is_sample) throw PageError(where + ": not a series: " + shown(series));
-  return std::move(line.sample);
-}
-
-const std::string* position_label(const Sample& s) {
-  for (const char* key : {"position", "token_position"})
-    if (const auto found = s.labels.find(key); found != s.labels.end()) return &found->second;
-  return nullptr;
-}
-
-// Labels that describe what is counted and do not belong to the replica's identity.
-constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
-
-std::string replica_of(const Sample& s) {
-  std::map<std::string, std::string> labels = s.labels;
-  for (const char* name : kNoReplica) labels.erase(name);
-  return series_text("", labels);
-}
-std::string replica_of(const std::string& series) { return replica_of(parse_series(series, "state")); }
 
 // Computes the sums from the series.
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
-    const Sample s = parse_series(key, where);
-    const Known* k = known(s.name);
-    if (!k) continue;
-    if (k->meaning != Meaning::kGenerated) c.any = true;
+    const Place place = place_of(parse_series(key, where));
+    if (!place.known) continue;  // a later version may know it
+    if (place.has_no_position || place.is_beyond)
+      throw Error(ErrorKind::kData, where + ": a series by position without a position up to " +
+                                        std::to_string(kMaxPosition) + ": " + shown_label(key));
+    if (place.known->meaning != Meaning::kGenerated) c.any = true;
     const auto add_at = [&](std::vector<double>& values) {
-      const size_t position = std::stoul(*position_label(s));
-      if (values.size() <= position) values.resize(position + 1, 0.0);
-      values[position] += value;
+      if (values.size() <= place.position) values.resize(place.position + 1, 0.0);
+      values[place.position] += value;
     };
-    switch (k->meaning) {
+    switch (place.known->meaning) {
       case Meaning::kDrafts:
         c.drafts += value;
         break;
@@ -162,70 +78,110 @@ class Collector {
   Collector(std::string where, std::string model) : where_(std::move(where)), model_(std::move(model)) {}
 
   void take(const Sample& s, size_t number) {
-    const Known* k = known(s.name);
-    if (!k) return;
-    if (k->meaning == Meaning::kInfo) {
+    const Place place = place_of(s);
+    if (!place.known) return;
+    if (place.known->meaning == Meaning::kInfo) {
       const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
-      if (s.value != 0) counters_.pairs[replica_of(s)] = {label("draft"), label("target")};
+      if (s.value == 0) return;
+      std::string replica = replica_of(s);
+      if (counters_.pairs.contains(replica) || has_room(replica, replica.size()))
+        counters_.pairs[std::move(replica)] = {label("draft"), label("target")};
       return;
     }
-    if (!in_range(AcceptanceFigure::kCounter, s.value)) return no_count(s, number);
-    if (k->meaning >= Meaning::kAcceptedAt) {
-      const std::string* position = position_label(s);
-      if (!position || position->empty() ||
-          !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
-        bad_line(where_, number, "a series by position without a position");
-      if (position->size() > 3) return;
-      if (std::stoul(*position) > kMaxPosition) return;
-    }
+    if (!in_range(AcceptanceFigure::kCounter, s.value))
+      return set_aside(s, number, s.name + " is no count: expected " + range_of(AcceptanceFigure::kCounter).expected());
+    if (place.has_no_position) return set_aside(s, number, "a series by position without a position");
+    if (place.is_beyond) return;
     if (const auto model = s.labels.find("model_name"); model != s.labels.end()) {
       models_.insert(model->second);
       if (!model_.empty() && model->second != model_) return;
+    } else {
+      names_no_model_ = true;
     }
-    engines_.insert(k->engine);
-    const std::string key = series_text(k->name, s.labels);
-    const auto [first, is_new] = names_.emplace(key, s.name);
-    if (is_new)
-      counters_.series[key] = s.value;
-    else if (first->second == s.name)  // else the page has one counter under two names
-      bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + shown(s.name) +
-                                      " is there twice with the same labels: do two servers share this page?");
-    if (counters_.series.size() > kMaxSeries)
-      throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
+    const std::string key = series_text(place.known->name, s.labels);
+    if (const auto first = names_.find(key); first != names_.end()) {
+      if (first->second == s.name)  // else the page has one counter under two names
+        set_aside(s, number,
+                  shown_label(s.name) + " is there twice with the same labels: do two servers share this page?");
+      return;
+    }
+    if (!has_room(replica_of(s), key.size())) return;
+    engines_.insert(place.known->engine);
+    names_.emplace(key, s.name);
+    counters_.series[key] = s.value;
   }
 
-  void no_count(const Sample& s, size_t number) {
-    bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " +
-                                    range_of(AcceptanceFigure::kCounter).expected());
+  // Sets the replica of a line aside.
+  void set_aside(const Sample& s, size_t number, const std::string& reason) {
+    bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + reason);
   }
 
   Counters done() {
-    const auto listed = [](const std::set<std::string>& names) {
-      std::string text;
-      for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shown(name);
-      return text;
-    };
     if (engines_.size() > 1)
       throw PageError(where_ + ": counters of several engines (" + listed(engines_) +
                       "), expected one: narrow the match");
-    if (model_.empty() ? models_.size() > 1 : !models_.empty() && !models_.contains(model_))
-      throw PageError(where_ + ": counters of " + listed(models_) +
-                      (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_));
+    const bool is_absent = !model_.empty() && !models_.empty() && !models_.contains(model_);
+    if (is_absent || (model_.empty() && models_.size() > 1)) refuse_models();
     if (!engines_.empty()) counters_.engine = *engines_.begin();
-    std::erase_if(counters_.series, [&](const auto& series) { return bad_.contains(replica_of(series.first)); });
+    std::erase_if(counters_.series, [&](const auto& series) {
+      const std::string replica = replica_of(series.first);
+      return bad_.contains(replica) || beyond_.contains(replica);
+    });
     if (!bad_.empty() && counters_.series.empty()) throw PageError(where_ + ": " + bad_.begin()->second);
-    for (const auto& [replica, reason] : bad_) counters_.set_aside.push_back(shown(replica) + ": " + reason);
+    for (const auto& [replica, reason] : bad_) counters_.set_aside.add(shown_label(replica) + ": " + reason);
+    if (!beyond_.empty())
+      counters_.set_aside.add(std::to_string(beyond_.size()) + " replicas after the first " +
+                              std::to_string(kMaxSeries) + " series, such as " + shown_label(*beyond_.begin()) +
+                              ": narrow the match");
     sum_up(counters_, where_);
     return std::move(counters_);
   }
 
  private:
+  static std::string listed(const std::set<std::string>& names) {
+    Few few;
+    for (const std::string& name : names) few.add(shown_label(name));
+    std::string text;
+    for (const std::string& name : few.lines()) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  }
+
+  // Returns whether another series, with this much text, can be kept. If not, its replica is left out as a whole.
+  bool has_room(const std::string& replica, size_t text) {
+    const bool has = counters_.series.size() + counters_.pairs.size() < kMaxSeries && text_ + text <= kMaxText;
+    if (has)
+      text_ += text;
+    else
+      beyond_.insert(replica);
+    return has;
+  }
+
+  // Sets the replicas of other models aside where others name no model; such a page is one server's, and these are
+  // foreign to it. Refuses the page if every replica names its model.
+  void refuse_models() {
+    const std::string reason = "counters of " + listed(models_) +
+                               (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_);
+    if (!model_.empty() || !names_no_model_) throw PageError(where_ + ": " + reason);
+    for (const auto& [key, value] : counters_.series)
+      if (const Sample s = parse_series(key, where_); s.labels.contains("model_name"))
+        bad_.emplace(replica_of(s), reason);
+  }
+
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
+  bool names_no_model_ = false;               // of some series
   std::map<std::string, std::string> names_;  // series → its name on the page
-  std::map<std::string, std::string> bad_;    // replica → the problem with its numbers
+  std::map<std::string, std::string> bad_;    // replica → the problem with its lines
+  std::set<std::string> beyond_;              // replicas for which there was no room
+  size_t text_ = 0;                           // of all series and pairs
 };
+
+size_t text_of(const std::map<std::string, double>& series) {
+  size_t size = 0;
+  for (const auto& [key, value] : series) size += key.size();
+  return size;
+}
 
 // Returns the reason why a replica cannot have counted these numbers between two scrapes, "" = they are possible.
 std::string contradiction(const Counters& c) {
@@ -242,6 +198,16 @@ std::string contradiction(const Counters& c) {
 }
 
 }  // namespace
+
+double Counters::counted() const {
+  return drafts + drafted + generated + std::accumulate(drafted_at.begin(), drafted_at.end(), 0.0);
+}
+
+std::set<std::string> Counters::replicas() const {
+  std::set<std::string> replicas;
+  for (const auto& [key, value] : series) replicas.insert(replica_of(key));
+  return replicas;
+}
 
 void Counters::add(const Counters& other) {
   any = any || other.any;
@@ -266,7 +232,10 @@ Counters parse_exposition(const std::string& text, const std::string& where, con
     const PageLine line = parse_line(std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
     if (!line.problem.empty()) {
-      if (known(line.sample.name)) bad_line(where, number, line.problem);
+      if (place_of(line.sample).known) {
+        if (!line.is_named) bad_line(where, number, line.problem);
+        collector.set_aside(line.sample, number, line.problem + kExpectedFormat);
+      }
       if (first_bad == 0) first_bad = number, problem = line.problem;
     }
     if (!line.is_sample) continue;
@@ -338,10 +307,12 @@ void Counters::keep(const std::function<bool(const ServedPair&)>& is_own) {
 }
 
 void Counters::adopt(const Counters& now) {
-  std::set<std::string> own;
-  for (const auto& [key, value] : series) own.insert(replica_of(key));
+  const std::set<std::string> own = replicas();
   for (const auto& [key, value] : now.series)
     if (!own.contains(replica_of(key))) series.emplace(key, value);
+  const size_t most = std::min(kMaxText, std::max(kMaxGoneText, 2 * text_of(now.series)));
+  if (series.size() > kMaxSeries || text_of(series) > most)
+    std::erase_if(series, [&](const auto& s) { return !now.series.contains(s.first); });
   restore_sums();
 }
 
@@ -359,10 +330,12 @@ Counters difference(const Counters& now, const Counters& before) {
   std::map<std::string, Counters> by_replica;
   std::map<std::string, std::string> bad;
   std::set<std::string> begun;
+  Counters unseen;
   for (const auto& [key, value] : now.series) {
     const std::string replica = replica_of(key);
     if (!replicas.contains(replica)) {
       begun.insert(replica);
+      unseen.series[key] = value;
       continue;
     }
     const auto old = before.series.find(key);
@@ -378,20 +351,16 @@ Counters difference(const Counters& now, const Counters& before) {
     sum_up(counters, "state");
     if (const std::string text = contradiction(counters); !text.empty()) bad.emplace(replica, text);
     if (const auto found = bad.find(replica); found != bad.end())
-      d.set_aside.push_back((replica.empty() ? "" : shown(replica) + ": ") + found->second);
+      d.set_aside.add((replica.empty() ? "" : shown_label(replica) + ": ") + found->second);
     else
       d.series.merge(counters.series);
   }
   sum_up(d, "state");
   d.any = now.any;
-  for (const std::string& replica : begun) d.begun.push_back(shown(replica));
+  for (const std::string& replica : begun) d.begun.add(shown_label(replica));
+  sum_up(unseen, "state");
+  d.unseen = unseen.counted();
   return d;
-}
-
-std::set<std::string> counter_engines() {
-  std::set<std::string> engines;
-  for (const Known& k : kKnown) engines.insert(k.engine);
-  return engines;
 }
 
 Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}, {"series", c.series}}; }
@@ -407,18 +376,6 @@ Counters counters_from_json(const Json& o, const std::string& where) {
   }
   sum_up(c, where);
   return c;
-}
-
-std::string counters_query(const std::string& match) {
-  std::string names, wrappers;
-  for (const std::string_view wrapper : kWrappers) wrappers += (wrappers.empty() ? "" : "|") + std::string(wrapper);
-  for (const Known& k : kKnown) {
-    std::string name = k.name;
-    if (std::find(std::begin(kRenamed), std::end(kRenamed), k.engine) != std::end(kRenamed))
-      name = "(" + wrappers + ")?" + k.engine + "[:_]" + name.substr(std::string_view(k.engine).size() + 1);
-    names += (names.empty() ? "" : "|") + name;
-  }
-  return "{__name__=~\"" + names + "\"" + (match.empty() ? "" : "," + match) + "}";
 }
 
 }  // namespace specdec::monitor

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "monitor/read/exposition.h"
+#include "monitor/read/few.h"
 
 namespace specdec::monitor {
 
@@ -34,13 +35,18 @@ struct Counters {
   // By position. Only TensorRT-LLM has drafted_at, and only specdec has reached_at and overlap_sum_at.
   std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;
   std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" if the page has only one)
-  std::vector<std::string> set_aside;       // replicas whose numbers cannot be counters, with the reason
-  std::vector<std::string> begun;           // only of difference(): replicas that the earlier scrape does not have
+  Few set_aside;                            // replicas whose lines or numbers cannot be counters, with the reason
+  Few begun;                                // only of difference(): replicas that the earlier scrape does not have
+  double unseen = 0;                        // only of difference(): what those had counted() before this scrape
 
-  void add(const Counters& other);  // adds the sums, not the series; both must be of the same engine
+  // Returns a figure that grows with everything a server does.
+  double counted() const;
+  std::set<std::string> replicas() const;  // as in `pairs`, those that have series
+  void add(const Counters& other);         // adds the sums, not the series; both must be of the same engine
   // Removes the series of every replica whose pair of models `is_own` refuses.
   void keep(const std::function<bool(const ServedPair&)>& is_own);
-  // Adds the series of the replicas of a later scrape that this one does not have.
+  // Adds the series of the replicas of a later scrape that this one does not have. Forgets series that are not in the
+  // later scrape if there are too many to be kept.
   void adopt(const Counters& now);
 
  private:
@@ -48,10 +54,12 @@ struct Counters {
 };
 
 // Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose
-// model_name is not `model`, and positions above 64. Throws PageError for a malformed line of such a series (with its
-// number), a page of which no line is a sample, more than 100,000 lines, series of two engines, and series of several
-// models if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter, or with the same series
-// twice, is set aside; PageError if no other replica is left.
+// model_name is not `model`, and positions above 64. A replica is set aside if one of its lines is malformed, has a
+// number outside of AcceptanceFigure::kCounter or no position where one is needed, or has the same series as another
+// line; PageError if no other replica is left. If `model` is "" and some replicas name no model, those of several
+// models are set aside, too; and so are all replicas after the first 20,000 series or 8 MiB of labels. Throws PageError
+// for a malformed line whose labels cannot be read (with its number), a page of which no line is a sample, more than
+// 100,000 lines, series of two engines, and series of several models if `model` is "" and all replicas name one.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as
@@ -65,13 +73,7 @@ Counters parse_query_answer(const std::string& text, const std::string& where, c
 Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
 // Returns no series if the state was written by another version or has numbers that no counter can have; counting then
-// starts with the next scrape.
+// starts with the next scrape. Throws Error(kData) for a series that no page could have.
 Counters counters_from_json(const Json& object, const std::string& where);
-
-// Returns the names of all engines whose counters are known, as in Counters::engine.
-std::set<std::string> counter_engines();
-
-// Returns the PromQL for the counters of all these engines with the labels of `match` (such as job="vllm"), "" = any.
-std::string counters_query(const std::string& match);
 
 }  // namespace specdec::monitor

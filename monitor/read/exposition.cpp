@@ -31,6 +31,8 @@ class LineReader {
     skip_blanks();
     if (!at_end() && peek() == '{' && !read_labels()) return std::move(result_);
     if (result_.sample.name.empty()) return fail("no name");
+    result_.is_named = true;
+    if (is_label_twice_) return fail("a label twice");
     skip_blanks();
     if (!read_number(&result_.sample.value)) return fail("no number");
     skip_blanks();
@@ -116,7 +118,8 @@ class LineReader {
     if (at_end() || peek() != '"') return bad("a label without a quoted value");
     if (!read_quoted(&value)) return false;
     if (key == "__name__") return set_name(value);
-    return result_.sample.labels.emplace(key, value).second || bad("a label twice");
+    if (!result_.sample.labels.emplace(key, value).second) is_label_twice_ = true;
+    return true;
   }
   bool set_name(const std::string& name) {
     if (!result_.sample.name.empty() || name.empty()) return bad("two names");
@@ -142,6 +145,7 @@ class LineReader {
 
   std::string_view line_;
   size_t at_ = 0;
+  bool is_label_twice_ = false;
   PageLine result_;
 };
 

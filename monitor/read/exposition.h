@@ -25,7 +25,9 @@ struct Sample {
 // One line of a page. Of a line that is malformed, `sample` has the name if it was read before the problem.
 struct PageLine {
   bool is_sample = false;  // false for blank lines and comments, too
-  std::string problem;     // why the line is malformed, "" = it is not
+  bool is_named =
+      false;            // the name and all labels were read, also if the line is malformed; of a label twice the first
+  std::string problem;  // why the line is malformed, "" = it is not
   Sample sample;
 };
 

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cstdio>
 
+#include "monitor/read/series.h"
 #include "net/http_client.h"
 
 namespace specdec::monitor {
@@ -74,6 +75,10 @@ FetchedPage fetch(const SecretUrl& url, const Secret& api_key) {
   request.timeout_s = 30;
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
+  // OpenSSL says so when a server answers the handshake with HTTP, which it will do at the next look, too.
+  if (url.shown().starts_with("https://") && reply.problem.find("wrong version number") != std::string::npos)
+    throw Error(ErrorKind::kData, url.shown() + ": the server does not speak TLS there (" + reply.problem +
+                                      "): did you mean http://" + url.shown().substr(8) + "?");
   if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
   if (reply.status != 200)
     throw Error(net::may_pass(reply.status) ? ErrorKind::kNetwork : ErrorKind::kData,

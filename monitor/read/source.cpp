@@ -103,6 +103,19 @@ class RecordReader {
 
 }  // namespace
 
+namespace {
+
+// Returns whether a name that is no file is an address without its scheme: host:port, or host.domain/metrics.
+bool looks_like_a_host(const std::string& text) {
+  const std::string host = text.substr(0, text.find('/'));
+  const size_t colon = host.find(':');
+  const bool has_port = colon != std::string::npos && colon > 0 && colon + 1 < host.size() &&
+                        host.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  return has_port || (host.find('.', 1) != std::string::npos && text.ends_with("/metrics"));
+}
+
+}  // namespace
+
 std::vector<std::string> names_of(const std::vector<SecretUrl>& sources) {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
@@ -121,7 +134,10 @@ std::vector<fs::path> record_files(const fs::path& source) {
     throw Error(ErrorKind::kData,
                 source.string() + ": " +
                     (fs::exists(status) ? "neither a file nor a directory" : "no such file or directory") +
-                    ", expected acceptance records (*.jsonl)");
+                    ", expected acceptance records (*.jsonl)" +
+                    (!fs::exists(status) && looks_like_a_host(source.string())
+                         ? " (did you mean http://" + source.string() + "?)"
+                         : ""));
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(source))
     if (const std::string name = entry.path().filename().string();

@@ -1,5 +1,6 @@
 #include "monitor/report/next_step.h"
 
+#include <filesystem>
 #include <vector>
 
 #include "base/shell.h"
@@ -7,6 +8,15 @@
 namespace specdec::monitor {
 
 namespace {
+
+// Offers to write the loop where there is none.
+std::string loop_command(const CheckOptions& o) {
+  const std::string loop = o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop;
+  if (!o.policy.loop.empty() || std::filesystem::exists(loop)) return shell_words({"specdec", "loop", "run", loop});
+  std::vector<std::string> words = {"specdec", "init", "--only", "loop"};
+  if (!o.target.empty() && o.target.find("://") == std::string::npos) words.insert(words.end(), {"--target", o.target});
+  return shell_words(words);
+}
 
 std::string with_sources(const CheckOptions& o, const std::string& command) {
   std::vector<std::string> words = {"specdec", "monitor", command, "--package", o.package};
@@ -25,7 +35,7 @@ std::string next_command(const CheckOptions& o, Verdict verdict) {
   switch (verdict) {
     case Verdict::kStaleTarget:
     case Verdict::kDrift:
-      return shell_words({"specdec", "loop", "run", o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop});
+      return loop_command(o);
     case Verdict::kNotWorthIt:
       return shell_words({"specdec", "serve", o.package, "--k", "0"});
     case Verdict::kInconclusive:

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "base/error.h"
@@ -59,8 +60,9 @@ constexpr int64_t kSlotsPerHour = 3600 / Measurement::kEvery, kSlotsPerDay = 24 
 constexpr const char* kActionColumns =
     "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
-// Translates an SQLite error into an Error whose kind says who must act.
-[[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file) {
+// Translates an SQLite error into an Error whose kind says who must act. `reads_file` is true where a statement fails
+// because of the file's tables or values, and false where only a fault of the program makes it fail.
+[[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file, bool reads_file) {
   switch (e.getErrorCode() & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -69,6 +71,13 @@ constexpr const char* kActionColumns =
     case SQLITE_CORRUPT:
       throw Error(ErrorKind::kData,
                   file + ": not a monitor state, or damaged (" + e.what() + "): move it away to start anew");
+    case SQLITE_ERROR:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+      throw Error(reads_file ? ErrorKind::kData : ErrorKind::kInternal,
+                  reads_file ? file + ": its tables are not those of a monitor state (" + e.what() +
+                                   "): move it away to start anew"
+                             : file + ": " + e.what());
     case SQLITE_FULL:
     case SQLITE_IOERR:
     case SQLITE_CANTOPEN:
@@ -81,11 +90,11 @@ constexpr const char* kActionColumns =
 }
 
 template <class F>
-auto guarded(const std::string& file, F&& f) {
+auto guarded(const std::string& file, F&& f, bool reads_file = true) {
   try {
     return f();
   } catch (const SQLite::Exception& e) {
-    rethrow(e, file);
+    rethrow(e, file, reads_file);
   }
 }
 
@@ -164,6 +173,20 @@ constexpr const char* kPragmas =
 
 int version_of(SQLite::Database& db) { return db.execAndGet("PRAGMA user_version").getInt(); }
 
+// Returns the name of something in the file besides tables, indices and the monitor's own triggers, "" = there is
+// nothing. A trigger or a view would run when a table is used. What the file says of its kind is not asked.
+std::string foreign_object(SQLite::Database& db) {
+  for (SQLite::Statement rows(db, "SELECT name, sql FROM sqlite_schema"); rows.executeStep();) {
+    const std::string sql = text(rows, 1);
+    const bool is_table =
+        sql.starts_with("CREATE TABLE ") || sql.starts_with("CREATE INDEX ") || sql.starts_with("CREATE UNIQUE INDEX ");
+    const auto is_in = [&](std::string_view schema) { return schema.find(sql + ";") != std::string_view::npos; };
+    const bool is_own_trigger = sql.starts_with("CREATE TRIGGER ") && (is_in(kSchema) || is_in(kSchema2));
+    if (!sql.empty() && !is_table && !is_own_trigger) return text(rows, 0);
+  }
+  return "";
+}
+
 void copy_to(SQLite::Database& db, const fs::path& copy) {
   std::error_code ignored;
   fs::remove(copy, ignored);
@@ -185,7 +208,9 @@ void forget_in_copy(const fs::path& copy) {
   try {
     SQLite::Database db(copy.string(), SQLite::OPEN_READWRITE);
     db.exec(kPragmas);
-    if (db.execAndGet("PRAGMA application_id").getInt() != kApplicationId || version_of(db) != 1) return;
+    if (db.execAndGet("PRAGMA application_id").getInt() != kApplicationId || version_of(db) != 1 ||
+        !foreign_object(db).empty())
+      return;
     rebuild(db);
     SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
     forget_secrets(db);
@@ -200,6 +225,10 @@ void forget_in_copy(const fs::path& copy) {
 
 // Upgrades the file in one transaction, and first copies a file of version 1. A copy that was cut short is made anew.
 void migrate(SQLite::Database& db, const fs::path& file, int from) {
+  if (from == 1 && db.tableExists("action"))
+    throw Error(
+        ErrorKind::kData,
+        file.string() + ": says that it is of version 1 and has tables of a later one: move it away to start anew");
   const fs::path copy = file.string() + ".v1";
   if (from == 1) copy_to(db, copy);
   forget_in_copy(copy);
@@ -243,6 +272,9 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     }
     if (id != kApplicationId)
       throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
+    if (!foreign_object(db).empty())
+      throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" +
+                                        foreign_object(db) + "): move it away to start anew");
     if (open == Open::kOrCreate) make_private(file);  // only now is it known to be ours
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
@@ -257,15 +289,15 @@ State::State(const fs::path& file, Open open, int patience_ms) {
 State::~State() = default;
 
 void State::begin() {
-  guarded(connection_->file, [&] { connection_->db.exec("BEGIN IMMEDIATE"); });
+  guarded(connection_->file, [&] { connection_->db.exec("BEGIN IMMEDIATE"); }, false);
 }
 void State::commit() {
-  guarded(connection_->file, [&] { connection_->db.exec("COMMIT"); });
+  guarded(connection_->file, [&] { connection_->db.exec("COMMIT"); }, false);
 }
 void State::rollback() {
   // After some errors, such as those of the disk, SQLite has rolled back already.
   if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0)
-    guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
+    guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); }, false);
 }
 
 std::string State::value(const std::string& key) const {
@@ -278,6 +310,17 @@ std::string State::value(const std::string& key) const {
 void State::set_value(const std::string& key, const std::string& value) {
   connection_->change("INSERT INTO value VALUES (?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", key,
                       value);
+}
+
+int64_t State::epoch() const {
+  const std::string text = value("epoch");
+  if (text.empty()) return 0;
+  int64_t epoch = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epoch);
+  if (error != std::errc() || end != text.data() + text.size() || epoch < 0 || epoch > kMaxCount)
+    throw Error(ErrorKind::kData,
+                connection_->file + ": epoch: expected a number in [0, 2^50]: move it away to start anew");
+  return epoch;
 }
 
 FilePosition State::position(const std::string& identity) const {

@@ -46,8 +46,9 @@ struct ActionEntry {
 class State {
  public:
   enum class Open { kOrCreate, kExisting };
-  // Throws Error(kData) for a file that is not a monitor state, is damaged, has a newer version, or does not exist
-  // (kExisting); Error(kNetwork) (exit 75) if another monitor holds it; Error(kIo) if it cannot be created.
+  // Throws Error(kData) for a file that is not a monitor state, is damaged, has a newer version, has triggers or views
+  // that are not the monitor's own, or does not exist (kExisting); Error(kNetwork) (exit 75) if another monitor holds
+  // it; Error(kIo) if it cannot be created.
   explicit State(const std::filesystem::path& file, Open open = Open::kOrCreate, int patience_ms = 5000);
   ~State();
   State(const State&) = delete;
@@ -55,6 +56,8 @@ class State {
 
   std::string value(const std::string& key) const;  // "" if unset
   void set_value(const std::string& key, const std::string& value);
+
+  int64_t epoch() const;  // how often the detectors were restarted
 
   FilePosition position(const std::string& identity) const;  // by file_identity(); the file's start if unknown
   void set_position(const std::string& identity, const FilePosition& position);

@@ -51,7 +51,22 @@ CounterChart::Bucket CounterChart::bucket_of(const Counters& c) const {
 }
 
 bool CounterChart::add(const Counters& counters) {
+  const int64_t judged = n_;
+  const double waited = waiting_, counted = counters.counted();
+  const bool is_full = take(counters);
+  if (n_ > judged)
+    look_ = Look::kJudged;
+  else if (counted == counted_)
+    look_ = Look::kIdle;
+  else
+    look_ = waiting_ > waited ? Look::kWaiting : Look::kBlind;
+  counted_ = is_full ? 0 : counted;
+  return is_full;
+}
+
+bool CounterChart::take(const Counters& counters) {
   note_.clear();
+  waiting_ = 0;
   if (overlap_.empty()) return true;
   const bool none_at =
       std::all_of(counters.drafted_at.begin(), counters.drafted_at.end(), [](double n) { return n == 0; });
@@ -107,8 +122,10 @@ ChartView CounterChart::view(const std::string& sources) const {
 }
 
 Json CounterChart::state() const {
-  return {{"schema", "specdec.chart/1"}, {"n", n_},     {"mean", mean_},         {"m2", m2_},      {"cusum", cusum_},
-          {"tested", tested_},           {"sum", sum_}, {"expected", expected_}, {"alarm", alarm_}};
+  return {
+      {"schema", "specdec.chart/1"}, {"n", n_},     {"mean", mean_},         {"m2", m2_},       {"cusum", cusum_},
+      {"tested", tested_},           {"sum", sum_}, {"expected", expected_}, {"alarm", alarm_}, {"waiting", waiting_},
+      {"counted", counted_}};
 }
 
 bool CounterChart::restore(const Json& state) {
@@ -125,8 +142,13 @@ bool CounterChart::restore(const Json& state) {
   m2_ = state["m2"].get<double>();
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
-  for (const auto& [key, value] : {std::pair{"tested", &tested_}, {"sum", &sum_}, {"expected", &expected_}})
-    if (holds(key, 0, kMost)) *value = state[key].get<double>();  // a chart of an earlier version has no such sums
+  for (const auto& [key, value] :  // a chart of an earlier version has no such sums
+       {std::pair{"tested", &tested_},
+        {"sum", &sum_},
+        {"expected", &expected_},
+        {"waiting", &waiting_},
+        {"counted", &counted_}})
+    if (holds(key, 0, kMost)) *value = state[key].get<double>();
   return true;
 }
 

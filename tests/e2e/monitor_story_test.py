@@ -100,7 +100,7 @@ def replaced(name, *arguments):
             code == 5 and "/metrics serves another target than the draft was validated for" in out,
             f"{name}: README's line says so {time_of_day}: exit {code}, {out.strip()}, {err.strip()}",
         )
-        expect("next: specdec loop run LOOP.toml" in out, "and what to run next")
+        expect("next: specdec init --only loop" in out, "and what to run next")
     server.stop()
 
 

@@ -204,8 +204,8 @@ TEST(Counters, ABadReplicaIsSetAside) {
   for (const char* absurd : {"1e305", "-1", "NaN", "+Inf", "9.1e15"}) {
     const Counters c = page(absurd, "one");
     EXPECT_EQ(c.drafts, 100) << absurd;
-    ASSERT_EQ(c.set_aside.size(), 1u) << absurd;
-    EXPECT_EQ(c.set_aside[0].find("{instance=\"b\"}: line 2: "), 0u) << c.set_aside[0];
+    ASSERT_EQ(c.set_aside.count(), 1) << absurd;
+    EXPECT_EQ(c.set_aside.front().find("{instance=\"b\"}: line 2: "), 0u) << c.set_aside.front();
   }
   Counters mixed = page("50", "two");
   EXPECT_EQ(mixed.pairs.size(), 2u);
@@ -219,8 +219,8 @@ TEST(Counters, ABadReplicaIsSetAside) {
   now.time = 1600;
   const Counters rise = difference(now, before);
   EXPECT_EQ(rise.drafts, 0) << "a did nothing, and no server counts as fast as b";
-  ASSERT_EQ(rise.set_aside.size(), 1u);
-  EXPECT_EQ(rise.set_aside[0], "{instance=\"b\"}: a counter rose faster than any server can count");
+  ASSERT_EQ(rise.set_aside.count(), 1);
+  EXPECT_EQ(rise.set_aside.front(), "{instance=\"b\"}: a counter rose faster than any server can count");
 }
 
 // Prometheus refuses a page with a series twice. Their sum would be a count of two servers, their last value of one.
@@ -231,8 +231,8 @@ TEST(Exposition, ASeriesTwiceIsSetAside) {
                [&] { parse_exposition(a + a, "page"); });
   const Counters c = parse_exposition(a + b + a, "page");
   EXPECT_EQ(c.drafts, 7);
-  ASSERT_EQ(c.set_aside.size(), 1u);
-  EXPECT_EQ(c.set_aside[0].find("{engine=\"0\"}: line 3: "), 0u) << c.set_aside[0];
+  ASSERT_EQ(c.set_aside.count(), 1);
+  EXPECT_EQ(c.set_aside.front().find("{engine=\"0\"}: line 3: "), 0u) << c.set_aside.front();
   EXPECT_EQ(parse_exposition(a + "ray_vllm_spec_decode_num_drafts_total{engine=\"0\"} 4\n", "page").drafts, 4)
       << "one counter under two names";
 }
@@ -246,7 +246,7 @@ TEST(Difference, ARenamedPodBeginsAnew) {
   Counters before = page("a-1", 1000);
   const Counters rise = difference(page("b-2", 400), before);
   EXPECT_EQ(rise.drafts, 0);
-  EXPECT_EQ(rise.begun, std::vector<std::string>{"{pod=\"b-2\"}"});
+  EXPECT_EQ(rise.begun.lines(), std::vector<std::string>{"{pod=\"b-2\"}"});
   EXPECT_TRUE(rise.set_aside.empty());
   before.adopt(page("b-2", 400));
   const Counters later = difference(page("b-2", 450), before);

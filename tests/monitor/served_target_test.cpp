@@ -127,8 +127,8 @@ TEST_F(Served, ServersThatHaveNotLoadedTheNewPackageYet) {
 
 TEST_F(Served, RecordsTellWhatWasServedLast) {
   EXPECT_EQ(records(100, kBound).look(), "");
-  EXPECT_EQ(records(10, kBound).records(3, kOther).look(), "stale") << "a switch";
-  EXPECT_NE(verdict.stale.find("the newest 3 records name another target"), std::string::npos) << verdict.stale;
+  EXPECT_EQ(records(10, kBound).records(10, kOther).look(), "stale") << "a switch";
+  EXPECT_NE(verdict.stale.find("the newest 10 records name another target"), std::string::npos) << verdict.stale;
   EXPECT_EQ(look(), "stale");
   EXPECT_EQ(records(49, kBound).look(), "stale");
   EXPECT_NE(verdict.stale.find("49 records name the bound target again, 50 in a row end this"), std::string::npos)
@@ -142,6 +142,47 @@ TEST_F(Served, RecordsTellWhatWasServedLast) {
   now += 2 * kDay;
   for (int i = 0; i < 20; ++i) records(2, kBound).records(1, kOther);
   EXPECT_EQ(look(), "stale");
+}
+
+TEST_F(Served, OneRecordDoesNotOutvoteAHundred) {
+  EXPECT_EQ(records(100, kBound).look(), "");
+  EXPECT_EQ(records(1, kOther).look(), "");
+  EXPECT_EQ(records(50, kBound).records(1, kThird).records(20, kBound).look(), "") << "nor in between";
+  EXPECT_EQ(records(2, kOther).records(20, kBound).records(2, kOther).look(), "");
+  EXPECT_NE(verdict.evidence.dump().find("4 records name another target"), std::string::npos) << verdict.evidence;
+  EXPECT_EQ(records(45, kBound).records(9, kOther).look(), "") << "9 in a row";
+  EXPECT_EQ(records(1, kOther).look(), "stale") << "a target that was really exchanged";
+  EXPECT_EQ(records(50, kBound).look(), "");
+  memory_ = {};
+  EXPECT_EQ(records(9, kOther).look(), "") << "where nobody names the bound one, too";
+}
+
+TEST_F(Served, OneReplicaDoesNotOutvoteAHundred) {
+  const auto fleet = [this](int bound, int other) -> Served& {
+    for (int i = 0; i < bound; ++i) page("m", kBound);
+    for (int i = 0; i < other; ++i) page("m", kOther);
+    return *this;
+  };
+  EXPECT_EQ(fleet(100, 1).look(), "");
+  EXPECT_NE(verdict.evidence.dump().find("1 of 101 servers"), std::string::npos) << verdict.evidence;
+  EXPECT_EQ(fleet(22, 3).look(), "") << "12 %";
+  EXPECT_EQ(fleet(21, 3).look(), "wait") << "an eighth may be the begin of an update";
+  EXPECT_EQ(fleet(0, 24).look(), "stale");
+  EXPECT_EQ(fleet(24, 1).look(), "") << "nor does one keep it";
+}
+
+// --on-drift runs once an alarm, and an alarm is not another one for naming another target.
+TEST_F(Served, ANewTargetIsANewAlarmOnceADay) {
+  EXPECT_EQ(page("m", kOther).look(), "stale");
+  EXPECT_EQ(verdict.memory.alarm, kOther);
+  EXPECT_EQ(page("m", kThird).look(), "stale");
+  EXPECT_EQ(verdict.memory.alarm, kOther);
+  EXPECT_EQ(page("m", kBound).look(), "");
+  EXPECT_EQ(page("m", kThird).look(), "stale");
+  EXPECT_EQ(verdict.memory.alarm, kOther);
+  now += kDay;
+  EXPECT_EQ(page("m", kThird).look(), "stale");
+  EXPECT_EQ(verdict.memory.alarm, kThird);
 }
 
 TEST_F(Served, RecordsOfBeforeDoNotEndWhatWasSeenAfterThem) {
@@ -173,7 +214,7 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
     records(10, kBound);
     check();
     now += 3600;
-    records(2, kBound).records(5, kOther).records(2, kBound);  // no check ran at that time
+    records(2, kBound).records(12, kOther).records(2, kBound);  // no check ran at that time
     for (const int hours : {20, 24, 24}) {
       now += (hours - 1) * 3600;
       records(9, kBound);
@@ -187,9 +228,9 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
 }
 
 TEST_F(Served, TheBoundTargetOfLongAgoIsNoPartOfAFleet) {
-  records(5, kOther).records(3, kBound);
+  records(12, kOther).records(3, kBound);
   now += 2 * kDay;
-  EXPECT_EQ(records(4, kOther).look(), "stale") << "nobody has named the bound one for two days";
+  EXPECT_EQ(records(11, kOther).look(), "stale") << "nobody has named the bound one for two days";
 }
 
 TEST_F(Served, AClockThatRanAheadIsNotBelieved) {

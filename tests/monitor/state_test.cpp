@@ -174,6 +174,46 @@ TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   }
 }
 
+// Triggers and views run when a table is used, so a file with any but the monitor's own is not opened.
+TEST(State, ForeignTriggersAndViewsAreRefused) {
+  for (const std::string sql :
+       {"CREATE TRIGGER t AFTER INSERT ON value BEGIN DELETE FROM source; END",
+        "DROP TRIGGER action_keeps_all; CREATE TRIGGER action_keeps_all AFTER INSERT ON value BEGIN DELETE FROM "
+        "source; END",
+        "ALTER TABLE value RENAME TO was; CREATE VIEW value AS SELECT * FROM was",
+        "CREATE VIEW measurement AS SELECT 1 AS slot, 0 AS epoch, 1 AS time, '{}' AS figures"}) {
+    Scratch dir;
+    {
+      State(dir / "s.db").set_value("k", "v");
+      State(dir / "s.db").set_position("1:2", {77, "abc"});
+    }
+    SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec(sql);
+    const std::string before = get(dir / "s.db");
+    expect_error(ErrorKind::kData, {"s.db", "trigger or view", "move it away"}, [&] { State(dir / "s.db"); });
+    EXPECT_EQ(get(dir / "s.db"), before);
+  }
+}
+
+TEST(State, TablesOfAnotherShapeAreDamage) {
+  const auto is_refused = [](const std::string& sql, const std::function<void(State&)>& use) {
+    Scratch dir;
+    {
+      State state(dir / "s.db");
+    }
+    SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec(sql);
+    expect_error(ErrorKind::kData, {"s.db"}, [&] {
+      State state(dir / "s.db");
+      use(state);
+    });
+  };
+  is_refused("PRAGMA user_version = 1", [](State&) {});
+  is_refused("DROP TABLE value", [](State& s) { s.value("k"); });
+  is_refused("DROP TABLE value; CREATE TABLE value (key, other)", [](State& s) { s.set_value("k", "v"); });
+  is_refused("DROP TABLE source", [](State& s) { s.set_position("1:2", {77, "abc"}); });
+  for (const char* epoch : {"zzz", "99999999999999999999", " ", "-1", "1x"})
+    is_refused("INSERT INTO value VALUES ('epoch', '" + std::string(epoch) + "')", [](State& s) { s.epoch(); });
+}
+
 TEST(State, DamageIsAnError) {
   Scratch dir;
   {

@@ -105,6 +105,29 @@ class TargetWatch : public ::testing::Test {
   testing::ManualClock clock;
 };
 
+// What an endpoint says of its target counts only if it is a fingerprint, as on pages.
+TEST_F(TargetWatch, ATextThatIsNoFingerprintIsNoTarget) {
+  for (const Json& odd : {Json("zz"), Json(""), Json(std::string(64, 'G')), Json(5)}) {
+    engine.model["specdec"] = {{"target", odd}};
+    memory.clear();
+    const TargetCheck check = look();
+    EXPECT_EQ(check.stale, "") << odd;
+    EXPECT_EQ(check.evidence["watched_by"], "log-probabilities") << odd;
+  }
+}
+
+TEST_F(TargetWatch, FarMoreLogProbabilitiesThanAskedForAreRefused) {
+  engine.most_top = 20;
+  net::ToyServer many([](const net::ToyRequest&) -> net::ToyReply {
+    Json top = Json::array();
+    for (int i = 0; i < 1000; ++i) top.push_back({{"token", "a"}, {"logprob", -1.0}});
+    return {.status = 200,
+            .body = Json{{"choices", {{{"logprobs", {{"content", {{{"top_logprobs", top}}}}}}}}}}.dump()};
+  });
+  Endpoint endpoint({.url = many.url() + "/v1", .model = "m"});
+  expect_error(ErrorKind::kData, {"1000", "20"}, [&] { endpoint.first_token({"chat/completions", 20}, "a"); });
+}
+
 TEST_F(TargetWatch, AnUnchangedTargetDayAfterDay) {
   TargetCheck check = look();
   EXPECT_EQ(check.stale + check.wait, "");

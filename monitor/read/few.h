@@ -1,0 +1,40 @@
+// Lines of a kind that a foreign page may cause without limit. The first are kept and the others counted, because what
+// is reported goes into a history that is never shortened.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace specdec::monitor {
+
+class Few {
+ public:
+  static constexpr size_t kKept = 10;
+
+  void add(const std::string& line) {
+    ++count_;
+    if (kept_.size() < kKept) kept_.push_back(line);
+  }
+  // Adds the lines of another list, each with `before` in front.
+  void add(const Few& other, const std::string& before) {
+    for (const std::string& line : other.kept_) add(before + line);
+    count_ += other.count_ - static_cast<int64_t>(other.kept_.size());
+  }
+  bool empty() const { return count_ == 0; }
+  int64_t count() const { return count_; }
+  const std::string& front() const { return kept_.front(); }
+  // Returns the lines that are kept, and "and N more" if there are others.
+  std::vector<std::string> lines() const {
+    std::vector<std::string> lines = kept_;
+    if (const int64_t more = count_ - static_cast<int64_t>(kept_.size()); more > 0)
+      lines.push_back("and " + std::to_string(more) + " more");
+    return lines;
+  }
+
+ private:
+  std::vector<std::string> kept_;
+  int64_t count_ = 0;
+};
+
+}  // namespace specdec::monitor

@@ -1,0 +1,45 @@
+// The series that count acceptance, under the names that specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp give them,
+// also as Ray Serve and KServe rename them. Pages and the state are read by these rules alone.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+
+#include "monitor/read/exposition.h"
+
+namespace specdec::monitor {
+
+inline constexpr size_t kMaxPosition = 64;
+
+enum class Meaning { kDrafts, kDrafted, kAccepted, kGenerated, kAcceptedAt, kDraftedAt, kReachedAt, kOverlapAt, kInfo };
+struct Known {
+  const char* engine;
+  const char* name;
+  Meaning meaning;
+};
+
+// What a series counts.
+struct Place {
+  const Known* known = nullptr;  // null = it is no series of acceptance
+  size_t position = 0;           // of a series by position
+  bool is_beyond = false;        // the position is above kMaxPosition
+  bool has_no_position = false;  // although the series is by position
+};
+Place place_of(const Sample& sample);
+
+// Parses a series that series_text() wrote. Throws Error(kData) for other text.
+Sample parse_series(const std::string& series, const std::string& where);
+// Returns the labels that tell one replica from another.
+std::string replica_of(const Sample& sample);
+std::string replica_of(const std::string& series);
+
+// Shortens foreign labels and names and makes them printable.
+std::string shown_label(const std::string& text);
+
+// Returns the names of all engines whose counters are known, as in Counters::engine.
+std::set<std::string> counter_engines();
+// Returns the PromQL for the counters of all these engines with the labels of `match` (such as job="vllm"), "" = any.
+std::string counters_query(const std::string& match);
+
+}  // namespace specdec::monitor
