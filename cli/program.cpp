@@ -1,6 +1,7 @@
 #include "cli/program.h"
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -22,11 +23,8 @@ namespace specdec::cli {
 
 namespace {
 
-// The first signal asks long work to save its state and stop, within a few seconds. The second signal has its default
-// action.
 void on_signal(int number) {
-  stop_by_signal(number);
-  std::signal(number, SIG_DFL);
+  stop_by_signal(number, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 void unblock(std::initializer_list<int> signals) {
