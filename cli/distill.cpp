@@ -223,10 +223,12 @@ void add_distill(Cli& cli) {
       "kind is faster than the target alone, 6 it may not be.\n"
       "TensorBoard can read --out directly.");
   sub->callback([&cli, options, print] {
-    if (*print)
+    if (*print) {
       cli.selected = [&cli] { return print_launch(cli.global); };
-    else
-      select_engine(cli, cli.runners.distill, options);
+      return;
+    }
+    cli.check = [options] { validate(*options); };
+    select_engine(cli, cli.runners.distill, options);
   });
 }
 

@@ -60,11 +60,18 @@ std::string read_passphrase(const PackageFlags& flags) {
   return text;
 }
 
-int run_create(const Global& global, const PackageFlags& flags) {
+// Throws Error(kUsage).
+void check_create(const PackageFlags& flags) {
   const std::string report = flags.reports.empty() ? "" : flags.reports.front();
   require_flags(
       {{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
+  deploy::require_known_engines(flags.engines);
+  for (const std::string& format : flags.quantise) deploy::require_known_quantisation(format);
+}
+
+int run_create(const Global& global, const PackageFlags& flags) {
+  const std::string report = flags.reports.front();
   deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;
@@ -315,8 +322,10 @@ void add_package(Cli& cli) {
   lint->callback([select] { select(run_lint); });
   add_store_commands(*app, *flags, select);
   add_transfer_commands(*app, *flags, select);
-  app->callback([app, select] {
-    if (app->get_subcommands().empty()) select(run_create);
+  app->callback([&cli, app, flags, select] {
+    if (!app->get_subcommands().empty()) return;
+    cli.check = [flags] { check_create(*flags); };
+    select(run_create);
   });
 }
 

@@ -49,6 +49,9 @@ void take_hangups(bool serves) {
   unblock({SIGHUP});
 }
 
+const char kSummary[] =
+    "specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.";
+
 const char kFooter[] =
     "Examples:\n"
     "  specdec demo                                              the whole story on the embedded model\n"
@@ -118,21 +121,34 @@ std::string what_goes_on(const std::string& command) {
                                        : "";
 }
 
-// Parses the command line and runs its command. Sets `command` to the name of the command as soon as it is known.
-int run_command(Cli& cli, int argc, char** argv, std::string& command) {
-  Global& global = cli.global;
+// Parses the command line. Sets `command` to the name of the command as soon as it is known.
+void parse_command(Cli& cli, int argc, char** argv, std::string& command) {
   declare_commands(cli);
-  command = command_of(cli.app, global.arguments);
-  refuse_mistakes(cli.app, global.arguments);
+  command = command_of(cli.app, cli.global.arguments);
+  refuse_mistakes(cli.app, cli.global.arguments);
   apply_settings(cli.app, argc, argv);
-  cli.app.parse(argc, argv);
+  try {
+    cli.app.parse(argc, argv);
+  } catch (const CLI::Success&) {
+    throw;
+  } catch (const CLI::ParseError& e) {
+    throw Error(ErrorKind::kUsage,
+                conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
+  }
   refuse_empty_names(cli.app);
   command = chosen_command(cli.app);
+}
+
+// Parses the command line and runs its command.
+int run_command(Cli& cli, int argc, char** argv, std::string& command) {
+  Global& global = cli.global;
+  parse_command(cli, argc, argv, command);
   if (const std::string goes_on = what_goes_on(command); !goes_on.empty()) set_stop_resumes(goes_on);
   take_hangups(command == "serve");
   install_log(global);
   prepare_stop_report(global, command);
   install_hub(global);
+  if (cli.check) cli.check();
   return cli.selected ? cli.selected() : 2;
 }
 
@@ -159,25 +175,41 @@ void declare_commands(Cli& cli) {
   name_values(cli.app);
 }
 
+void check_command_line(const std::vector<std::string>& arguments) {
+  CLI::App app{kSummary, "specdec"};
+  Global global;
+  global.program = own_path();
+  global.arguments = arguments;
+  const EngineRunners runners;
+  Cli cli{app, global, runners, {}, {}};
+  std::vector<std::string> words = arguments;
+  words.insert(words.begin(), "specdec");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::string command;
+  try {
+    parse_command(cli, static_cast<int>(words.size()), argv.data(), command);
+  } catch (const CLI::Success&) {
+    throw Error(ErrorKind::kUsage, "--help and --version end the command before it begins");
+  }
+  if (cli.check) cli.check();
+}
+
 int run_program(int argc, char** argv, const EngineRunners& runners) {
   take_signals();
-  CLI::App app{
-      "specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.",
-      "specdec"};
+  CLI::App app{kSummary, "specdec"};
   Global global;
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
   read_report_format(global);
-  Cli cli{app, global, runners, {}};
+  Cli cli{app, global, runners, {}, {}};
   std::string command;
   const auto work = [&] {
     try {
       return run_command(cli, argc, argv, command);
     } catch (const CLI::Success& done) {  // --help, --version
       return app.exit(done);
-    } catch (const CLI::ParseError& e) {
-      throw Error(ErrorKind::kUsage,
-                  conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
     }
   };
   return run_reported(work, global, command);

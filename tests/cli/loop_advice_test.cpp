@@ -86,7 +86,7 @@ TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
   CLI::App app{"whole program", "specdec"};
   Global global;
   const EngineRunners runners;
-  Cli cli{app, global, runners, {}};
+  Cli cli{app, global, runners, {}, {}};
   declare_commands(cli);
   const Command commands = command_tree(app);
   put(scratch / "log.jsonl", "{}\n");
