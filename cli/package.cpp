@@ -72,6 +72,9 @@ void check_create(const PackageFlags& flags) {
 
 int run_create(const Global& global, const PackageFlags& flags) {
   const std::string report = flags.reports.front();
+  for (const std::string& file : flags.reports)
+    if (fs::is_directory(file))
+      throw Error(ErrorKind::kData, "--report " + file + ": is a directory: give " + (fs::path(file) / "report.json").string());
   deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;
@@ -200,8 +203,8 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   const GateCommand again =
       report && !flags.package.empty()
           ? command_of(*report, "gate")
-          : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA",
-                        flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
+      : report ? command_again(*report, flags.target, flags.draft, flags.report)
+               : GateCommand{flags.target, flags.draft, "DATA", "gate"};
   ValidationReport unmeasured;
   unmeasured.verdict = Verdict::kInconclusive;
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);
@@ -278,8 +281,8 @@ void add_package(Cli& cli) {
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
-      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     (then validate it; --report "
-      "takes several)\n"
+      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     # then validate it; --report "
+      "takes several\n"
       "  specdec package verify store:production\n"
       "  specdec package lint --target T --draft run/draft\n"
       "  specdec package promote sha256-1a2b3c4d --store store --channel production --why 'canary was fine'\n"

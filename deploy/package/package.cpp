@@ -22,6 +22,7 @@
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/quantise.h"
+#include "deploy/package/store.h"
 
 namespace specdec::deploy {
 
@@ -98,11 +99,22 @@ struct Inputs {
   DraftBinding binding;  // from the draft's specdec.json; without one, made from the report
 };
 
+// True if the report was made for this pair with the roles exchanged.
+bool are_swapped(const Inputs& in) { return in.report.target == in.draft && in.report.draft == in.target; }
+
+std::string exchanged_command(const PackageOptions& options) {
+  std::vector<std::string> words = {"specdec", "package",  "--target",            options.draft.string(),
+                                    "--draft", options.target.string(), "--report", options.report.string(),
+                                    "--store", options.store.string()};
+  if (!options.parent_channel.empty()) words.insert(words.end(), {"--channel", options.parent_channel});
+  return shell_words(words);
+}
+
 // Returns why this report, these directories and this draft do not belong together; "" if they do.
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
-    if (in.report.target == in.draft && in.report.draft == in.target)
+    if (are_swapped(in))
       return report + ": was made with the roles swapped: exchange --target and --draft";
     std::string differing;
     if (in.report.target != in.target) differing += "target (" + differing_tiers(in.report.target, in.target) + ")";
@@ -211,11 +223,10 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     outcome.gate_line = gate_line(report);
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
-    GateCommand command = {options.target.string(), options.draft.string(), report.data_path,
-                           file.parent_path().empty() ? "." : file.parent_path().string()};
+    GateCommand command = command_again(report, options.target.string(), options.draft.string(), file);
     if (is_stale && judged.verdict != Verdict::kStale)
       judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: measure this pair
-    outcome.next = next_command(judged, command);
+    outcome.next = are_swapped(in) ? exchanged_command(options) : next_command(judged, command);
   };
   summarise(options.report, in.report);
   if (outcome.exit_code != 0 || options.allow_failed) return;
@@ -319,11 +330,10 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   PackageManifest manifest = manifest_of(options, in, now);
   const PublicFiles in_a_store;
   const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
-  make_directories(packages);
-  make_directories(options.store / "refs");
-  for (const fs::path& written : {workshop, options.store / "refs"}) remove_partials(written, 24 * 3600);
   const auto sources = all_sources(options);
   const double bytes = require_space(options, sources);
+  NewStore directories(options.store);
+  for (const fs::path& written : {workshop, options.store / "refs"}) remove_partials(written, 24 * 3600);
   const Published published = publish_from(workshop, [&](const fs::path& tmp) {
     outcome.hold = std::make_shared<const DirectoryLock>(tmp, DirectoryLock::Kind::kShared);
     Builder builder(tmp, progress, bytes);
@@ -343,6 +353,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     write_file_atomic(tmp / "manifest.json", text);
     return packages / ("sha256-" + sha256_hex(text));
   });
+  directories.keep();
   outcome.path = published.path;
   outcome.is_new = published.is_new;
   outcome.digest = package_digest(published.path);

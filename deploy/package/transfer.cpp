@@ -9,6 +9,7 @@
 #include "base/file_lock.h"
 #include "base/minisign.h"
 #include "base/sha256.h"
+#include "deploy/package/store.h"
 
 namespace specdec::deploy {
 
@@ -155,7 +156,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
                                                               source.name() + ": manifest.json");
   outcome.signer = require_signature(text, signature, store, source.name());
   const PublicFiles in_a_store;
-  for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
+  NewStore directories(store);
   outcome.path = store / "packages" / ("sha256-" + outcome.digest);
   const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
   if (const auto there = locate_package(outcome.path.string())) {
@@ -169,6 +170,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
                                     std::to_string(free >> 20) + " MiB are free");
   const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
   make_directories(work);
+  directories.keep();  // the next attempt goes on with what is there
   outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
   remove_unlisted(work, manifest);
   fetch_all(source, manifest, work, progress);

@@ -70,7 +70,8 @@ class Run {
     r.verdict = verdict.verdict;
     r.reason = verdict.reason;
     r.judged_by = verdict.judged_by;
-    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, repeat_flags(options_)});
+    r.flags = repeat_flags(options_);
+    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, r.flags});
     r.seconds = clock_.seconds() - begun;
     return std::move(out_);
   }

@@ -267,5 +267,25 @@ TEST(Store, ALinkInPlaceOfAChannelsLogIsNotFollowed) {
   EXPECT_FALSE(fs::exists(store / "refs/prod"));
 }
 
+// Nor must a link lead the collection, or a publisher, out of the store.
+TEST(Store, ALinkInPlaceOfADirectoryIsRefused) {
+  for (const char* own : {"tmp", "refs", "pins", "packages"}) {
+    const Pair pair;
+    const PackageOutcome made = pair.create();
+    const fs::path store = pair.dir / "store", victim = pair.dir / "victim";
+    put(victim / "d.partial/file", "mine\n");
+    fs::last_write_time(victim / "d.partial", fs::file_time_type::clock::now() - std::chrono::hours(50));
+    if (fs::exists(store / own)) fs::rename(store / own, pair.dir / "moved");
+    fs::create_directory_symlink(victim, store / own);
+    const auto before = testing::contents(victim);
+    const std::string where = std::string("store/") + own;
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { collect_garbage(store, 3, false); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { collect_garbage(store, 3, true); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { promote(store, made.digest, "prod", {"", 1}); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { pair.create(); });
+    EXPECT_EQ(testing::contents(victim), before) << own;
+  }
+}
+
 }  // namespace
 }  // namespace specdec::deploy
