@@ -461,7 +461,7 @@ void add_data(Cli& cli) {
       "Examples:\n"
       "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
       "  specdec data stats traffic\n"
-      "  specdec data regenerate traffic --target T --out traffic-own        answers written by the target itself");
+      "  specdec data regenerate traffic --target T --out traffic-own        # answers written by the target itself");
   add_ingest(cli, *data);
   add_stats(cli, *data);
   add_audit(cli, *data);

@@ -74,7 +74,8 @@ int run_create(const Global& global, const PackageFlags& flags) {
   const std::string report = flags.reports.front();
   for (const std::string& file : flags.reports)
     if (fs::is_directory(file))
-      throw Error(ErrorKind::kData, "--report " + file + ": is a directory: give " + (fs::path(file) / "report.json").string());
+      throw Error(ErrorKind::kData,
+                  "--report " + file + ": is a directory: give " + (fs::path(file) / "report.json").string());
   deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;
@@ -176,8 +177,7 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   std::optional<ValidationReport> report;
   std::optional<ResolvedPackage> package;
   if (!flags.package.empty()) {
-    package = locate_package(flags.package);
-    if (!package) throw Error(ErrorKind::kData, flags.package + ": not a package (no manifest.json)");
+    package = deploy::require_package(flags.package);
     target = package->target;
     draft = package->draft;
     report = validation_report_from_json(package->manifest.report, flags.package);
@@ -200,11 +200,9 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   if (flags.format == "sarif")
     std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   // The output includes the gate's verdict with the figure that decided it, and the command to run next.
-  const GateCommand again =
-      report && !flags.package.empty()
-          ? command_of(*report, "gate")
-      : report ? command_again(*report, flags.target, flags.draft, flags.report)
-               : GateCommand{flags.target, flags.draft, "DATA", "gate"};
+  const GateCommand again = report && !flags.package.empty() ? command_of(*report, "gate")
+                            : report ? command_again(*report, flags.target, flags.draft, flags.report)
+                                     : GateCommand{flags.target, flags.draft, "DATA", "gate"};
   ValidationReport unmeasured;
   unmeasured.verdict = Verdict::kInconclusive;
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);

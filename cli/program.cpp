@@ -1,14 +1,18 @@
 #include "cli/program.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/reload_request.h"
 #include "base/shell.h"
 #include "base/version.h"
@@ -54,7 +58,7 @@ const char kSummary[] =
 
 const char kFooter[] =
     "Examples:\n"
-    "  specdec demo                                              the whole story on the embedded model\n"
+    "  specdec demo                                              # the whole story on the embedded model\n"
     "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
     "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
     "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
@@ -121,21 +125,43 @@ std::string what_goes_on(const std::string& command) {
                                        : "";
 }
 
+// Runs `work`. An error that names a flag names the variable or the key of the file instead that gave its value.
+void with_origins(const Cli& cli, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    const std::string message = named_by_origin(e.what(), cli.origins, cli.global.arguments);
+    if (message == e.what()) throw;
+    throw Error(e.kind(), message);
+  }
+}
+
+// Warns of variables that look like settings and are none. The engine process has been given them by `specdec`, which
+// has said so.
+void warn_of_variables(const Cli& cli, const std::string& command) {
+  if (cli.runners.serve) return;
+  std::vector<std::string> environment;
+  for (char** variable = ::environ; *variable; ++variable) environment.emplace_back(*variable);
+  for (const std::string& warning : unknown_variables(cli.app, command, environment)) log(LogLevel::kWarn, warning);
+}
+
 // Parses the command line. Sets `command` to the name of the command as soon as it is known.
 void parse_command(Cli& cli, int argc, char** argv, std::string& command) {
   declare_commands(cli);
   command = command_of(cli.app, cli.global.arguments);
   refuse_mistakes(cli.app, cli.global.arguments);
-  apply_settings(cli.app, argc, argv);
-  try {
-    cli.app.parse(argc, argv);
-  } catch (const CLI::Success&) {
-    throw;
-  } catch (const CLI::ParseError& e) {
-    throw Error(ErrorKind::kUsage,
-                conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
-  }
-  refuse_empty_names(cli.app);
+  cli.origins = apply_settings(cli.app, argc, argv);
+  with_origins(cli, [&] {
+    try {
+      cli.app.parse(argc, argv);
+    } catch (const CLI::Success&) {
+      throw;
+    } catch (const CLI::ParseError& e) {
+      throw Error(ErrorKind::kUsage,
+                  conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
+    }
+    refuse_empty_names(cli.app);
+  });
   command = chosen_command(cli.app);
 }
 
@@ -148,8 +174,13 @@ int run_command(Cli& cli, int argc, char** argv, std::string& command) {
   install_log(global);
   prepare_stop_report(global, command);
   install_hub(global);
-  if (cli.check) cli.check();
-  return cli.selected ? cli.selected() : 2;
+  warn_of_variables(cli, command);
+  int code = 2;
+  with_origins(cli, [&] {
+    if (cli.check) cli.check();
+    if (cli.selected) code = cli.selected();
+  });
+  return code;
 }
 
 }  // namespace
@@ -181,7 +212,7 @@ void check_command_line(const std::vector<std::string>& arguments) {
   global.program = own_path();
   global.arguments = arguments;
   const EngineRunners runners;
-  Cli cli{app, global, runners, {}, {}};
+  Cli cli{app, global, runners, {}, {}, {}};
   std::vector<std::string> words = arguments;
   words.insert(words.begin(), "specdec");
   std::vector<char*> argv;
@@ -193,7 +224,9 @@ void check_command_line(const std::vector<std::string>& arguments) {
   } catch (const CLI::Success&) {
     throw Error(ErrorKind::kUsage, "--help and --version end the command before it begins");
   }
-  if (cli.check) cli.check();
+  with_origins(cli, [&] {
+    if (cli.check) cli.check();
+  });
 }
 
 int run_program(int argc, char** argv, const EngineRunners& runners) {
@@ -203,7 +236,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
   read_report_format(global);
-  Cli cli{app, global, runners, {}, {}};
+  Cli cli{app, global, runners, {}, {}, {}};
   std::string command;
   const auto work = [&] {
     try {

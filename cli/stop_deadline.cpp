@@ -17,7 +17,7 @@ std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
 std::atomic<double> first_interrupt{-1}, first_of_others{-1};  // when they arrived; -1 = not yet
-std::string resuming_command;  // set before a signal can use it
+std::string resuming_command;                                  // set before a signal can use it
 
 // The reports after SIGINT and after any other signal. They are made before a signal can use them.
 StopReport of_interrupt, of_others;

@@ -30,8 +30,7 @@ void require_same_vocabulary(const fs::path& target, const fs::path& draft) {
 void refuse_exchanged(const fs::path& target, const fs::path& draft) {
   const auto binding = read_binding(target);
   if (!binding || binding->target != fingerprint_model(draft)) return;
-  throw Error(ErrorKind::kUsage, target.string() + ": was made as a draft for " + draft.string() +
-                                     ": exchange them: " +
+  throw Error(ErrorKind::kUsage, target.string() + ": was made as a draft for " + draft.string() + ": exchange them: " +
                                      shell_words({"--target", draft.string(), "--draft", target.string()}));
 }
 

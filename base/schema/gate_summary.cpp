@@ -51,8 +51,8 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   return "specdec data ingest LOG... " + shell_words({"--target", c.target, "--out", c.data + "-more"});
 }
 
-// Returns a path that was given to validate as it is found from here. The report lies where validate ran or below it, so
-// a relative path that is not here is looked for from the report upwards.
+// Returns a path that was given to validate as it is found from here. The report lies where validate ran or below it,
+// so a relative path that is not here is looked for from the report upwards.
 std::string from_here(const fs::path& path, const fs::path& report) {
   std::error_code none;
   if (path.empty() || path.is_absolute() || fs::exists(path, none)) return path.string();

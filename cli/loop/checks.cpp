@@ -27,7 +27,7 @@ int64_t layers_of(const fs::path& target) {
 void check_draft(const std::string& draft, const fs::path& target) {
   const distill::DraftSpec spec = distill::parse_draft_spec(draft);
   if (spec.kind == "model") resolve_model(spec.argument);
-  if (spec.kind == "config") read_json(spec.argument, ErrorKind::kModel);
+  if (spec.kind == "config") distill::read_config_file(spec);
   if (spec.kind != "prune") return;
   const int64_t layers = layers_of(target);
   if (layers > 0 && spec.layers > layers)

@@ -373,6 +373,8 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     lock.emplace(settings.work / "lock");
     // removes partial files of a killed run; the lock ensures that no process is writing them
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
+    for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that are not continued
+      if (entry.is_directory()) remove_partials(entry.path(), 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
   const auto earlier = earlier_runs(settings.work);
@@ -417,7 +419,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
 void add_loop(Cli& cli) {
   CLI::App* loop = cli.app.add_subcommand("loop", "Runs the whole loop: data, distill, validate, package, promote");
   loop->require_subcommand(1);
-  loop->footer("Example:\n  specdec loop run LOOP.toml        the keys of LOOP.toml: specdec loop run --help");
+  loop->footer("Example:\n  specdec loop run LOOP.toml        # the keys of LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand(
       "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();

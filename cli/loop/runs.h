@@ -89,9 +89,9 @@ struct EarlierRun {
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the key of the run to continue: the run with this key, whatever its settings were, or else a run of the same target and settings that
-// was interrupted after its data stage. Such a run keeps the logs that it began with: logs grow all the time, so a run
-// on the newest logs would start over each time. Returns nullopt if a new run is needed.
+// Returns the key of the run to continue: the run with this key, whatever its settings were, or else a run of the same
+// target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with: logs
+// grow all the time, so a run on the newest logs would start over each time. Returns nullopt if a new run is needed.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of

@@ -103,9 +103,11 @@ struct Inputs {
 bool are_swapped(const Inputs& in) { return in.report.target == in.draft && in.report.draft == in.target; }
 
 std::string exchanged_command(const PackageOptions& options) {
-  std::vector<std::string> words = {"specdec", "package",  "--target",            options.draft.string(),
-                                    "--draft", options.target.string(), "--report", options.report.string(),
-                                    "--store", options.store.string()};
+  std::vector<std::string> words = {"specdec",  "package",
+                                    "--target", options.draft.string(),
+                                    "--draft",  options.target.string(),
+                                    "--report", options.report.string(),
+                                    "--store",  options.store.string()};
   if (!options.parent_channel.empty()) words.insert(words.end(), {"--channel", options.parent_channel});
   return shell_words(words);
 }
@@ -114,8 +116,7 @@ std::string exchanged_command(const PackageOptions& options) {
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
-    if (are_swapped(in))
-      return report + ": was made with the roles swapped: exchange --target and --draft";
+    if (are_swapped(in)) return report + ": was made with the roles swapped: exchange --target and --draft";
     std::string differing;
     if (in.report.target != in.target) differing += "target (" + differing_tiers(in.report.target, in.target) + ")";
     if (in.report.draft != in.draft)
@@ -363,43 +364,41 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
 
 PackageOutcome sign_package(const std::string& argument, const fs::path& secret_key, const std::string& passphrase,
                             int64_t now) {
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  verify_files(package->root, package->manifest, false);
+  const ResolvedPackage package = require_package(argument);
+  verify_files(package.root, package.manifest, false);
   const std::string text = sign_minisign(
-      read_file(package->root / "manifest.json"), secret_key, passphrase,
-      "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
+      read_file(package.root / "manifest.json"), secret_key, passphrase,
+      "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package.digest);
   // The new signature is first written outside the package: if this process died meanwhile, the package would otherwise
   // contain a file that its manifest does not list.
-  const fs::path store = package->root.parent_path().parent_path(),
-                 workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
+  const fs::path store = package.root.parent_path().parent_path(),
+                 workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package.root.parent_path();
   const fs::path fresh =
-      workshop / ("sha256-" + package->digest + "." + std::to_string(::getpid()) + ".minisig.partial");
+      workshop / ("sha256-" + package.digest + "." + std::to_string(::getpid()) + ".minisig.partial");
   const PublicFiles in_a_store;
   OutputFile out(fresh);
   out.write(text);
   out.finish();
-  rename_file(fresh, package->root / kSignatureFile);
+  rename_file(fresh, package.root / kSignatureFile);
   PackageOutcome outcome;
-  outcome.path = package->root;
-  outcome.digest = package->digest;
+  outcome.path = package.root;
+  outcome.digest = package.digest;
   return outcome;
 }
 
 PackageOutcome verify_package(const std::string& argument, const fs::path& keys) {
   PackageOutcome outcome;
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  outcome.path = package->root;
-  outcome.digest = package->digest;
-  if (const fs::path signature = package->root / kSignatureFile; !keys.empty()) {
+  const ResolvedPackage package = require_package(argument);
+  outcome.path = package.root;
+  outcome.digest = package.digest;
+  if (const fs::path signature = package.root / kSignatureFile; !keys.empty()) {
     if (!fs::exists(signature))
-      throw Error(ErrorKind::kData, package->root.string() + ": not signed (no " + kSignatureFile + ")");
-    outcome.signer = verify_minisign(read_file(package->root / "manifest.json"), read_file(signature, 1u << 16),
+      throw Error(ErrorKind::kData, package.root.string() + ": not signed (no " + kSignatureFile + ")");
+    outcome.signer = verify_minisign(read_file(package.root / "manifest.json"), read_file(signature, 1u << 16),
                                      read_minisign_keys(keys), signature.string())
                          .signer;
   }
-  outcome.reason = resolve_model(package->root.string()).stale_reason;
+  outcome.reason = resolve_model(package.root.string()).stale_reason;
   if (!outcome.reason.empty()) outcome.exit_code = exit_code(Verdict::kStale);
   return outcome;
 }

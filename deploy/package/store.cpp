@@ -201,6 +201,14 @@ void check_store_directory(const fs::path& store) {
   refuse_links(store);
 }
 
+ResolvedPackage require_package(const std::string& argument) {
+  if (auto package = locate_package(argument)) return *package;
+  const size_t colon = argument.rfind(':');
+  const std::string store = colon == std::string::npos ? "" : argument.substr(0, colon);
+  if (!store.empty() && !fs::exists(store)) throw Error(ErrorKind::kData, argument + ": there is no store " + store);
+  throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+}
+
 NewStore::NewStore(const fs::path& store) : NewStore() {  // so that a failure below runs the destructor
   refuse_links(store);
   for (const fs::path& path : {store, store / "packages", store / "refs", store / "tmp"}) {

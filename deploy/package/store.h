@@ -17,8 +17,12 @@ namespace specdec::deploy {
 // Error(kData) for a link in place of a directory of the store.
 void check_store_directory(const std::filesystem::path& store);
 
-// Makes the directories of a store for a writer. If the writer fails, the destructor removes those that it made and that
-// are empty.
+// Returns the package that the argument names: a directory, STORE:CHANNEL or STORE:sha256-…. Throws Error(kData) if
+// there is none.
+ResolvedPackage require_package(const std::string& argument);
+
+// Makes the directories of a store for a writer. If the writer fails, the destructor removes those that it made and
+// that are empty.
 class NewStore {
  public:
   explicit NewStore(const std::filesystem::path& store);  // throws Error(kData) as above

@@ -108,8 +108,7 @@ class Run {
     ValidationReport& r = out_.report;
     r.target_path = pair_.target_dir.string();
     r.draft_path = pair_.draft_dir.string();
-    if (pair_.draft_dir.empty())
-      throw Error(ErrorKind::kUsage, "--draft: missing: give the draft to be validated");
+    if (pair_.draft_dir.empty()) throw Error(ErrorKind::kUsage, "--draft: missing: give the draft to be validated");
     r.target = fingerprint_model(pair_.target_dir);
     r.draft = fingerprint_model(pair_.draft_dir);
     if (!pair_.target) return false;

@@ -35,13 +35,12 @@ std::string place_of(const std::string& path) { return fs::weakly_canonical(fs::
 // elsewhere.
 std::string settled(const std::string& text) {
   for (const std::string kind : {"model:", "config:", "labels:", "hidden:"})
-    if (text.starts_with(kind))
-      return kind + place_of(text.substr(kind.size()));
+    if (text.starts_with(kind)) return kind + place_of(text.substr(kind.size()));
   return text;
 }
 
-// Returns the options or inputs with such paths, and without the paths of inputs that have a digest: where they lie does
-// not matter.
+// Returns the options or inputs with such paths, and without the paths of inputs that have a digest: where they lie
+// does not matter.
 Json settled(const Json& json) {
   if (json.is_string()) return settled(json.get<std::string>());
   if (json.is_array()) {

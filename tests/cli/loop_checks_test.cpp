@@ -1,8 +1,7 @@
-#include "cli/loop/checks.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cli/loop/checks.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::cli {
@@ -23,20 +22,24 @@ LoopSettings settings_in(const fs::path& directory) {
 TEST(LoopChecks, WhatAStageRefusesIsRefusedBeforeAnyRuns) {
   const Scratch scratch;
   const LoopSettings s = settings_in(scratch / "");
-  const std::vector<std::string> distill = {"--json", "distill", "--target", "t", "--data", "d",
-                                            "--draft", "prune:1", "--out", "o"},
-                                 gate = {"--json", "validate", "--target", "t", "--draft", "d",
-                                         "--data", "d", "--out", "o"},
-                                 package = {"--json", "package", "--target", "t", "--draft", "d",
-                                            "--report", "r", "--store", "s", "--channel", "c"},
+  const std::vector<std::string> distill = {"--json", "distill", "--target", "t",     "--data",
+                                            "d",      "--draft", "prune:1",  "--out", "o"},
+                                 gate = {"--json", "validate", "--target", "t",     "--draft",
+                                         "d",      "--data",   "d",        "--out", "o"},
+                                 package = {"--json",   "package", "--target", "t", "--draft",   "d",
+                                            "--report", "r",       "--store",  "s", "--channel", "c"},
                                  ingest = {"--json", "data", "ingest", "a.jsonl", "--target", "t", "--out", "o"},
                                  regenerate = {"--json", "data", "regenerate", "d", "--target", "t", "--out", "o"};
   const auto with = [](std::vector<std::string> line, const std::vector<std::string>& flags) {
     line.insert(line.end(), flags.begin(), flags.end());
     return line;
   };
-  for (const auto& [stage, line] : std::vector<std::pair<std::string, std::vector<std::string>>>{
-           {"distill", distill}, {"validate", gate}, {"package", package}, {"data", ingest}, {"regenerate", regenerate}})
+  for (const auto& [stage, line] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{{"distill", distill},
+                                                                     {"validate", gate},
+                                                                     {"package", package},
+                                                                     {"data", ingest},
+                                                                     {"regenerate", regenerate}})
     EXPECT_NO_THROW(check_stage(s, stage, line)) << stage;
   EXPECT_NO_THROW(check_stage(s, "validate", with(gate, {"--floor", "0.3", "--force"})));
   struct Wrong {
@@ -75,6 +78,9 @@ TEST(LoopChecks, ThePlacesAndTheDraftAreLookedAt) {
   refused(ErrorKind::kConfig, "prune:200, and the target has 4 layers", [](LoopSettings& s) { s.draft = "prune:200"; });
   refused(ErrorKind::kModel, "nodir", [](LoopSettings& s) { s.draft = "model:nodir"; });
   refused(ErrorKind::kModel, "draft: ", [](LoopSettings& s) { s.draft = "config:/nowhere/config.json"; });
+  refused(ErrorKind::kModel, "target/config.json", [&](LoopSettings& s) {
+    s.draft = "config:" + (scratch / "target").string();  // the directory in place of the file in it
+  });
   LoopSettings all = good;
   all.draft = "prune:4";
   EXPECT_NO_THROW(check_places(all, scratch / "target"));

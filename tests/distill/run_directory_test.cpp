@@ -46,11 +46,12 @@ TEST_F(BegunRun, WhatDiffersIsNamedByItsFlagWithBothValues) {
   options["draft"] = "prune:2";
   inputs["data"]["digest"] = "4444";
   inputs["target"]["id"] = "5555";
-  expect_error(ErrorKind::kUsage,
-               {"these differ: ", "--epochs (3 then, 5 now)", "--time-limit (1m then, 1h now)", "--lr (0.01 then, 0.02 now)",
-                "--served-temperatures (not given then, true now)", "small then, prune:2 now)",
-                "--data (digest 3333 then, 4444 now)", "--target (digest 1111 then, 5555 now)"},
-               [&] { resume(); });
+  expect_error(
+      ErrorKind::kUsage,
+      {"these differ: ", "--epochs (3 then, 5 now)", "--time-limit (1m then, 1h now)", "--lr (0.01 then, 0.02 now)",
+       "--served-temperatures (not given then, true now)", "small then, prune:2 now)",
+       "--data (digest 3333 then, 4444 now)", "--target (digest 1111 then, 5555 now)"},
+      [&] { resume(); });
 }
 
 TEST_F(BegunRun, AnotherModelAsDraftDiffers) {

@@ -257,7 +257,9 @@ try:
     )
     _, _, err = loop(beside, code=7)
     expect(
-        "distill ended with exit code 7: " in err and "--rejects gone: expected a directory" in err and "To change: " in err,
+        "distill ended with exit code 7: " in err
+        and "--rejects gone: expected a directory" in err
+        and "To change: " in err,
         "a stage's own error is in the last line, with what to change",
     )
 

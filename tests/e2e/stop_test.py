@@ -22,10 +22,14 @@ work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access
 
 
 def stop(arguments, after, stdin=None, group=False):
-    """Sends SIGTERM after `after` seconds, with `group` to all of its processes, as systemd does. Returns the exit code, the seconds from the signal to the end, and
-    stderr."""
+    """Sends SIGTERM after `after` seconds, with `group` to all of its processes, as systemd does. Returns the exit
+    code, the seconds from the signal to the end, and stderr."""
     process = subprocess.Popen(
-        [str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True,
+        [str(SPECDEC), *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=stdin,
+        text=True,
         start_new_session=group,
     )
     time.sleep(after)

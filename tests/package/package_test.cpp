@@ -169,7 +169,7 @@ TEST(Package, TheNextCommandMeasuresAsTheReportDidFromWhereverItIs) {
   const Pair pair;
   put(pair.dir / "traffic/index.json", "{}");
   ValidationReport report = testing::sample_report(fingerprint_model(pair.dir / "target"),
-                                          fingerprint_model(pair.dir / "draft"), Verdict::kInconclusive);
+                                                   fingerprint_model(pair.dir / "draft"), Verdict::kInconclusive);
   report.alpha.n = 0;  // nothing was measured: the gate is to run again
   report.data_path = "traffic";
   report.flags = {"--threads=2", "--floor=0.7"};

@@ -82,6 +82,8 @@ TEST_F(StoreTest, RefusesWhatIsNotAWholePackageOfThisStore) {
   expect_error(ErrorKind::kUsage, {"channel"}, [&] { promote(store, digest(0), "../x", {"", 0}); });
   expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, std::string(64, 'f'), "prod", {"", 0}); });
   expect_error(ErrorKind::kData, {"not a package"}, [&] { promote(store, "nothing", "prod", {"", 0}); });
+  expect_error(ErrorKind::kData, {"nosuch:prod: there is no store nosuch"}, [&] { require_package("nosuch:prod"); });
+  expect_error(ErrorKind::kData, {"no channel 'nosuch'"}, [&] { require_package(store.string() + ":nosuch"); });
   expect_error(ErrorKind::kData, {"not a store"}, [&] { promote(pair.dir / "target", digest(0), "prod", {"", 0}); });
   expect_error(ErrorKind::kData, {"no channel 'prod'"}, [&] { rollback(store, "prod", {"", 0}); });
   fs::copy(made[0].path, pair.dir / "elsewhere", fs::copy_options::recursive);
