@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/run_options.h"
 #include "base/secret.h"
+#include "cli/settings.h"
 
 namespace CLI {
 class App;  // only files that declare flags include CLI11's large header
@@ -57,6 +58,10 @@ struct Cli {
   const EngineRunners& runners;
   // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
   std::function<int()> selected;
+  // Set beside it where the options have rules that the parser does not know. Throws Error(kUsage), and reads no file.
+  // It is called before `selected`, and by the loop for its stages.
+  std::function<void()> check = {};
+  SettingOrigins origins = {};
 };
 
 void add_fetch(Cli& cli);

@@ -14,8 +14,8 @@ void add_completion(Cli& cli) {
   sub->add_option("shell", *shell, "bash | zsh | fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   sub->footer(
       "Examples:\n"
-      "  source <(specdec completion bash)                                            in ~/.bashrc\n"
-      "  source <(specdec completion zsh)                                             in ~/.zshrc, after compinit\n"
+      "  source <(specdec completion bash)                                            # in ~/.bashrc\n"
+      "  source <(specdec completion zsh)                                             # in ~/.zshrc, after compinit\n"
       "  specdec completion fish > ~/.config/fish/completions/specdec.fish\n"
       "An installed specdec brings these files.");
   sub->callback([&cli, shell] {

@@ -114,12 +114,9 @@ void print_suggestion(const data::IngestResult& done) {
   if (!done.suggestion.empty()) std::printf("unknown_format: %s\n", done.suggestion.c_str());
 }
 
-int run_ingest(const Global& global, data::IngestOptions options) {
-  const SystemClock clock;
-  const std::string started = format_utc(clock.unix_seconds());
-  const double start = clock.seconds();
-  const std::string target = options.target;
-  if (!options.records && target.empty())
+// Throws Error(kUsage).
+void check_ingest(const data::IngestOptions& options) {
+  if (!options.records && options.target.empty())
     throw Error(ErrorKind::kUsage,
                 "--target is required: the model whose tokenizer and chat template the rows get (or --records)");
   for (const std::string& source : options.sources)
@@ -127,6 +124,14 @@ int run_ingest(const Global& global, data::IngestOptions options) {
       throw Error(ErrorKind::kUsage, SecretUrl(source).shown() +
                                          ": expected a file or a directory, found a URL: copy the logs to this machine "
                                          "first, such as with aws s3 cp or curl");
+  data::validate(options);
+}
+
+int run_ingest(const Global& global, data::IngestOptions options) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  const double start = clock.seconds();
+  const std::string target = options.target;
   data::require_replaceable(options.out);  // before a target is downloaded
   if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
@@ -390,7 +395,10 @@ void add_ingest(Cli& cli, CLI::App& data) {
       "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT was not written by specdec data, 7 "
       "bad input or no row "
       "accepted, 130 or 143 stopped by a signal.");
-  sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
+  sub->callback([&cli, o] {
+    cli.check = [o] { check_ingest(*o); };
+    cli.selected = [&cli, o] { return run_ingest(cli.global, *o); };
+  });
 }
 
 void add_stats(Cli& cli, CLI::App& data) {
@@ -453,7 +461,14 @@ void add_regenerate(Cli& cli, CLI::App& data) {
       "Exit codes: 0 done (rows without an answer and those that end early are in OUT/rejects.jsonl), 2 key or model "
       "or "
       "the first 8 rows refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: --resume continues.");
-  sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
+  sub->callback([&cli, f] {
+    cli.check = [f] {
+      data::RegenerateOptions options = f->options;
+      options.url = is_url(f->target) ? f->target : "http://127.0.0.1";
+      data::validate(options);
+    };
+    cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); };
+  });
 }
 
 }  // namespace
@@ -465,7 +480,7 @@ void add_data(Cli& cli) {
       "Examples:\n"
       "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
       "  specdec data stats traffic\n"
-      "  specdec data regenerate traffic --target T --out traffic-own        answers written by the target itself");
+      "  specdec data regenerate traffic --target T --out traffic-own        # answers written by the target itself");
   add_ingest(cli, *data);
   add_stats(cli, *data);
   add_audit(cli, *data);

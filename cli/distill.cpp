@@ -202,10 +202,10 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  specdec distill --target T --data traffic --draft eagle3 --draft-vocab 32000 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
-      "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
-      "  specdec distill --target T --data traffic --draft prune:2 --out run --time-limit 8h --forecast    before it "
-      "is "
-      "paid for\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        # after a stop or a "
+      "crash\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --time-limit 8h --forecast    # before it "
+      "is paid for\n"
       "  specdec distill --target T --data traffic --compare prune:1,prune:2,eagle3 --out kinds --time-limit 3h\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
@@ -221,10 +221,12 @@ void add_distill(Cli& cli) {
       "kind is faster than the target alone, 6 it may not be.\n"
       "TensorBoard can read --out directly.");
   sub->callback([&cli, options, print] {
-    if (*print)
+    if (*print) {
       cli.selected = [&cli] { return print_launch(cli.global); };
-    else
-      select_engine(cli, cli.runners.distill, options);
+      return;
+    }
+    cli.check = [options] { validate(*options); };
+    select_engine(cli, cli.runners.distill, options);
   });
 }
 

@@ -50,6 +50,8 @@ fs::path find_torch() {
   return {};
 }
 
+fs::path libexec_of(const Global& global) { return fs::path(global.program).parent_path().parent_path() / "libexec"; }
+
 // Returns the torch/lib of the engine's run path, which the file torch-lib beside the engine names: the LibTorch that a
 // build tree was linked with, or, in a wheel, the torch of the same Python environment as a path relative to the
 // engine. Returns "" if there is no such file.
@@ -67,8 +69,15 @@ void prepend_library_path(const fs::path& directory) {
 
 }  // namespace
 
+fs::path torch_of_environment(const Global& global) {
+  const fs::path directory = libexec_of(global);
+  if (!std::getenv("SPECDEC_TORCH_LIB") && holds_torch(torch_of_run_path(directory))) return {};
+  const fs::path torch = find_torch();
+  return holds_torch(torch) ? fs::absolute(torch).lexically_normal() : fs::path();
+}
+
 fs::path prepare_engine(const Global& global) {
-  const fs::path directory = fs::path(global.program).parent_path().parent_path() / "libexec";
+  const fs::path directory = libexec_of(global);
   const fs::path engine = directory / "specdec-engine";
   std::error_code ec;
   if (!fs::exists(engine, ec))

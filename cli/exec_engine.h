@@ -12,4 +12,7 @@ namespace specdec::cli {
 // the wheel specdec-core, or if LibTorch is not found.
 std::filesystem::path prepare_engine(const Global& global);
 
+// Returns the torch/lib that prepare_engine() would add; "" if the engine finds LibTorch itself, or there is none.
+std::filesystem::path torch_of_environment(const Global& global);
+
 }  // namespace specdec::cli

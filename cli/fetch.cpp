@@ -57,8 +57,9 @@ void add_fetch(Cli& cli) {
   sub->add_option("model", *models, "org/name[@revision]; may be repeated")->required();
   sub->footer(
       "Examples:\n"
-      "  specdec fetch org/name                                   before the machine goes offline (HF_HUB_OFFLINE=1)\n"
-      "  specdec --json fetch org/target@v1.2 org/draft           commits and directories, for CI\n"
+      "  specdec fetch org/name                                   # before the machine goes offline "
+      "(HF_HUB_OFFLINE=1)\n"
+      "  specdec --json fetch org/target@v1.2 org/draft           # commits and directories, for CI\n"
       "  HF_ENDPOINT=https://mirror.internal specdec fetch org/name\n"
       "Exit codes: 0 complete in the cache, 2 licence or token, 7 no such model or damaged bytes, 74 disk full, 75 hub "
       "down or a signal: run it again.");

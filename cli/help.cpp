@@ -13,7 +13,7 @@ void add_help(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("help", "Prints the help of a command; with --json all commands and flags");
   auto words = std::make_shared<std::vector<std::string>>();
   sub->add_option("command", *words, "Words of the command, such as data ingest; none: the program itself");
-  sub->footer("Examples:\n  specdec help monitor check\n  specdec --json help        for programs that call specdec");
+  sub->footer("Examples:\n  specdec help monitor check\n  specdec --json help        # for programs that call specdec");
   sub->callback([&cli, words] {
     cli.selected = [&cli, words] {
       const std::string text =

@@ -60,11 +60,22 @@ std::string read_passphrase(const PackageFlags& flags) {
   return text;
 }
 
-int run_create(const Global& global, const PackageFlags& flags) {
+// Throws Error(kUsage).
+void check_create(const PackageFlags& flags) {
   const std::string report = flags.reports.empty() ? "" : flags.reports.front();
   require_flags(
       {{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
+  deploy::require_known_engines(flags.engines);
+  for (const std::string& format : flags.quantise) deploy::require_known_quantisation(format);
+}
+
+int run_create(const Global& global, const PackageFlags& flags) {
+  const std::string report = flags.reports.front();
+  for (const std::string& file : flags.reports)
+    if (fs::is_directory(file))
+      throw Error(ErrorKind::kData,
+                  "--report " + file + ": is a directory: give " + (fs::path(file) / "report.json").string());
   deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;
@@ -166,8 +177,7 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   std::optional<ValidationReport> report;
   std::optional<ResolvedPackage> package;
   if (!flags.package.empty()) {
-    package = locate_package(flags.package);
-    if (!package) throw Error(ErrorKind::kData, flags.package + ": not a package (no manifest.json)");
+    package = deploy::require_package(flags.package);
     target = package->target;
     draft = package->draft;
     report = validation_report_from_json(package->manifest.report, flags.package);
@@ -190,11 +200,9 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   if (flags.format == "sarif")
     std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   // The output includes the gate's verdict with the figure that decided it, and the command to run next.
-  const GateCommand again =
-      report && !flags.package.empty()
-          ? command_of(*report, "gate")
-          : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA",
-                        flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
+  const GateCommand again = report && !flags.package.empty() ? command_of(*report, "gate")
+                            : report ? command_again(*report, flags.target, flags.draft, flags.report)
+                                     : GateCommand{flags.target, flags.draft, "DATA", "gate"};
   ValidationReport unmeasured;
   unmeasured.verdict = Verdict::kInconclusive;
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);
@@ -271,8 +279,8 @@ void add_package(Cli& cli) {
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
-      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     (then validate it; --report "
-      "takes several)\n"
+      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     # then validate it; --report "
+      "takes several\n"
       "  specdec package verify store:production\n"
       "  specdec package lint --target T --draft run/draft\n"
       "  specdec package promote sha256-1a2b3c4d --store store --channel production --why 'canary was fine'\n"
@@ -315,8 +323,10 @@ void add_package(Cli& cli) {
   lint->callback([select] { select(run_lint); });
   add_store_commands(*app, *flags, select);
   add_transfer_commands(*app, *flags, select);
-  app->callback([app, select] {
-    if (app->get_subcommands().empty()) select(run_create);
+  app->callback([&cli, app, flags, select] {
+    if (!app->get_subcommands().empty()) return;
+    cli.check = [flags] { check_create(*flags); };
+    select(run_create);
   });
 }
 

@@ -80,6 +80,8 @@ int run_move(const Global& global, const PackageFlags& flags, bool back) {
   result["inputs"] = {{"store", flags.store}};
   if (global.json)
     result.print();
+  else if (!change.changed)
+    std::printf("%s: names sha256-%s already\n", change.channel.c_str(), change.to.substr(0, 12).c_str());
   else
     std::printf("%s: %s -> sha256-%s\n", change.channel.c_str(),
                 change.from.empty() ? "(new)" : ("sha256-" + change.from.substr(0, 12)).c_str(),

@@ -70,7 +70,7 @@ void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::functi
                   "of this name has comes along");
     command->footer(
         "S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3. Hub: "
-        "HF_TOKEN, HF_ENDPOINT.\n"
+        "HF_TOKEN, HF_ENDPOINT.\nExamples:\n"
         "  specdec package push store:production --store s3://bucket/drafts --channel production\n"
         "  specdec package pull s3://bucket/drafts:production --store store --channel production\n"
         "  specdec package push store:production --store hf://org/draft --channel production\n"

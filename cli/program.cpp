@@ -1,13 +1,18 @@
 #include "cli/program.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/reload_request.h"
 #include "base/shell.h"
 #include "base/version.h"
@@ -22,11 +27,8 @@ namespace specdec::cli {
 
 namespace {
 
-// The first signal asks long work to save its state and stop, within a few seconds. The second signal has its default
-// action.
 void on_signal(int number) {
-  stop_by_signal(number);
-  std::signal(number, SIG_DFL);
+  stop_by_signal(number, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 void unblock(std::initializer_list<int> signals) {
@@ -51,9 +53,12 @@ void take_hangups(bool serves) {
   unblock({SIGHUP});
 }
 
+const char kSummary[] =
+    "specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.";
+
 const char kFooter[] =
     "Examples:\n"
-    "  specdec demo                                              the whole story on the embedded model\n"
+    "  specdec demo                                              # the whole story on the embedded model\n"
     "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
     "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
     "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
@@ -120,22 +125,62 @@ std::string what_goes_on(const std::string& command) {
                                        : "";
 }
 
-// Parses the command line and runs its command. Sets `command` to the name of the command as soon as it is known.
+// Runs `work`. An error that names a flag names the variable or the key of the file instead that gave its value.
+void with_origins(const Cli& cli, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    const std::string message = named_by_origin(e.what(), cli.origins, cli.global.arguments);
+    if (message == e.what()) throw;
+    throw Error(e.kind(), message);
+  }
+}
+
+// Warns of variables that look like settings and are none. The engine process has been given them by `specdec`, which
+// has said so.
+void warn_of_variables(const Cli& cli, const std::string& command) {
+  if (cli.runners.serve) return;
+  std::vector<std::string> environment;
+  for (char** variable = ::environ; *variable; ++variable) environment.emplace_back(*variable);
+  for (const std::string& warning : unknown_variables(cli.app, command, environment)) log(LogLevel::kWarn, warning);
+}
+
+// Parses the command line. Sets `command` to the name of the command as soon as it is known.
+void parse_command(Cli& cli, int argc, char** argv, std::string& command) {
+  declare_commands(cli);
+  command = command_of(cli.app, cli.global.arguments);
+  refuse_mistakes(cli.app, cli.global.arguments);
+  cli.origins = apply_settings(cli.app, argc, argv);
+  with_origins(cli, [&] {
+    try {
+      cli.app.parse(argc, argv);
+    } catch (const CLI::Success&) {
+      throw;
+    } catch (const CLI::ParseError& e) {
+      throw Error(ErrorKind::kUsage,
+                  conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
+    }
+    refuse_empty_names(cli.app);
+  });
+  command = chosen_command(cli.app);
+}
+
+// Parses the command line and runs its command.
 int run_command(Cli& cli, int argc, char** argv, std::string& command) {
   Global& global = cli.global;
-  declare_commands(cli);
-  command = command_of(cli.app, global.arguments);
-  refuse_mistakes(cli.app, global.arguments);
-  apply_settings(cli.app, argc, argv);
-  cli.app.parse(argc, argv);
-  refuse_empty_names(cli.app);
-  command = chosen_command(cli.app);
+  parse_command(cli, argc, argv, command);
   if (const std::string goes_on = what_goes_on(command); !goes_on.empty()) set_stop_resumes(goes_on);
   take_hangups(command == "serve");
   install_log(global);
   prepare_stop_report(global, command);
   install_hub(global);
-  return cli.selected ? cli.selected() : 2;
+  warn_of_variables(cli, command);
+  int code = 2;
+  with_origins(cli, [&] {
+    if (cli.check) cli.check();
+    if (cli.selected) code = cli.selected();
+  });
+  return code;
 }
 
 }  // namespace
@@ -161,25 +206,43 @@ void declare_commands(Cli& cli) {
   name_values(cli.app);
 }
 
+void check_command_line(const std::vector<std::string>& arguments) {
+  CLI::App app{kSummary, "specdec"};
+  Global global;
+  global.program = own_path();
+  global.arguments = arguments;
+  const EngineRunners runners;
+  Cli cli{app, global, runners, {}, {}, {}};
+  std::vector<std::string> words = arguments;
+  words.insert(words.begin(), "specdec");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::string command;
+  try {
+    parse_command(cli, static_cast<int>(words.size()), argv.data(), command);
+  } catch (const CLI::Success&) {
+    throw Error(ErrorKind::kUsage, "--help and --version end the command before it begins");
+  }
+  with_origins(cli, [&] {
+    if (cli.check) cli.check();
+  });
+}
+
 int run_program(int argc, char** argv, const EngineRunners& runners) {
   take_signals();
-  CLI::App app{
-      "specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.",
-      "specdec"};
+  CLI::App app{kSummary, "specdec"};
   Global global;
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
   read_report_format(global);
-  Cli cli{app, global, runners, {}};
+  Cli cli{app, global, runners, {}, {}, {}};
   std::string command;
   const auto work = [&] {
     try {
       return run_command(cli, argc, argv, command);
     } catch (const CLI::Success& done) {  // --help, --version
       return app.exit(done);
-    } catch (const CLI::ParseError& e) {
-      throw Error(ErrorKind::kUsage,
-                  conversion_message(e.what()) + " (see specdec " + (command.empty() ? "" : command + " ") + "--help)");
     }
   };
   return run_reported(work, global, command);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,24 +94,32 @@ void check_keys(const CLI::App& app, const toml::table& root, const std::string&
   }
 }
 
-void apply_to(CLI::App& app, const std::string& command, const toml::table& root, const std::string& file) {
-  const toml::table* table = command.empty() ? nullptr : root[command.substr(0, command.find(' '))].as_table();
+void apply_to(CLI::App& app, const std::string& command, const toml::table& root, const std::string& file,
+              SettingOrigins& origins) {
+  const std::string table_name = command.substr(0, command.find(' '));
+  const toml::table* table = command.empty() ? nullptr : root[table_name].as_table();
   for (CLI::Option* option : app.get_options()) {
     if (option->get_lnames().empty()) continue;
     const std::string name = option->get_lnames().front();
     if (name == "help" || name == "config" || name == "version") continue;
-    const std::string own = env_name(command.empty() ? name : command + " " + name);
-    const char* found = std::getenv(own.c_str());
-    if (found == nullptr) found = std::getenv(env_name(name).c_str());
-    std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
+    const std::string own = env_name(command.empty() ? name : command + " " + name), shared = env_name(name);
+    std::optional<std::string> in_file = value_in(table, name, file);
+    std::string origin = file + ": " + (in_file ? "[" + table_name + "] " : "") + name;
     // A table at the top is a command's, and a flag may have the name of a command: monitor check --serve, [serve].
-    if (!value && !root[name].is_table()) value = value_in(&root, name, file);
-    if (!value) continue;
+    if (!in_file && !root[name].is_table()) in_file = value_in(&root, name, file);
     // A list is passed in the environment as one string, because the engine process reads it again. Its items are
     // separated by the option's delimiter, or by newlines if the option has none.
-    if (const char delimiter = option->get_delimiter(); delimiter != '\0')
-      std::replace(value->begin(), value->end(), '\n', delimiter);
-    else if (option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)
+    const char delimiter = option->get_delimiter();
+    if (in_file && delimiter != '\0') std::replace(in_file->begin(), in_file->end(), '\n', delimiter);
+    std::optional<std::string> value = in_file;
+    if (const char* found = std::getenv(own.c_str()) ? std::getenv(own.c_str()) : std::getenv(shared.c_str())) {
+      value = found;
+      // The engine process finds the file's values in the environment, too.
+      if (value != in_file) origin = std::getenv(own.c_str()) ? own : shared;
+    }
+    if (!value) continue;
+    origins["--" + name] = origin;
+    if (delimiter == '\0' && option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)
       option->delimiter('\n');
     // CLI11 counts an environment value as given, so it satisfies required options, and flags override it.
     ::setenv(own.c_str(), value->c_str(), 1);
@@ -120,7 +129,7 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
 
 }  // namespace
 
-void apply_settings(CLI::App& app, int argc, char** argv) {
+SettingOrigins apply_settings(CLI::App& app, int argc, char** argv) {
   std::string file = std::getenv("SPECDEC_CONFIG") ? std::getenv("SPECDEC_CONFIG") : "";
   std::vector<CLI::App*> chain;
   for (int i = 1; i < argc; ++i) {
@@ -139,12 +148,49 @@ void apply_settings(CLI::App& app, int argc, char** argv) {
     root = read_toml(file);
     check_keys(app, root, file);
   }
-  apply_to(app, "", root, file);
+  SettingOrigins origins;
+  apply_to(app, "", root, file, origins);
   std::string command;
   for (CLI::App* sub : chain) {
     command += (command.empty() ? "" : " ") + sub->get_name();
-    apply_to(*sub, command, root, file);
+    apply_to(*sub, command, root, file, origins);
   }
+  return origins;
+}
+
+std::string named_by_origin(const std::string& message, const SettingOrigins& origins,
+                            const std::vector<std::string>& arguments) {
+  const size_t end = message.find_first_of(": ");
+  const auto origin = origins.find(message.substr(0, end));
+  if (origin == origins.end()) return message;
+  const std::string& flag = origin->first;
+  const auto gives = [&](const std::string& word) { return word == flag || word.starts_with(flag + "="); };
+  if (std::any_of(arguments.begin(), arguments.end(), gives)) return message;
+  return origin->second + message.substr(end);
+}
+
+std::vector<std::string> unknown_variables(const CLI::App& app, const std::string& command,
+                                           const std::vector<std::string>& environment) {
+  std::vector<std::string> known, warnings;
+  const std::function<void(const CLI::App&, const std::string&)> add = [&](const CLI::App& level,
+                                                                           const std::string& words) {
+    for (const std::string& name : long_options(level)) known.push_back(env_name(words + " " + name));
+    for (const CLI::App* sub : level.get_subcommands({}))
+      add(*sub, words + (sub->get_name().empty() ? "" : " " + sub->get_name()));  // groups of flags have no name
+  };
+  const std::string first = command.substr(0, command.find(' ')), begin = env_name(first) + "_";
+  if (first.empty()) return {};
+  add(*app.get_subcommand(first), first);
+  for (std::string& name : known) name.erase(0, begin.size());
+  for (const std::string& variable : environment) {
+    if (!variable.starts_with(begin)) continue;
+    const std::string name = variable.substr(begin.size(), variable.find('=') - begin.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string meant = nearest(name, known);
+    warnings.push_back(begin + name + " sets nothing" +
+                       (meant.empty() ? "" : " (did you mean " + begin + meant + "?)"));
+  }
+  return warnings;
 }
 
 }  // namespace specdec::cli

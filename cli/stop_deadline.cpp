@@ -16,7 +16,8 @@ namespace {
 std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
-std::string resuming_command;  // set before a signal can use it
+std::atomic<double> first_interrupt{-1}, first_of_others{-1};  // when they arrived; -1 = not yet
+std::string resuming_command;                                  // set before a signal can use it
 
 // The reports after SIGINT and after any other signal. They are made before a signal can use them.
 StopReport of_interrupt, of_others;
@@ -39,7 +40,15 @@ void end_process(int) {
 
 }  // namespace
 
-void stop_by_signal(int number) {
+void stop_by_signal(int number, double now_seconds) {
+  std::atomic<double>& first = number == SIGINT ? first_interrupt : first_of_others;
+  if (first >= 0) {
+    if (now_seconds - first < kSameRequestSeconds) return;
+    std::signal(number, SIG_DFL);
+    ::raise(number);  // it ends the process when the handler returns
+    return;
+  }
+  first = now_seconds;
   signal_number = number;
   request_stop();
   std::signal(SIGALRM, end_process);

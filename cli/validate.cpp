@@ -84,7 +84,10 @@ void add_validate(Cli& cli) {
       "  specdec --json validate --target T --draft new --data traffic --out gate --baseline old-gate/report.json "
       "--predict c=0.05,v=1.1,batch=8\n"
       "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.");
-  sub->callback([&cli, options] { select_engine(cli, cli.runners.validate, options); });
+  sub->callback([&cli, options] {
+    cli.check = [options] { validate(*options); };
+    select_engine(cli, cli.runners.validate, options);
+  });
 }
 
 }  // namespace specdec::cli

@@ -1,6 +1,7 @@
 #include "base/schema/binding.h"
 
 #include "base/file.h"
+#include "base/shell.h"
 
 namespace specdec {
 
@@ -23,6 +24,14 @@ void require_same_vocabulary(const fs::path& target, const fs::path& draft) {
     throw Error(ErrorKind::kModel,
                 (draft / "tokenizer.json").string() +
                     ": differs from the target's: a draft needs the target's tokenizer, byte for byte");
+}
+
+// The target may say that it was made as the draft of the other model.
+void refuse_exchanged(const fs::path& target, const fs::path& draft) {
+  const auto binding = read_binding(target);
+  if (!binding || binding->target != fingerprint_model(draft)) return;
+  throw Error(ErrorKind::kUsage, target.string() + ": was made as a draft for " + draft.string() + ": exchange them: " +
+                                     shell_words({"--target", draft.string(), "--draft", target.string()}));
 }
 
 }  // namespace
@@ -61,6 +70,7 @@ std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_dire
 BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft) {
   const auto binding = read_binding(draft);
   if (!binding) {
+    refuse_exchanged(target, draft);
     require_same_vocabulary(target, draft);
     return {};
   }

@@ -31,7 +31,7 @@ struct BindingCheck {
   std::string reason;  // for kStale: which tiers differ, and both ids
 };
 // Fingerprints the target and compares all four digests. An unbound draft must have the same vocabulary and tokenizer
-// bytes, else throws Error(kModel).
+// bytes, else throws Error(kModel). Throws Error(kUsage) if the target is a draft that was made for the other model.
 BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft);
 
 }  // namespace specdec

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/file.h"
 #include "base/shell.h"
 
 namespace specdec {
@@ -48,6 +49,19 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   if (again || !more.empty()) return validate_again(c, more);
   if (!acceptance) return validate_again(c, {"--speed-prompts", std::to_string(prompts_to_decide(r.speedup))});
   return "specdec data ingest LOG... " + shell_words({"--target", c.target, "--out", c.data + "-more"});
+}
+
+// Returns a path that was given to validate as it is found from here. The report lies where validate ran or below it,
+// so a relative path that is not here is looked for from the report upwards.
+std::string from_here(const fs::path& path, const fs::path& report) {
+  std::error_code none;
+  if (path.empty() || path.is_absolute() || fs::exists(path, none)) return path.string();
+  const fs::path start = fs::absolute(report).lexically_normal().parent_path();
+  for (fs::path above = start;; above = above.parent_path()) {
+    if (const fs::path found = above / path; fs::exists(found, none))
+      return report.is_absolute() ? found.string() : found.lexically_proximate(fs::current_path()).string();
+    if (above == above.parent_path()) return path.string();
+  }
 }
 
 }  // namespace
@@ -106,7 +120,13 @@ int64_t prompts_to_decide(const Estimate& e) {
 }
 
 GateCommand command_of(const ValidationReport& r, const std::string& out) {
-  return {r.target_path, r.draft_path, r.data_path, out};
+  return {r.target_path, r.draft_path, r.data_path, out, r.flags};
+}
+
+GateCommand command_again(const ValidationReport& r, const std::string& target, const std::string& draft,
+                          const std::filesystem::path& file) {
+  const std::string out = file.parent_path().empty() ? "." : file.parent_path().string();
+  return {target, draft, from_here(r.data_path, file), out, r.flags};
 }
 
 std::string next_command(const ValidationReport& r, const GateCommand& c) {

@@ -3,6 +3,7 @@
 // command is made here with every path quoted.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct GateCommand {
   std::vector<std::string> flags = {};   // its other flags, as --name=value or --name
 };
 GateCommand command_of(const ValidationReport& report, const std::string& out);  // uses the report's own paths
+// The command that measures this pair again as the report in `file` was made: with its flags, and with its data as they
+// are found from here.
+GateCommand command_again(const ValidationReport& report, const std::string& target, const std::string& draft,
+                          const std::filesystem::path& file);
 // Returns the one command that helps with this verdict: package, distil further, bench, or validate again with more of
 // what was missing.
 std::string next_command(const ValidationReport& report, const GateCommand& command);

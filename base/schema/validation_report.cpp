@@ -337,6 +337,10 @@ void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
   r.data_digest = json_digest(data, "digest", true, where + ": data", kReport);
   r.contexts = json_string(o, "contexts", where, kReport);
   r.split = json_string(o, "split", where, kReport);
+  if (const auto flags = o.find("flags"); flags != o.end() && flags->is_array())  // older versions did not write it
+    for (const Json& flag : *flags)
+      if (flag.is_string() && flag.get_ref<const std::string&>().starts_with("--") && r.flags.size() < 256)
+        r.flags.push_back(flag.get<std::string>());
   r.device = json_string(o, "device", where, kReport);
   r.dtype = json_string(o, "dtype", where, kReport);
   r.temperature = json_double(o, "temperature", {0, 10}, where, kReport);
@@ -414,6 +418,7 @@ Json to_json(const ValidationReport& r) {
                  {"goal", r.goal}}},
                {"acceptance", acceptance_to_json(r)},
                {"segments", Json::array()}};
+  if (!r.flags.empty()) root["inputs"]["flags"] = r.flags;
   for (const SegmentFigure& s : r.segments) {
     root["segments"].push_back({{"name", s.name},
                                 {"alpha", s.alpha.value},

@@ -86,6 +86,7 @@ struct ValidationReport {
   double seconds = 0;
   Fingerprint target, draft;  // of the two directories, as they were measured
   std::string target_path, draft_path, data_path, data_digest, contexts, split, device, dtype;
+  std::vector<std::string> flags;  // validate's other flags, as --name=value or --name
   double temperature = 1, floor = 0.6, goal = 0.7;
   // Acceptance
   Estimate alpha;  // .n = number of requests

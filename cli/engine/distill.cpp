@@ -163,7 +163,6 @@ int run_study(const Global& global, const distill::DistillOptions& options, cons
 int run_distill(const Global& global, const distill::DistillOptions& given) {
   take_huge_pages();
   distill::DistillOptions options = given;
-  distill::validate(options);
   const parallel::Launch launch = parallel::detect_launch(parallel::process_environment());
   if (launch.rank > 0) be_quiet(global);
   share_cores(launch, options);

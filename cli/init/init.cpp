@@ -16,6 +16,7 @@
 #include "base/shell.h"
 #include "base/version.h"
 #include "cli/command.h"
+#include "cli/exec_engine.h"
 #include "cli/init/assets.h"
 
 namespace specdec::cli {
@@ -110,6 +111,28 @@ std::string unit_word(const std::string& path) {
   for (const char c : unit_path(path))
     text += c == '"' || c == '\\' ? std::string("\\") + c : c == '$' ? "$$" : std::string(1, c);
   return '"' + text + '"';
+}
+
+// Returns a line NAME=value of a unit, in which $ is an ordinary character.
+std::string unit_environment(const std::string& assignment) {
+  std::string text;
+  for (const char c : unit_path(assignment)) text += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return "Environment=\"" + text + "\"\n";
+}
+
+// Returns the lines of a unit that give its processes what this one has from the environment: on-drift in specdec.toml
+// names specdec without its directory, and LOOP.toml may name a launcher of the Python environment.
+std::string unit_environment(const InitProgram& program) {
+  std::string path = fs::path(program.path).parent_path().string();
+  // torch/lib lies in PREFIX/lib/python3.N/site-packages.
+  fs::path prefix = program.torch;
+  for (int up = 0; up < 5 && !prefix.empty(); ++up) prefix = prefix.parent_path();
+  if (std::error_code none; !prefix.empty() && fs::exists(prefix / "bin/torchrun", none))
+    path += ":" + (prefix / "bin").string();
+  std::string lines =
+      unit_environment("PATH=" + path + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+  if (!program.torch.empty()) lines += unit_environment("SPECDEC_TORCH_LIB=" + program.torch);
+  return lines.substr(0, lines.size() - 1);
 }
 
 // Replaces every @NAME@ of the template in one pass, so a @NAME@ inside a value is not replaced.
@@ -230,7 +253,7 @@ int run_init(const Global& global, const InitOptions& given) {
                  {"started", format_utc(clock.unix_seconds())},
                  {"tool_version", kToolVersion}};
   check_shared_directory(options.directory, "DIR");
-  const std::vector<InitFile> files = init_files(options, global.program);
+  const std::vector<InitFile> files = init_files(options, {global.program, torch_of_environment(global).string()});
   make_directories(options.directory);
   std::vector<std::string> parts;
   int kept = 0;
@@ -273,7 +296,7 @@ const std::vector<std::string>& init_parts() {
   return kParts;
 }
 
-std::vector<InitFile> init_files(const InitOptions& given, const std::string& program) {
+std::vector<InitFile> init_files(const InitOptions& given, const InitProgram& program) {
   const InitOptions o = settled(given);
   require_channel_name(o.channel);
   for (const std::string& part : o.only)
@@ -285,6 +308,7 @@ std::vector<InitFile> init_files(const InitOptions& given, const std::string& pr
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
   quoted("DIR", directory);  // only checks: unit files must not contain control characters, either
+  quoted("SPECDEC_TORCH_LIB", program.torch);
   const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
                                                      {"LOGS", quoted_list("--logs", o.logs)},
                                                      {"WORK", quoted("--work", o.work)},
@@ -303,10 +327,11 @@ std::vector<InitFile> init_files(const InitOptions& given, const std::string& pr
                                                      {"COMMENT_PACKAGE", one_line(watched(o))},
                                                      {"UNIT_PACKAGE", unit_word(watched(o))},
                                                      {"DIRECTORY", unit_path(directory)},
-                                                     {"PROGRAM", unit_word(program)},
+                                                     {"PROGRAM", unit_word(program.path)},
+                                                     {"UNIT_ENVIRONMENT", unit_environment(program)},
                                                      {"JSON_DIRECTORY", quoted("DIR", directory)},
                                                      {"SHELL_DIRECTORY", shell_words({directory})},
-                                                     {"SHELL_PROGRAM", shell_words({program})}};
+                                                     {"SHELL_PROGRAM", shell_words({program.path})}};
   std::vector<InitFile> files;
   for (const Template& t : kTemplates)
     if (o.only.empty() || std::find(o.only.begin(), o.only.end(), t.part) != o.only.end())

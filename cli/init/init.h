@@ -33,11 +33,16 @@ struct InitFile {
 // "monitoring".
 const std::vector<std::string>& init_parts();
 
+// The program that systemd starts. `torch` is the folder of LibTorch's libraries if the environment names it and the
+// program would not find it without; else "".
+struct InitProgram {
+  std::string path, torch = "";
+};
+
 // Returns the files to write, with every value quoted as its format requires. Paths that exist relative to the current
-// directory, and not to the one that is written, are written as seen from there. `program` is the path of specdec for
-// systemd. Throws Error(kUsage) for values that the formats cannot hold (control characters, invalid UTF-8), invalid
-// channel names and unknown parts.
-std::vector<InitFile> init_files(const InitOptions& options, const std::string& program);
+// directory, and not to the one that is written, are written as seen from there. Throws Error(kUsage) for values that
+// the formats cannot hold (control characters, invalid UTF-8), invalid channel names and unknown parts.
+std::vector<InitFile> init_files(const InitOptions& options, const InitProgram& program);
 
 // Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if a file with other text exists
 // and is not replaced.

@@ -23,6 +23,7 @@
 #include "cli/child_process.h"
 #include "cli/log.h"
 #include "cli/loop/advice.h"
+#include "cli/loop/checks.h"
 #include "cli/loop/runs.h"
 #include "cli/stop_deadline.h"
 #include "data/regenerate/regenerate.h"
@@ -40,6 +41,8 @@ struct Stage {
   std::vector<std::string> arguments;
   fs::path output;                         // must exist after the stage
   std::vector<std::string> launcher = {};  // what starts the stage's processes; empty = it is one process
+  std::string directory = "";              // in the run's directory, where the stage writes; "" = elsewhere
+  std::string key = "";                    // cli/loop/runs.h
 };
 
 // How often a stage under a launcher is started again after processes of it were lost.
@@ -127,17 +130,21 @@ class Stages {
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
                                         learnt,   "--draft", s_.draft,   "--out",   trained};
     if (fs::exists(trained)) distill.push_back("--resume");
-    std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json"}};
+    std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json", {}, "data"}};
     if (regenerated != Regenerate::kNo) stages.push_back(regenerate());
-    stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json", s_.launcher});
+    stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json", s_.launcher, "distill"});
     stages.push_back({"validate",
                       with("validate", {"--json", "validate", "--target", s_.target, "--draft", draft, "--data", learnt,
                                         "--out", gate}),
-                      run_ / "gate" / "report.json"});
+                      run_ / "gate" / "report.json",
+                      {},
+                      "gate"});
     stages.push_back({"package",
                       with("package", {"--json", "package", "--target", s_.target, "--draft", draft, "--report",
                                        run_ / "gate" / "report.json", "--store", s_.store, "--channel", s_.channel}),
                       s_.store / "refs" / s_.channel});
+    std::string key;
+    for (Stage& stage : stages) stage.key = key = key_of(stage.name, key);
     return stages;
   }
 
@@ -148,6 +155,14 @@ class Stages {
     const auto extra = s_.stage_flags.find(stage);
     if (extra != s_.stage_flags.end()) arguments.insert(arguments.end(), extra->second.begin(), extra->second.end());
     return arguments;
+  }
+
+  // Returns a digest of what LOOP.toml says of the stage and of `before`, the key of the stage before it.
+  std::string key_of(const std::string& stage, const std::string& before) const {
+    Json settings = Json::array({before, stage, with(stage, {})});
+    if (stage == "distill") settings.push_back(s_.draft);
+    if (stage == "package") settings.insert(settings.end(), {s_.store.string(), s_.channel});
+    return sha256_hex(settings.dump()).substr(0, 12);
   }
 
   bool has_flag(const std::string& stage, const std::string& flag) const {
@@ -164,7 +179,7 @@ class Stages {
     std::vector<std::string> arguments = {
         "--json", "data", "regenerate", data(), elsewhere ? "--target-files" : "--target", s_.target, "--out", out};
     if (fs::exists(data::progress_file(out))) arguments.push_back("--resume");
-    return {"regenerate", with("regenerate", arguments), out / "index.json"};
+    return {"regenerate", with("regenerate", arguments), out / "index.json", {}, "regenerated"};
   }
 
   const LoopSettings& s_;
@@ -186,7 +201,7 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
   const std::optional<RunState> state =
       fs::exists(run / "state.json") ? std::optional<RunState>(std::in_place, run, inputs, 0) : std::nullopt;
   for (const Stage& stage : stages.all()) {
-    const bool done = state && state->done(stage.name, stage.output);
+    const bool done = state && state->done(stage.name, stage.key, stage.output);
     const bool unsure = stage.name == "regenerate" && stages.regenerates() == Stages::Regenerate::kNotYetKnown;
     const std::string when = done     ? "done"
                              : unsure ? "if another model wrote the answers; distill and validate read its output then"
@@ -273,16 +288,34 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
                   .ran = false};
 }
 
+// Removes what a stage wrote with other settings: its directory in the run's, and files named after it. They are
+// renamed first, because they must not be half removed.
+void remove_outputs(const fs::path& run, const std::string& directory) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(run))
+    if (const std::string name = entry.path().filename().string();
+        !directory.empty() && (name == directory || name.starts_with(directory + ".")))
+      paths.push_back(entry.path());
+  for (const fs::path& path : paths) {
+    const fs::path gone = path.string() + ".partial";
+    if (path.extension() != ".partial") rename_file(path, gone);
+    remove_tree(path.extension() == ".partial" ? path : gone);
+  }
+}
+
 // Runs the stages one after the other; returns 0 or the exit code of the stage that failed.
 int run_stages(const Global& global, const LoopSettings& settings, const Stages& stages, RunState& state) {
   const SystemClock clock;
   const fs::path log = state.directory() / "log.txt";
   for (size_t i = 0; i < stages.all().size(); ++i) {
-    const Stage stage = stages.all()[i];  // evaluated each time, because the stages after data depend on its result
-    if (state.done(stage.name, stage.output)) {
+    Stage stage = stages.all()[i];  // evaluated each time, because the stages after data depend on its result
+    if (state.done(stage.name, stage.key, stage.output)) {
       if (global.verbosity >= 0) say(stage.name + ": done before");
       continue;
     }
+    if (state.began_otherwise(stage.name, stage.key)) remove_outputs(state.directory(), stage.directory);
+    state.begin(stage.name, stage.key);
+    stage = stages.all()[i];  // it no longer resumes what was removed
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
     const auto run = [&] {
@@ -316,6 +349,14 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
   return 0;
 }
 
+// Throws before anything is written for what a stage would refuse hours later.
+void check_settings(const LoopSettings& settings) {
+  const RunInputs none;
+  for (const Stage& stage : Stages(settings, none, settings.work / "runs" / "new").all())
+    check_stage(settings, stage.name, stage.arguments);
+  check_places(settings, settings.target);
+}
+
 }  // namespace
 
 int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& order) {
@@ -323,6 +364,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
   LoopSettings settings = given;
   const ResolvedModel target = resolve_model(given.target);  // a hub name is resolved to one commit for all stages
   settings.target = fs::absolute(target.directory).string();
+  check_settings(settings);
   const SystemClock clock;
   std::optional<FileLock> lock;
   if (!order.plan) {
@@ -331,6 +373,8 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     lock.emplace(settings.work / "lock");
     // removes partial files of a killed run; the lock ensures that no process is writing them
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
+    for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that are not continued
+      if (entry.is_directory()) remove_partials(entry.path(), 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
   const auto earlier = earlier_runs(settings.work);
@@ -375,7 +419,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
 void add_loop(Cli& cli) {
   CLI::App* loop = cli.app.add_subcommand("loop", "Runs the whole loop: data, distill, validate, package, promote");
   loop->require_subcommand(1);
-  loop->footer("Example:\n  specdec loop run LOOP.toml        the keys of LOOP.toml: specdec loop run --help");
+  loop->footer("Example:\n  specdec loop run LOOP.toml        # the keys of LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand(
       "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();

@@ -1,6 +1,7 @@
 #include "cli/loop/runs.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -56,7 +57,6 @@ std::string ago(int64_t seconds) {
 std::string RunInputs::key() const {
   Sha256 hash;
   hash.update(target_id);
-  hash.update(settings_sha256);
   for (const auto& [path, digest] : logs) hash.update(path + digest);
   return hash.hex().substr(0, 12);
 }
@@ -87,10 +87,30 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
   if (!old.contains("stages") || !old["stages"].is_object() || old.value("key", "") != key)
     throw Error(ErrorKind::kData, file.string() + ": not the state of this run: remove its directory to start again");
   state_ = old;
+  Json& settings = state_["inputs"]["settings_sha256"];
+  if (settings == inputs.settings_sha256) return;
+  settings = inputs.settings_sha256;
+  state_["verdict"] = "running";
+  state_.erase("stopped");
+  state_.erase("ended_unix");
 }
 
-bool RunState::done(const std::string& stage, const fs::path& output) const {
-  return state_["stages"].contains(stage) && fs::exists(output);
+bool RunState::began_otherwise(const std::string& stage, const std::string& key) const {
+  const auto begun = state_.find("begun");  // older versions did not write it
+  return begun != state_.end() && begun->is_object() && begun->value(stage, key) != key;
+}
+
+bool RunState::done(const std::string& stage, const std::string& key, const fs::path& output) const {
+  return state_["stages"].contains(stage) && !began_otherwise(stage, key) && fs::exists(output);
+}
+
+void RunState::begin(const std::string& stage, const std::string& key) {
+  static constexpr std::array kOrder = {"data", "regenerate", "distill", "validate", "package"};
+  if (began_otherwise(stage, key))
+    for (auto later = std::find(kOrder.begin(), kOrder.end(), stage); later != kOrder.end(); ++later)
+      state_["stages"].erase(*later);
+  state_["begun"][stage] = key;
+  write();
 }
 
 void RunState::record(const std::string& stage, const fs::path& output, double seconds, const Json& result) {
@@ -98,7 +118,7 @@ void RunState::record(const std::string& stage, const fs::path& output, double s
   state_["seconds"] = state_.value("seconds", 0.0) + seconds;
   state_["verdict"] = "running";
   state_.erase("stopped");
-  write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n");
+  write();
 }
 
 void RunState::promoted(int64_t now) {
@@ -131,8 +151,10 @@ void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reas
 void RunState::finish(const std::string& verdict, int64_t now) {
   state_["verdict"] = verdict;
   state_["ended_unix"] = now;
-  write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n");
+  write();
 }
+
+void RunState::write() const { write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n"); }
 
 std::vector<EarlierRun> earlier_runs(const fs::path& work) {
   std::vector<EarlierRun> runs;

@@ -12,7 +12,7 @@
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id, settings_sha256 and logs; it names the run.
+// The inputs of a run. key() is a digest of target_id and logs; it names the run. The settings key the stages.
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
@@ -43,16 +43,23 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
 // killed, and the same command goes on (75).
 int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
 
-// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written after each
-// stage; a stage is skipped only if its output still exists.
+// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written before and
+// after each stage. A stage has a key, a digest of its settings and of the key of the stage before it. It is skipped
+// only if it succeeded with this key and its output still exists, so a changed setting repeats its own stage and those
+// after it.
 class RunState {
  public:
-  // Reads an existing state. Throws Error(kData) for a file that is not the state of this run.
+  // Reads an existing state. If it is of other settings, its verdict no longer counts. Throws Error(kData) for a file
+  // that is not the state of this run.
   RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
   const Json& json() const { return state_; }
-  bool done(const std::string& stage, const std::filesystem::path& output) const;
+  bool done(const std::string& stage, const std::string& key, const std::filesystem::path& output) const;
+  // True if the stage has begun with another key: what it has written is of no use.
+  bool began_otherwise(const std::string& stage, const std::string& key) const;
+  // Records that the stage begins. With another key than before, forgets the stages after it, too.
+  void begin(const std::string& stage, const std::string& key);
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
   // These two end the run: with kPromoted, or with the stage that stopped it and its exit code.
   void promoted(int64_t now);
@@ -60,6 +67,7 @@ class RunState {
 
  private:
   void finish(const std::string& verdict, int64_t now);
+  void write() const;
   std::filesystem::path directory_;
   Json state_;
 };
@@ -81,9 +89,9 @@ struct EarlierRun {
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the key of the run to continue: the run with these inputs, or else a run of the same target and settings that
-// was interrupted after its data stage. Such a run keeps the logs that it began with: logs grow all the time, so a run
-// on the newest logs would start over each time. Returns nullopt if a new run is needed.
+// Returns the key of the run to continue: the run with this key, whatever its settings were, or else a run of the same
+// target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with: logs
+// grow all the time, so a run on the newest logs would start over each time. Returns nullopt if a new run is needed.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of

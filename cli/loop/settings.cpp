@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "cli/loop/loop.h"
 #include "cli/suggestion.h"
@@ -195,6 +196,9 @@ LoopSettings read_loop_settings(const fs::path& file, const Command* commands) {
     for (const toml::node& word : *words) s.launcher.push_back(text_of(word, launcher));
   }
   const toml::array* logs = (*loop)["logs"].as_array();
+  if ((*loop)["logs"].is_string())
+    throw Error(ErrorKind::kConfig, where + ": [loop] logs: expected a list, found a string: write logs = [" +
+                                        Json(text_of(*loop->get("logs"), where + ": [loop] logs")).dump() + "]");
   if (!logs || logs->empty())
     throw Error(ErrorKind::kConfig, where + ": [loop] logs: missing, expected a list of files or globs");
   for (const toml::node& item : *logs) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "base/verdict.h"
 #include "base/version.h"
 #include "deploy/models/load_pair.h"
@@ -17,6 +18,20 @@ namespace specdec::deploy {
 
 namespace {
 
+std::vector<ChatMessage> read_messages(const std::string& file) {
+  const Json array = read_json(file);
+  if (!array.is_array() || array.empty())
+    throw Error(ErrorKind::kData, file + ": expected a non-empty array of {role, content}");
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < array.size(); ++i) {
+    const std::string where = file + ": message " + std::to_string(i);
+    if (!array[i].is_object()) throw Error(ErrorKind::kData, where + ": expected an object with role and content");
+    messages.push_back({json_string(array[i], "role", where, ErrorKind::kData),
+                        json_string(array[i], "content", where, ErrorKind::kData)});
+  }
+  return messages;
+}
+
 void check(const GenerateOptions& o) {
   validate(o.sampling);
   validate(o.speculation);
@@ -25,6 +40,8 @@ void check(const GenerateOptions& o) {
   if (o.max_tokens < 1 || o.max_tokens > (1 << 24))
     throw Error(ErrorKind::kUsage,
                 "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
+  if (!is_valid_utf8(o.prompt)) throw Error(ErrorKind::kUsage, "--prompt: expected UTF-8");
+  if (!o.has_prompt) read_messages(o.messages_file);  // before the models are loaded
 }
 
 // Returns an upper bound of the prompt's and answer's tokens. A token has at least one byte, and 4096 bytes are allowed
@@ -93,16 +110,7 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
 std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file) {
   if (!pair.chat_template)
     throw Error(ErrorKind::kUsage, "--messages: " + pair.target_dir.string() + " has no chat template: use --prompt");
-  const Json array = read_json(file);
-  if (!array.is_array() || array.empty())
-    throw Error(ErrorKind::kData, file + ": expected a non-empty array of {role, content}");
-  std::vector<ChatMessage> messages;
-  for (size_t i = 0; i < array.size(); ++i) {
-    const std::string where = file + ": message " + std::to_string(i);
-    if (!array[i].is_object()) throw Error(ErrorKind::kData, where + ": expected an object with role and content");
-    messages.push_back({json_string(array[i], "role", where, ErrorKind::kData),
-                        json_string(array[i], "content", where, ErrorKind::kData)});
-  }
+  const std::vector<ChatMessage> messages = read_messages(file);
   if (const auto member = pair.chat_template->omitted(messages))
     throw Error(ErrorKind::kData, "--messages: " + *member + ": the target's chat template leaves it out");
   const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
@@ -121,6 +129,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   wanted.device = options.device;
   wanted.allow_stale = options.allow_stale;
   wanted.speculate = options.speculation.k != 0;
+  wanted.drafts_wanted = options.speculation.suffix ? 0 : options.speculation.k;
   wanted.tokens_per_sequence = tokens_bound(options);
   wanted.may_give_up = true;
   wanted.on_plan = [&](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
@@ -135,8 +144,6 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
   for (const std::string& line : pair.notes) note("info: " + line);
-  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
-    throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 

@@ -154,6 +154,15 @@ std::vector<std::string> tokenizer_notes(const text::Tokenizer& tokenizer, model
   return notes;
 }
 
+void check_memory(const PairOptions& options, const model::MemoryPlan& plan) {
+  try {
+    model::check_memory(plan);
+  } catch (const Error& e) {
+    if (options.cache_bytes == 0) throw;
+    throw Error(e.kind(), std::string(e.what()) + ", or a smaller --cache");
+  }
+}
+
 LoadedPair load(const PairOptions& options) {
   validate(options.device);
   LoadedPair pair;
@@ -168,6 +177,8 @@ LoadedPair load(const PairOptions& options) {
   }
   const Draft draft = find_draft(options, target);
   if (!accept_draft(draft, options.allow_stale, pair)) return pair;
+  if (pair.draft_dir.empty() && options.drafts_wanted > 0)
+    throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.drafts_wanted) + " needs --draft or --suffix");
 
   pair.device = model::resolve_device(options.device.device);
   if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
@@ -203,7 +214,7 @@ LoadedPair load(const PairOptions& options) {
   }
   if (options.on_plan) options.on_plan(pair.plan);
   if (draft_config && !head) model::warn_of_large_draft(draft_config->config, config);
-  model::check_memory(pair.plan);
+  check_memory(options, pair.plan);
 
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);

@@ -31,6 +31,9 @@ struct PairOptions {
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;  // false: a package's own draft is not used
+  // --k, where nothing but a draft can draft so many tokens; a pair without a draft is then refused before it is
+  // loaded.
+  int drafts_wanted = 0;
   // false: the chat template is not loaded. Checking it forks the process, which is unsafe while other threads run.
   bool chat = true;
   int64_t sequences = 1;            // for the memory plan

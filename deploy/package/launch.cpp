@@ -378,7 +378,17 @@ const std::vector<std::string>& known_engines() {
   return kEngines;
 }
 
+void require_known_engines(const std::vector<std::string>& engines) {
+  for (const std::string& engine : engines) {
+    if (std::find(known_engines().begin(), known_engines().end(), engine) != known_engines().end()) continue;
+    std::string all;
+    for (const std::string& known : known_engines()) all += (all.empty() ? "" : ", ") + known;
+    throw Error(ErrorKind::kUsage, "--engines: '" + engine + "': expected some of " + all);
+  }
+}
+
 std::map<std::string, std::string> launch_files(const LaunchPlan& given, const std::vector<std::string>& engines) {
+  require_known_engines(engines);
   std::map<std::string, std::string> files;
   for (const std::string& engine : engines) {
     LaunchPlan plan = given;
@@ -399,10 +409,6 @@ std::map<std::string, std::string> launch_files(const LaunchPlan& given, const s
       files["kserve.yaml"] = kserve(plan);
     } else if (engine == "helm") {
       files["helm-values.yaml"] = helm(plan);
-    } else {
-      std::string all;
-      for (const std::string& known : known_engines()) all += (all.empty() ? "" : ", ") + known;
-      throw Error(ErrorKind::kUsage, "--engines: '" + engine + "': expected some of " + all);
     }
   }
   return files;

@@ -50,6 +50,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
 
 // Returns the names that --engines takes.
 const std::vector<std::string>& known_engines();
+void require_known_engines(const std::vector<std::string>& engines);  // throws Error(kUsage)
 
 // Returns the launch files of the requested engines, as a map from file name inside engines/ to content. Throws
 // Error(kUsage) for an unknown engine.

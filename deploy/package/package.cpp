@@ -22,6 +22,7 @@
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/quantise.h"
+#include "deploy/package/store.h"
 
 namespace specdec::deploy {
 
@@ -98,12 +99,24 @@ struct Inputs {
   DraftBinding binding;  // from the draft's specdec.json; without one, made from the report
 };
 
+// True if the report was made for this pair with the roles exchanged.
+bool are_swapped(const Inputs& in) { return in.report.target == in.draft && in.report.draft == in.target; }
+
+std::string exchanged_command(const PackageOptions& options) {
+  std::vector<std::string> words = {"specdec",  "package",
+                                    "--target", options.draft.string(),
+                                    "--draft",  options.target.string(),
+                                    "--report", options.report.string(),
+                                    "--store",  options.store.string()};
+  if (!options.parent_channel.empty()) words.insert(words.end(), {"--channel", options.parent_channel});
+  return shell_words(words);
+}
+
 // Returns why this report, these directories and this draft do not belong together; "" if they do.
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
-    if (in.report.target == in.draft && in.report.draft == in.target)
-      return report + ": was made with the roles swapped: exchange --target and --draft";
+    if (are_swapped(in)) return report + ": was made with the roles swapped: exchange --target and --draft";
     std::string differing;
     if (in.report.target != in.target) differing += "target (" + differing_tiers(in.report.target, in.target) + ")";
     if (in.report.draft != in.draft)
@@ -211,11 +224,10 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     outcome.gate_line = gate_line(report);
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
-    GateCommand command = {options.target.string(), options.draft.string(), report.data_path,
-                           file.parent_path().empty() ? "." : file.parent_path().string()};
+    GateCommand command = command_again(report, options.target.string(), options.draft.string(), file);
     if (is_stale && judged.verdict != Verdict::kStale)
       judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: measure this pair
-    outcome.next = next_command(judged, command);
+    outcome.next = are_swapped(in) ? exchanged_command(options) : next_command(judged, command);
   };
   summarise(options.report, in.report);
   if (outcome.exit_code != 0 || options.allow_failed) return;
@@ -319,11 +331,10 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   PackageManifest manifest = manifest_of(options, in, now);
   const PublicFiles in_a_store;
   const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
-  make_directories(packages);
-  make_directories(options.store / "refs");
-  for (const fs::path& written : {workshop, options.store / "refs"}) remove_partials(written, 24 * 3600);
   const auto sources = all_sources(options);
   const double bytes = require_space(options, sources);
+  NewStore directories(options.store);
+  for (const fs::path& written : {workshop, options.store / "refs"}) remove_partials(written, 24 * 3600);
   const Published published = publish_from(workshop, [&](const fs::path& tmp) {
     outcome.hold = std::make_shared<const DirectoryLock>(tmp, DirectoryLock::Kind::kShared);
     Builder builder(tmp, progress, bytes);
@@ -343,6 +354,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     write_file_atomic(tmp / "manifest.json", text);
     return packages / ("sha256-" + sha256_hex(text));
   });
+  directories.keep();
   outcome.path = published.path;
   outcome.is_new = published.is_new;
   outcome.digest = package_digest(published.path);
@@ -352,43 +364,41 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
 
 PackageOutcome sign_package(const std::string& argument, const fs::path& secret_key, const std::string& passphrase,
                             int64_t now) {
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  verify_files(package->root, package->manifest, false);
+  const ResolvedPackage package = require_package(argument);
+  verify_files(package.root, package.manifest, false);
   const std::string text = sign_minisign(
-      read_file(package->root / "manifest.json"), secret_key, passphrase,
-      "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
+      read_file(package.root / "manifest.json"), secret_key, passphrase,
+      "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package.digest);
   // The new signature is first written outside the package: if this process died meanwhile, the package would otherwise
   // contain a file that its manifest does not list.
-  const fs::path store = package->root.parent_path().parent_path(),
-                 workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
+  const fs::path store = package.root.parent_path().parent_path(),
+                 workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package.root.parent_path();
   const fs::path fresh =
-      workshop / ("sha256-" + package->digest + "." + std::to_string(::getpid()) + ".minisig.partial");
+      workshop / ("sha256-" + package.digest + "." + std::to_string(::getpid()) + ".minisig.partial");
   const PublicFiles in_a_store;
   OutputFile out(fresh);
   out.write(text);
   out.finish();
-  rename_file(fresh, package->root / kSignatureFile);
+  rename_file(fresh, package.root / kSignatureFile);
   PackageOutcome outcome;
-  outcome.path = package->root;
-  outcome.digest = package->digest;
+  outcome.path = package.root;
+  outcome.digest = package.digest;
   return outcome;
 }
 
 PackageOutcome verify_package(const std::string& argument, const fs::path& keys) {
   PackageOutcome outcome;
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  outcome.path = package->root;
-  outcome.digest = package->digest;
-  if (const fs::path signature = package->root / kSignatureFile; !keys.empty()) {
+  const ResolvedPackage package = require_package(argument);
+  outcome.path = package.root;
+  outcome.digest = package.digest;
+  if (const fs::path signature = package.root / kSignatureFile; !keys.empty()) {
     if (!fs::exists(signature))
-      throw Error(ErrorKind::kData, package->root.string() + ": not signed (no " + kSignatureFile + ")");
-    outcome.signer = verify_minisign(read_file(package->root / "manifest.json"), read_file(signature, 1u << 16),
+      throw Error(ErrorKind::kData, package.root.string() + ": not signed (no " + kSignatureFile + ")");
+    outcome.signer = verify_minisign(read_file(package.root / "manifest.json"), read_file(signature, 1u << 16),
                                      read_minisign_keys(keys), signature.string())
                          .signer;
   }
-  outcome.reason = resolve_model(package->root.string()).stale_reason;
+  outcome.reason = resolve_model(package.root.string()).stale_reason;
   if (!outcome.reason.empty()) outcome.exit_code = exit_code(Verdict::kStale);
   return outcome;
 }

@@ -303,11 +303,15 @@ const std::vector<std::string>& known_quantisations() {
   return kFormats;
 }
 
-QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, const fs::path& out,
-                              const ProgressFn& progress) {
+void require_known_quantisation(const std::string& format) {
   const auto& known = known_quantisations();
   if (std::find(known.begin(), known.end(), format) == known.end())
     throw Error(ErrorKind::kUsage, "quantised format '" + format.substr(0, 64) + "': expected fp8 or int8");
+}
+
+QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, const fs::path& out,
+                              const ProgressFn& progress) {
+  require_known_quantisation(format);
   // Nothing tells a draft that this command wrote from one that another tool quantised, so no result is replaced.
   const OutputRule rule{.flag = "--out", .command = "specdec package quantise", .results = {}};
   check_output_directory(out, rule);

@@ -25,6 +25,7 @@ namespace specdec::deploy {
 
 // Returns "fp8" and "int8".
 const std::vector<std::string>& known_quantisations();
+void require_known_quantisation(const std::string& format);  // throws Error(kUsage)
 
 struct QuantisedDraft {
   uint64_t bytes_before = 0, bytes_after = 0;  // of the weight files

@@ -22,7 +22,17 @@ namespace {
 constexpr size_t kMaxLogBytes = 64u << 20;
 const char kRemovedSuffix[] = ".removed.partial";
 
+// A link in place of one of these directories would make this process write and remove files outside of the store.
+void refuse_links(const fs::path& store) {
+  for (const char* own : {"packages", "refs", "pins", "tmp"}) {
+    std::error_code none;
+    if (fs::is_symlink(fs::symlink_status(store / own, none)))
+      throw Error(ErrorKind::kData, (store / own).string() + ": is a link, expected a directory of the store itself");
+  }
+}
+
 void require_store(const fs::path& store) {
+  refuse_links(store);
   if (!fs::is_directory(store / "packages"))
     throw Error(ErrorKind::kData, store.string() + ": not a store (no packages/ below it): specdec package makes one");
 }
@@ -188,6 +198,29 @@ void check_store_directory(const fs::path& store) {
   check_output_directory(store, {.flag = "--store",
                                  .command = "specdec package",
                                  .results = {{"packages", ""}, {"refs", ""}, {"trusted.pub", ""}}});
+  refuse_links(store);
+}
+
+ResolvedPackage require_package(const std::string& argument) {
+  if (auto package = locate_package(argument)) return *package;
+  const size_t colon = argument.rfind(':');
+  const std::string store = colon == std::string::npos ? "" : argument.substr(0, colon);
+  if (!store.empty() && !fs::exists(store)) throw Error(ErrorKind::kData, argument + ": there is no store " + store);
+  throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+}
+
+NewStore::NewStore(const fs::path& store) : NewStore() {  // so that a failure below runs the destructor
+  refuse_links(store);
+  for (const fs::path& path : {store, store / "packages", store / "refs", store / "tmp"}) {
+    if (!fs::exists(path)) made_.push_back(path);
+    make_directories(path);
+  }
+}
+
+NewStore::~NewStore() {
+  if (kept_) return;
+  std::error_code not_empty;  // what others have put into it stays
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, not_empty);
 }
 
 ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now,

@@ -13,8 +13,30 @@
 namespace specdec::deploy {
 
 // Throws what check_output_directory (base/output_directory.h) throws unless the directory can receive packages: it is
-// missing, empty, or a store already. A trusted.pub, which its owner may put there first, makes it a store.
+// missing, empty, or a store already. A trusted.pub, which its owner may put there first, makes it a store. Throws
+// Error(kData) for a link in place of a directory of the store.
 void check_store_directory(const std::filesystem::path& store);
+
+// Returns the package that the argument names: a directory, STORE:CHANNEL or STORE:sha256-…. Throws Error(kData) if
+// there is none.
+ResolvedPackage require_package(const std::string& argument);
+
+// Makes the directories of a store for a writer. If the writer fails, the destructor removes those that it made and
+// that are empty.
+class NewStore {
+ public:
+  explicit NewStore(const std::filesystem::path& store);  // throws Error(kData) as above
+  ~NewStore();
+  NewStore(const NewStore&) = delete;
+  NewStore& operator=(const NewStore&) = delete;
+  void keep() { kept_ = true; }
+
+ private:
+  NewStore() = default;
+
+  std::vector<std::filesystem::path> made_;
+  bool kept_ = false;
+};
 
 // Provides a channel's signature: either a minisign secret key to sign with, or another store's record of this channel,
 // signed with a key that this store trusts.

@@ -9,6 +9,7 @@
 #include "base/file_lock.h"
 #include "base/minisign.h"
 #include "base/sha256.h"
+#include "deploy/package/store.h"
 
 namespace specdec::deploy {
 
@@ -155,7 +156,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
                                                               source.name() + ": manifest.json");
   outcome.signer = require_signature(text, signature, store, source.name());
   const PublicFiles in_a_store;
-  for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
+  NewStore directories(store);
   outcome.path = store / "packages" / ("sha256-" + outcome.digest);
   const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
   if (const auto there = locate_package(outcome.path.string())) {
@@ -169,6 +170,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
                                     std::to_string(free >> 20) + " MiB are free");
   const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
   make_directories(work);
+  directories.keep();  // the next attempt goes on with what is there
   outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
   remove_unlisted(work, manifest);
   fetch_all(source, manifest, work, progress);
@@ -182,24 +184,23 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
 
 PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read,
                               const ProgressFn& progress) {
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  if (sink.is_public() && !package->manifest.is_public && !may_be_read)
-    throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package->digest.substr(0, 12) +
+  const ResolvedPackage package = require_package(argument);
+  if (sink.is_public() && !package.manifest.is_public && !may_be_read)
+    throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package.digest.substr(0, 12) +
                                        " is marked private, as packages are unless made with --visibility public: "
                                        "make the repository private, or say --i-understand: drafts repeat what they "
                                        "were trained on, and the report names its requests");
-  require_trusted(*package);
-  verify_files(package->root, package->manifest, true);
+  require_trusted(package);
+  verify_files(package.root, package.manifest, true);
   PackageOutcome outcome;
-  outcome.digest = package->digest;
-  outcome.path = package->root;
-  outcome.channel = package->channel;
-  std::vector<PackagedFile> files = package->manifest.files;
+  outcome.digest = package.digest;
+  outcome.path = package.root;
+  outcome.channel = package.channel;
+  std::vector<PackagedFile> files = package.manifest.files;
   for (const char* name : {kSignatureFile, "manifest.json"})
-    if (const fs::path file = package->root / name; fs::exists(file))
+    if (const fs::path file = package.root / name; fs::exists(file))
       files.push_back({name, fs::file_size(file), sha256_file(file)});
-  if (sink.begin(*package, files)) return outcome;
+  if (sink.begin(package, files)) return outcome;
   const uint64_t total = bytes_of(files);
   uint64_t done = 0;
   for (const PackagedFile& file : std::span(files).first(files.size() - 1)) {
@@ -210,21 +211,20 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
       if (progress)
         progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
     };
-    sink.has(file) ? step(file.size) : sink.put(file, package->root / file.path, step);
+    sink.has(file) ? step(file.size) : sink.put(file, package.root / file.path, step);
   }
-  outcome.is_new = sink.put_new(files.back(), package->root / files.back().path);
+  outcome.is_new = sink.put_new(files.back(), package.root / files.back().path);
   return outcome;
 }
 
 PackageOutcome copy_package(const std::string& argument, const fs::path& store, const ProgressFn& progress) {
-  const auto package = locate_package(argument);
-  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  require_trusted(*package);
+  const ResolvedPackage package = require_package(argument);
+  require_trusted(package);
   // Checks only that there are no links and no unlisted files; digests are checked while copying.
-  verify_files(package->root, package->manifest, false);
-  DirectorySource source(*package);
-  PackageOutcome outcome = transfer_package(source, store, package->digest, progress);
-  outcome.channel = package->channel;
+  verify_files(package.root, package.manifest, false);
+  DirectorySource source(package);
+  PackageOutcome outcome = transfer_package(source, store, package.digest, progress);
+  outcome.channel = package.channel;
   return outcome;
 }
 

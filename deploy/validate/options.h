@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/run_options.h"
@@ -30,5 +31,16 @@ struct ValidateOptions {
   SamplingOptions sampling;
   SpeculationOptions speculation;
 };
+
+struct ValidateParts {
+  bool acceptance = false, rollout = false, speed = false, lossless = false;
+};
+ValidateParts parse_parts(const std::string& text);  // "acceptance,speed"; throws Error(kUsage)
+
+// Parses "NAME=FLOOR". Throws Error(kUsage) as check_floor() does (deploy/validate/gate.h).
+std::pair<std::string, double> parse_segment_floor(const std::string& text, bool force);
+
+// Throws Error(kUsage) that names the flag, the value found and the values allowed. Reads no file.
+void validate(const ValidateOptions& options);
 
 }  // namespace specdec::deploy

@@ -44,73 +44,6 @@ constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
 constexpr double kMinGain = -0.02;  // default for --against
 const std::vector<int> kBatches = {1, 2, 4};
 
-struct Parts {
-  bool acceptance = false, rollout = false, speed = false, lossless = false;
-};
-
-Parts parse_parts(const std::string& text) {
-  Parts parts;
-  const std::pair<const char*, bool*> known[] = {{"acceptance", &parts.acceptance},
-                                                 {"rollout", &parts.rollout},
-                                                 {"speed", &parts.speed},
-                                                 {"lossless", &parts.lossless}};
-  std::istringstream in(text);
-  for (std::string name; std::getline(in, name, ',');) {
-    const auto it = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return name == k.first; });
-    if (it == std::end(known))
-      throw Error(ErrorKind::kUsage, "--parts: expected acceptance, rollout, speed or lossless, found '" + name + "'");
-    *it->second = true;
-  }
-  if (text.empty()) throw Error(ErrorKind::kUsage, "--parts is empty: expected acceptance, rollout, speed, lossless");
-  return parts;
-}
-
-void require(bool ok, const std::string& text) {
-  if (!ok) throw Error(ErrorKind::kUsage, text);
-}
-
-std::pair<std::string, double> parse_segment_floor(const std::string& text, bool force) {
-  const size_t at = text.rfind('=');
-  char* end = nullptr;
-  const double floor = at == std::string::npos ? 0 : std::strtod(text.c_str() + at + 1, &end);
-  require(at != std::string::npos && at > 0 && end != text.c_str() + at + 1 && !*end,
-          "--segment-floor: expected NAME=FLOOR, found '" + text + "'");
-  check_floor("--segment-floor " + text.substr(0, at), floor, force);
-  return {text.substr(0, at), floor};
-}
-
-void check_options(const ValidateOptions& o) {
-  validate(o.sampling);
-  validate(o.speculation);
-  validate(o.device);
-  check_floor("--floor", o.floor, o.force);
-  check_floor("--goal", o.goal, true);
-  if (o.segments_floor) check_floor("--segments-floor", *o.segments_floor, o.force);
-  for (const std::string& text : o.segment_floors) parse_segment_floor(text, o.force);
-  for (const std::string& text : o.predict) parse_engine_costs(text);
-  require(o.against.empty() || o.baseline.empty(), "--against and --baseline: give one of them");
-  require(!o.min_gain || !(o.against.empty() && o.baseline.empty()),
-          "--min-gain: gain over what? Give --against or --baseline");
-  require(!o.min_gain || (*o.min_gain >= -1 && *o.min_gain <= 1), "--min-gain: expected a number in [-1, 1]");
-  require(o.split == "holdout" || o.split == "train" || o.split == "all",
-          "--split: expected holdout, train or all, found '" + o.split + "'");
-  require(o.contexts == "target" || o.contexts == "data",
-          "--contexts: expected target or data, found '" + o.contexts + "'");
-  require(o.speculation.k != 0, "--k 0: a draft that drafts nothing cannot be validated; give --k 1 or more, or auto");
-  require(o.speculation.k > 0 || o.speculation.max_k > 0, "--max-k 0: a draft that drafts nothing cannot be validated");
-  const auto at_least = [](int64_t least, const char* flag, int64_t value) {
-    require(value >= least, std::string(flag) + ": expected an integer >= " + std::to_string(least) + ", found " +
-                                std::to_string(value));
-  };
-  at_least(0, "--max-requests", o.max_requests);
-  at_least(0, "--rollout-requests", o.rollout_requests);
-  at_least(1, "--rollout-tokens", o.rollout_tokens);
-  at_least(1, "--speed-tokens", o.speed_tokens);
-  at_least(1, "--speed-prompts", o.speed_prompts);
-  check_output_directory(o.out,
-                         {.flag = "--out", .command = "specdec validate", .results = {{"report.json", "validate"}}});
-}
-
 // A validation in progress. Each method fills its part of the report.
 class Run {
  public:
@@ -137,7 +70,8 @@ class Run {
     r.verdict = verdict.verdict;
     r.reason = verdict.reason;
     r.judged_by = verdict.judged_by;
-    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, repeat_flags(options_)});
+    r.flags = repeat_flags(options_);
+    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, r.flags});
     r.seconds = clock_.seconds() - begun;
     return std::move(out_);
   }
@@ -174,7 +108,7 @@ class Run {
     ValidationReport& r = out_.report;
     r.target_path = pair_.target_dir.string();
     r.draft_path = pair_.draft_dir.string();
-    require(!pair_.draft_dir.empty(), "--draft: missing: give the draft to be validated");
+    if (pair_.draft_dir.empty()) throw Error(ErrorKind::kUsage, "--draft: missing: give the draft to be validated");
     r.target = fingerprint_model(pair_.target_dir);
     r.draft = fingerprint_model(pair_.draft_dir);
     if (!pair_.target) return false;
@@ -272,8 +206,9 @@ class Run {
     }
     for (const std::string& text : options_.segment_floors) {
       const auto [name, floor] = parse_segment_floor(text, true);
-      require(requests.count(name) > 0, "--segment-floor " + name + ": no request is of that segment; there are " +
-                                            (names.empty() ? "none" : names));
+      if (requests.count(name) == 0)
+        throw Error(ErrorKind::kUsage, "--segment-floor " + name + ": no request is of that segment; there are " +
+                                           (names.empty() ? "none" : names));
       rules.segment_floors[name] = floor;
     }
     if (!small.empty())
@@ -463,7 +398,7 @@ class Run {
   const Clock& clock_;
   const CpuMeter& meter_;
   ProgressFn progress_;
-  Parts parts_;
+  ValidateParts parts_;
   Validation out_;
   LoadedPair pair_;
   std::optional<ValidationReport> before_;  // the report of --baseline
@@ -481,7 +416,9 @@ class Run {
 
 Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter,
                         const ProgressFn& progress) {
-  check_options(options);
+  validate(options);
+  check_output_directory(options.out,
+                         {.flag = "--out", .command = "specdec validate", .results = {{"report.json", "validate"}}});
   return Run(options, clock, meter, progress).run();
 }
 

@@ -270,7 +270,7 @@ model::DecoderConfig draft_config(const Setup& s) {
     return *target;
   }
   if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
-  return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kModel), s.spec.argument);
+  return model::parse_decoder_config(read_config_file(s.spec), s.spec.argument);
 }
 
 int64_t check_fit(const Setup& s, const model::DecoderConfig& draft, const ShardIndex& data) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace specdec::distill {
 
@@ -82,6 +83,13 @@ DraftSpec parse_draft_spec(const std::string& text) {
   throw Error(
       ErrorKind::kUsage,
       "--draft: expected prune:N (N layers of the target), model:MODEL, config:FILE or eagle3, found '" + text + "'");
+}
+
+Json read_config_file(const DraftSpec& spec) {
+  if (fs::is_directory(spec.argument))
+    throw Error(ErrorKind::kModel, "--draft config:" + spec.argument + ": is a directory: give config:" +
+                                       (fs::path(spec.argument) / "config.json").string());
+  return read_json(spec.argument, ErrorKind::kModel);
 }
 
 std::vector<std::string> parse_compared(const std::string& text) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/run_options.h"
 
 namespace specdec::distill {
@@ -114,6 +115,8 @@ struct DraftSpec {
   int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+// Returns the JSON of config:FILE. Throws Error(kModel), which for a directory names the file in it.
+Json read_config_file(const DraftSpec& spec);
 
 // Parses "prune:1,prune:2,eagle3". Throws Error(kUsage) that names the first kind that is unknown or there twice, or
 // if there are fewer than two.

@@ -20,7 +20,7 @@ const Command& program() {
     CLI::App app{"whole program", "specdec"};
     Global global;
     const EngineRunners runners;
-    Cli cli{app, global, runners, {}};
+    Cli cli{app, global, runners, {}, {}, {}};
     declare_commands(cli);
     return command_tree(app);
   }();

@@ -86,7 +86,7 @@ TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
   CLI::App app{"whole program", "specdec"};
   Global global;
   const EngineRunners runners;
-  Cli cli{app, global, runners, {}};
+  Cli cli{app, global, runners, {}, {}, {}};
   declare_commands(cli);
   const Command commands = command_tree(app);
   put(scratch / "log.jsonl", "{}\n");
@@ -106,6 +106,9 @@ TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
            {"[distill]\nmlflow = \"a\\u0000b\"\n", "control characters"},
            {"[nonsense]\n", "unknown table [nonsense]"}})
     expect_error(ErrorKind::kConfig, {"LOOP.toml", named}, [&] { read(more); });
+  put(scratch / "LOOP.toml", "[loop]\ntarget = \"t\"\nlogs = \"log.jsonl\"\nwork = \"w\"\nstore = \"s\"\n");
+  expect_error(ErrorKind::kConfig, {"[loop] logs: expected a list, found a string: write logs = [\"log.jsonl\"]"},
+               [&] { read_loop_settings(scratch / "LOOP.toml", &commands); });
   const LoopSettings good = read(
       "channel = \"candidate\"\n[data]\nholdout = 0.2\n[regenerate]\ntarget = \"http://h/v1\"\n[distill]\nthreads = 2\n"
       "recompute = true\n[validate]\nfloor = 0.7\n[package]\nengines = \"vllm\"\n");

@@ -59,7 +59,7 @@ TEST_F(LoopRuns, TheKeyIsWhatGoesIn) {
   other.target = "the same model elsewhere";
   EXPECT_EQ(inputs.key(), other.key());
   other.settings_sha256 = std::string(64, 't');
-  EXPECT_NE(inputs.key(), other.key());
+  EXPECT_EQ(inputs.key(), other.key()) << "settings key the stages, so that a late one does not repeat all";
 }
 
 TEST_F(LoopRuns, AnInterruptedRunGoesOnAlthoughLogsHaveGrown) {
@@ -101,6 +101,10 @@ TEST_F(LoopRuns, AVerdictCoolsDown) {
   RunInputs other = with_log("2");
   other.settings_sha256 = std::string(64, 't');
   EXPECT_EQ(refused(other), 0) << "other settings have no verdict";
+  other = inputs;
+  other.settings_sha256 = std::string(64, 't');
+  EXPECT_EQ(refused(other), 0) << "nor on the same data";
+  EXPECT_EQ(next(other), inputs.key()) << "whose run goes on";
   other = with_log("2");
   other.target_id = std::string(64, 'b');
   EXPECT_EQ(refused(other), 0) << "a changed target does not wait";
@@ -146,6 +150,42 @@ TEST_F(LoopRuns, OfTwoThatBeganInTheSameSecondTheOneWrittenFirstIsTheOlder) {
                         fs::file_time_type::clock::now() - std::chrono::milliseconds(100));
     EXPECT_EQ(earlier_runs(work).back().key, with_log(first).key());
   }
+}
+
+TEST_F(LoopRuns, AChangedSettingRepeatsItsStageAndThoseAfterIt) {
+  const fs::path out = dir / "out";
+  testing::put(out, "");
+  const auto run_stage = [&](RunState& state, const std::string& stage, const std::string& key) {
+    state.begin(stage, key);
+    state.record(stage, out, 1, nullptr);
+  };
+  RunState first = begin(inputs, kNow);
+  for (const auto& [stage, key] : {std::pair("data", "d"), {"distill", "t"}, {"validate", "v"}})
+    run_stage(first, stage, key);
+  first.stopped({"package", 3, 1}, kNow);
+  RunInputs other = inputs;
+  other.settings_sha256 = std::string(64, 't');
+  RunState state(run_of(inputs), other, kNow);
+  EXPECT_EQ(state.json().at("verdict"), "running") << "the verdict was one on other settings";
+  EXPECT_EQ(state.json().at("inputs").at("settings_sha256"), other.settings_sha256);
+  EXPECT_FALSE(state.json().contains("stopped"));
+  EXPECT_TRUE(state.done("data", "d", out));
+  EXPECT_TRUE(state.done("distill", "t", out)) << "a changed floor trains nothing again";
+  EXPECT_FALSE(state.done("validate", "v2", out));
+  EXPECT_TRUE(state.began_otherwise("validate", "v2"));
+  EXPECT_FALSE(state.began_otherwise("distill", "t"));
+  state.begin("distill", "t2");
+  EXPECT_TRUE(state.done("data", "d", out));
+  EXPECT_FALSE(state.done("validate", "v", out)) << "it judged another draft";
+  EXPECT_FALSE(state.began_otherwise("distill", "t2")) << "so that it can be resumed";
+}
+
+TEST_F(LoopRuns, AStateOfAnOlderVersionGoesOn) {
+  ended(inputs, 75, kNow);
+  const RunState state(run_of(inputs), inputs, kNow);
+  ASSERT_FALSE(state.json().contains("begun"));
+  EXPECT_TRUE(state.done("data", "any", run_of(inputs)));
+  EXPECT_FALSE(state.began_otherwise("distill", "any"));
 }
 
 TEST_F(LoopRuns, AnothersStateIsAnError) {

@@ -146,5 +146,36 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
   EXPECT_EQ(p.sources.size(), 3u);
 }
 
+TEST_F(Settings, AnErrorNamesWhereTheValueCameFrom) {
+  write_file_atomic(file, "ks = [1, 2]\n[look]\nlimit = \"abc\"\n");
+  const auto origins_of = [&](std::vector<std::string> words) {
+    Program p;
+    words.insert(words.begin(), "test");
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    return apply_settings(p.app, static_cast<int>(argv.size()), argv.data());
+  };
+  const Words look = {"--config", file, "look"};
+  const std::string message = "--limit: expected a number, found 'abc'";
+  EXPECT_EQ(named_by_origin(message, origins_of(look), look), file + ": [look] limit: expected a number, found 'abc'");
+  EXPECT_EQ(named_by_origin(message, origins_of(look), look), file + ": [look] limit: expected a number, found 'abc'")
+      << "also in the engine process, which finds it in the environment";
+  EXPECT_EQ(named_by_origin("--ks 1: no", origins_of(look), look), file + ": ks 1: no");
+  EXPECT_EQ(named_by_origin(message, origins_of(look), {"look", "--limit=abc"}), message);
+  EXPECT_EQ(named_by_origin("--source: no", origins_of(look), look), "--source: no");
+  clear();
+  ::setenv("SPECDEC_LIMIT", "abc", 1);
+  EXPECT_EQ(named_by_origin(message, origins_of({"look"}), {"look"}), "SPECDEC_LIMIT: expected a number, found 'abc'");
+}
+
+TEST_F(Settings, AVariableThatIsNoSettingIsWarnedOf) {
+  const Program p;
+  EXPECT_EQ(unknown_variables(p.app, "look",
+                              {"SPECDEC_LOOK_LIMTI=1", "SPECDEC_LOOK_LIMIT=1", "SPECDEC_LOOKS_X=1",
+                               "SPECDEC_TORCH_LIB=/x", "SPECDEC_LOOK_WHOLLY_DIFFERENT=", "HOME=/"}),
+            (Words{"SPECDEC_LOOK_LIMTI sets nothing (did you mean SPECDEC_LOOK_LIMIT?)",
+                   "SPECDEC_LOOK_WHOLLY_DIFFERENT sets nothing"}));
+}
+
 }  // namespace
 }  // namespace specdec::cli

@@ -20,7 +20,7 @@ TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
                        if (stop_requested()) ::_exit(40);
-                       stop_by_signal(SIGTERM);
+                       stop_by_signal(SIGTERM, 0);
                        if (!stop_requested()) ::_exit(41);
                        const unsigned left = ::alarm(0);
                        ::_exit(left > 0 && left <= kStopSeconds ? 0 : 42);
@@ -28,11 +28,33 @@ TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
             0);
 }
 
+// A stage of the loop gets a stop of the process group twice: from whoever stops the group, and from the loop.
+TEST(StopDeadline, TheSameRequestTwiceIsOneAndALaterOneEndsAtOnce) {
+  const auto ended = [](int number, double second) {
+    return in_child(nullptr, "", [&] {
+      stop_by_signal(number, 100);
+      stop_by_signal(number, second);
+      ::_exit(40);
+    });
+  };
+  EXPECT_EQ(ended(SIGTERM, 100.2), 40) << "goes on to save its state";
+  EXPECT_EQ(ended(SIGINT, 100.2), 40);
+  EXPECT_EQ(ended(SIGTERM, 101.5), 128 + SIGTERM);
+  EXPECT_EQ(ended(SIGINT, 101.5), 128 + SIGINT) << "a second Ctrl-C";
+  EXPECT_EQ(in_child(nullptr, "",
+                     [] {
+                       stop_by_signal(SIGINT, 100);   // Ctrl-C reaches the group,
+                       stop_by_signal(SIGTERM, 105);  // and a busy parent hands it on
+                       ::_exit(40);
+                     }),
+            40);
+}
+
 TEST(StopDeadline, WorkThatNeverLooksIsEnded) {
   const auto ended = [](int number, bool resumes) {
     return in_child(nullptr, "", [&] {
       if (resumes) set_stop_resumes("the same command");
-      stop_by_signal(number);
+      stop_by_signal(number, 0);
       ::raise(SIGALRM);
       ::_exit(40);
     });
@@ -52,7 +74,7 @@ TEST(StopDeadline, TheReportIsMadeForTheSignal) {
       set_stop_report([](int code, const std::string& message) {
         return StopReport{"", std::to_string(code) + " " + message + "\n"};
       });
-      stop_by_signal(number);
+      stop_by_signal(number, 0);
       ::raise(SIGALRM);
       ::_exit(40);
     });
@@ -69,7 +91,7 @@ TEST(StopDeadline, ADrainHasItsOwnTime) {
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
                        set_stop_seconds(0);
-                       stop_by_signal(SIGTERM);
+                       stop_by_signal(SIGTERM, 0);
                        if (::alarm(0) != 0) ::_exit(40);
                        set_stop_seconds(100);  // also applies to a request that was already made
                        if (::alarm(0) < 90) ::_exit(41);

@@ -118,7 +118,7 @@ TEST(Comparison, TheCostsOfAnotherEngineDecide) {
   EXPECT_EQ(j["reason"].get<std::string>().rfind("with the costs of other: fastest: prune:3", 0), 0u) << j["reason"];
   put(f.options.costs, head + R"("prune:1":)" + dear + R"(,"prune:3":)" + dear + R"(,"eagle3":)" + dear + "}}");
   f.options.resume = true;
-  expect_error(ErrorKind::kUsage, {"these differ", "costs"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"these differ: --costs ("}, [&] { f.run(); });
 }
 
 TEST(Comparison, ResumesWithoutTrainingAgain) {
@@ -132,7 +132,7 @@ TEST(Comparison, ResumesWithoutTrainingAgain) {
   expect_error(ErrorKind::kUsage, {"has an earlier comparison", "--resume"}, [&] { f.run(); });
   f.options.resume = true;
   f.options.compared.pop_back();
-  expect_error(ErrorKind::kUsage, {"these differ", "draft"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"these differ: --compare ("}, [&] { f.run(); });
   f.options.compared.push_back("eagle3");
   f.progress = [&](const Progress& p) { stages.push_back(p.stage); };
   const DistillResult r = f.run();
@@ -175,7 +175,7 @@ TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {
   f.options.resume = true;
   f.measured.clear();
   model::save_decoder(toy_decoder(4, 2), f.scratch / "small");
-  expect_error(ErrorKind::kUsage, {"these differ", "inputs.drafts"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"these differ: --draft model:", "/small (digest "}, [&] { f.run(); });
   // The runs are gone, and beside a run of its own the directory still has the result of the other model.
   fs::remove_all(f.scratch / "run/comparison");
   put(f.scratch / "run/run.json", R"({"schema":"specdec.distill_run/1"})");

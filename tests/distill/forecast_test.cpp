@@ -93,7 +93,7 @@ TEST(Forecast, DoesNotTrainFinishedSamplesAgain) {
   expect_error(ErrorKind::kUsage, {"has an earlier forecast", "--resume"}, [&] { f.run(); });
   f.options.resume = true;
   f.options.max_steps = 161;
-  expect_error(ErrorKind::kUsage, {"these differ", "max_steps"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"these differ: --max-steps (160 then, 161 now)"}, [&] { f.run(); });
   f.options.max_steps = 160;
   stages.clear();
   f.progress = [&](const Progress& p) { stages.push_back(p.stage); };

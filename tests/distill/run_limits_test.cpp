@@ -71,7 +71,7 @@ TEST(RunLimits, AResumedRunKeepsItsDtype) {
   });
   f.options.resume = true;
   f.options.device.dtype = "fp32";
-  expect_error(ErrorKind::kUsage, {"--resume", "options.dtype"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"--resume", "--dtype (bf16 then, fp32 now)"}, [&] { f.run(); });
   f.options.device.dtype = "auto";
   EXPECT_EQ(f.run().json["options"]["dtype"], "bf16");
 }

@@ -203,7 +203,8 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
   EXPECT_EQ(f.run().json, resumed.json);
   f.options.lk_eta = 4;
   f.options.device.seed = 8;
-  expect_error(ErrorKind::kUsage, {"--resume", "options.lk_eta", "options.seed"}, [&] { f.run(); });
+  expect_error(ErrorKind::kUsage, {"--resume", "--lk-eta (3 then, 4 now)", "--seed (", " then, 8 now)"},
+               [&] { f.run(); });
 }
 
 // With branches a run learns at every depth, and goes on to the same bits: the places and the drawn tokens, too.

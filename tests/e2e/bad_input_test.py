@@ -234,6 +234,17 @@ for arguments, code, texts in [
     ([*gate, "--data", "read", "--baseline", "no.json"], 7, ("no.json",)),
     (["distill", "--target", MODEL, "--data", "read", "--draft", "model:no", "--out", "r"], 7, ("no:",)),
     (["distill", "--target", MODEL, "--data", "read", "--draft", "config:no", "--out", "r"], 7, ("no:",)),
+    (
+        ["distill", "--target", MODEL, "--data", "read", "--draft", "config:models", "--out", "r"],
+        7,
+        ("models/config.json",),
+    ),
+    (["generate", "--target", MODEL, "--messages", "no.json"], 7, ("no.json",)),
+    (["generate", "--target", MODEL, "--prompt", "a", "--k", "4"], 2, ("--k 4 needs --draft or --suffix",)),
+    (["generate", "--target", MODEL, "--prompt", "hi\udcff"], 2, ("--prompt: expected UTF-8",)),
+    (["serve", "--target", MODEL, "--k", "4"], 2, ("--k 4 needs --draft or --suffix",)),
+    (["package", "--target", "t", "--draft", "d", "--report", "read", "--store", "s"], 7, ("give read/report.json",)),
+    (["package", "pull", "nosuch:production", "--store", "s"], 7, ("there is no store nosuch",)),
 ]:
     _, _, err = run(*arguments, code=code, last_line=texts, timeout=60)
     expect("memory: " not in err, f"refused before a model is loaded: {arguments[0]}")

@@ -213,6 +213,21 @@ try:
     _, plan = run_json("loop", "run", bad / "LOOP.toml", "--plan", code=75)
     expect(plan["verdict"] == "refused", "the plan says so too")
     expect(loop_json(bad, "--force", code=3)["verdict"] == "validate failed" and len(states(bad)) == 2, "--force runs")
+    text = (bad / "LOOP.toml").read_text()
+    floor = text.replace("floor = 0.99", "floor = 0.01").replace("exit-zero = false", "exit-zero = true")
+    (bad / "LOOP.toml").write_text(floor)
+    began = trainings_of(bad)
+    result = loop_json(bad)
+    expect(
+        result["verdict"] == "promoted" and trainings_of(bad) == began and len(states(bad)) == 2,
+        "another floor: the gate runs again, and nothing is trained",
+    )
+    (bad / "LOOP.toml").write_text(floor.replace("max-steps = 40", "max-steps = 30"))
+    result = loop_json(bad)
+    expect(
+        result["verdict"] == "promoted" and trainings_of(bad) != began and len(states(bad)) == 2,
+        "another training: from its beginning, on the same data",
+    )
     warm = new_loop("warm", floor=0.99, exit_zero="false", cooldown="0")
     loop(warm, code=3)
     add_day(warm, 2)
@@ -232,7 +247,7 @@ try:
         (beside / "LOOP.toml")
         .read_text()
         .replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"')
-        .replace("[distill]", '[distill]\nloss = "gone"')
+        .replace("[distill]", '[distill]\nrejects = "gone"')
     )
     (beside / "LOOP.toml").write_text(text)
     _, plan = run_json("loop", "run", beside / "LOOP.toml", "--plan")
@@ -240,9 +255,11 @@ try:
         f"model:{beside}/own/draft" in next(s for s in plan["stages"] if s["stage"] == "distill")["arguments"],
         "draft = model:DIR",
     )
-    _, _, err = loop(beside, code=2)
+    _, _, err = loop(beside, code=7)
     expect(
-        "distill ended with exit code 2: " in err and "'gone' is no loss" in err and "To change: " in err,
+        "distill ended with exit code 7: " in err
+        and "--rejects gone: expected a directory" in err
+        and "To change: " in err,
         "a stage's own error is in the last line, with what to change",
     )
 
@@ -275,9 +292,15 @@ try:
         ('cooldown = "24h"', 'cooldown = "soon"', "cooldown"),
         ('regenerate = "auto"', 'regenerate = "no"', "regenerate"),
         ("keep = 2", "kept = 2", "kept"),
+        ("floor = 0.01", 'floor = "0,6"', "[validate]: --floor"),
+        ("floor = 0.01\nforce = true", "floor = 0.3", "--force"),
+        ("max-steps = 40", 'time-limit = "half an hour"', "[distill]: --time-limit"),
+        ("allow-failed = true", 'engines = "vlm"', "[package]: --engines"),
+        ("keep = 2", 'draft = "prune:200"', "[loop] draft"),
     ):
         (broken / "LOOP.toml").write_text(text.replace(wrong, right))
-        run("loop", "run", broken / "LOOP.toml", code=2, last_line=["LOOP.toml", says])
+        for more in ([], ["--plan"]):
+            run("loop", "run", broken / "LOOP.toml", *more, code=2, last_line=["LOOP.toml", says])
     expect(not (broken / "loop").exists(), "wrong settings leave nothing behind")
 
     under_faults(Loop(), work)

@@ -21,15 +21,20 @@ rng = random.Random(int(os.environ.get("STOP_SEED", "1")))
 work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 
 
-def stop(arguments, after, stdin=None):
-    """Sends SIGTERM after `after` seconds. Returns the exit code, the seconds from the signal to the end, and
-    stderr."""
+def stop(arguments, after, stdin=None, group=False):
+    """Sends SIGTERM after `after` seconds, with `group` to all of its processes, as systemd does. Returns the exit
+    code, the seconds from the signal to the end, and stderr."""
     process = subprocess.Popen(
-        [str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True
+        [str(SPECDEC), *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=stdin,
+        text=True,
+        start_new_session=group,
     )
     time.sleep(after)
     asked = time.monotonic()
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM) if group else process.send_signal(signal.SIGTERM)
     try:
         _, err = process.communicate(timeout=30)
     except subprocess.TimeoutExpired:
@@ -274,6 +279,10 @@ try:
     check("loop run", ["loop", "run", work / "LOOP.toml"], {75}, 4, times=4)
     state = [json.loads(f.read_text()) for f in work.glob("loop/runs/*/state.json")]
     expect(len(state) <= 1, "and goes on with the run that it began")
+    shutil.rmtree(work / "loop", ignore_errors=True)
+    code, seconds, err = stop(["loop", "run", work / "LOOP.toml"], 4, group=True)
+    saved = list(work.glob("loop/runs/*/distill/checkpoints/step-*"))
+    expect(code == 75 and len(saved) > 1 and "exit code 75" in err, f"a stop of the whole group saves: {err}")
     (work / "LOOP.toml").write_text(LOOP.replace("20000", "20"))
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -154,6 +154,34 @@ TEST(Package, ReportOfAnotherPairIsStale) {
   });
 }
 
+TEST(Package, ExchangedRolesAreExchangedBackByTheNextCommand) {
+  const Pair pair;
+  PackageOptions options = pair.options();
+  std::swap(options.target, options.draft);
+  const std::string target = (pair.dir / "target").string(), draft = (pair.dir / "draft").string();
+  const PackageOutcome outcome = create_package(options, 0, {});
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_TRUE(outcome.next.starts_with("specdec package --target " + target + " --draft " + draft + " --report "))
+      << outcome.next;
+}
+
+TEST(Package, TheNextCommandMeasuresAsTheReportDidFromWhereverItIs) {
+  const Pair pair;
+  put(pair.dir / "traffic/index.json", "{}");
+  ValidationReport report = testing::sample_report(fingerprint_model(pair.dir / "target"),
+                                                   fingerprint_model(pair.dir / "draft"), Verdict::kInconclusive);
+  report.alpha.n = 0;  // nothing was measured: the gate is to run again
+  report.data_path = "traffic";
+  report.flags = {"--threads=2", "--floor=0.7"};
+  put(pair.dir / "gate/report.json", to_json(report).dump());
+  PackageOptions options = pair.options();
+  options.report = pair.dir / "gate/report.json";
+  const std::string next = create_package(options, 0, {}).next;
+  EXPECT_NE(next.find("specdec validate --target "), std::string::npos) << next;
+  EXPECT_NE(next.find(" --data " + (pair.dir / "traffic").string() + " "), std::string::npos) << next;
+  EXPECT_NE(next.find(" --threads=2 --floor=0.7"), std::string::npos) << next;
+}
+
 TEST(Package, VerdictsThatAreNoPass) {
   const std::vector<std::pair<Verdict, int>> verdicts = {{Verdict::kFail, 3},
                                                          {Verdict::kNotLossless, 3},
@@ -378,6 +406,20 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   EXPECT_GE(points, 50);
   EXPECT_GT(olds, 45);
   EXPECT_GE(news, 1);
+}
+
+TEST(Package, FullDiskLeavesNoNewStore) {
+  const Pair pair(/*in_memory=*/true);
+  for (int n = 1; n < 200; ++n) {
+    const int code = testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { pair.create(5); });
+    if (code == 0) {
+      EXPECT_GT(n, 15);
+      return;
+    }
+    EXPECT_EQ(code, 74) << n;
+    EXPECT_FALSE(fs::exists(pair.dir / "store")) << n;
+  }
+  ADD_FAILURE() << "never finished";
 }
 
 TEST(Package, FullDiskLeavesTheStoreAsItWas) {

@@ -82,6 +82,8 @@ TEST_F(StoreTest, RefusesWhatIsNotAWholePackageOfThisStore) {
   expect_error(ErrorKind::kUsage, {"channel"}, [&] { promote(store, digest(0), "../x", {"", 0}); });
   expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, std::string(64, 'f'), "prod", {"", 0}); });
   expect_error(ErrorKind::kData, {"not a package"}, [&] { promote(store, "nothing", "prod", {"", 0}); });
+  expect_error(ErrorKind::kData, {"nosuch:prod: there is no store nosuch"}, [&] { require_package("nosuch:prod"); });
+  expect_error(ErrorKind::kData, {"no channel 'nosuch'"}, [&] { require_package(store.string() + ":nosuch"); });
   expect_error(ErrorKind::kData, {"not a store"}, [&] { promote(pair.dir / "target", digest(0), "prod", {"", 0}); });
   expect_error(ErrorKind::kData, {"no channel 'prod'"}, [&] { rollback(store, "prod", {"", 0}); });
   fs::copy(made[0].path, pair.dir / "elsewhere", fs::copy_options::recursive);
@@ -265,6 +267,26 @@ TEST(Store, ALinkInPlaceOfAChannelsLogIsNotFollowed) {
   expect_error(ErrorKind::kIo, {"refs/prod.log"}, [&] { promote(store, made.digest, "prod", {"", 1}); });
   EXPECT_EQ(get(secret), "mine\n");
   EXPECT_FALSE(fs::exists(store / "refs/prod"));
+}
+
+// Nor must a link lead the collection, or a publisher, out of the store.
+TEST(Store, ALinkInPlaceOfADirectoryIsRefused) {
+  for (const char* own : {"tmp", "refs", "pins", "packages"}) {
+    const Pair pair;
+    const PackageOutcome made = pair.create();
+    const fs::path store = pair.dir / "store", victim = pair.dir / "victim";
+    put(victim / "d.partial/file", "mine\n");
+    fs::last_write_time(victim / "d.partial", fs::file_time_type::clock::now() - std::chrono::hours(50));
+    if (fs::exists(store / own)) fs::rename(store / own, pair.dir / "moved");
+    fs::create_directory_symlink(victim, store / own);
+    const auto before = testing::contents(victim);
+    const std::string where = std::string("store/") + own;
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { collect_garbage(store, 3, false); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { collect_garbage(store, 3, true); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { promote(store, made.digest, "prod", {"", 1}); });
+    expect_error(ErrorKind::kData, {where, "is a link"}, [&] { pair.create(); });
+    EXPECT_EQ(testing::contents(victim), before) << own;
+  }
 }
 
 }  // namespace

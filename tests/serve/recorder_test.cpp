@@ -98,6 +98,7 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
   EXPECT_EQ(testing::get(dir / "t-old.jsonl"), "a line\n");
   EXPECT_TRUE(fs::exists(dir / "unrelated.partial"));
   expect_error(ErrorKind::kNetwork, {"lock"}, [&] { RotatingLog second(dir.root(), "t", {}, clock); });
+  expect_error(ErrorKind::kNetwork, {"lock"}, [&] { require_no_other_recorder(dir.root()); });
 }
 
 TEST(RotatingLog, LinksInTheFolderAreNobodysRecords) {

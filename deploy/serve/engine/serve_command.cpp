@@ -13,6 +13,7 @@
 #include "deploy/models/load_pair.h"
 #include "deploy/package/launch.h"
 #include "deploy/serve/engine/stepper_runner.h"
+#include "deploy/serve/schedule/recorder.h"
 #include "deploy/serve/server.h"
 #include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
@@ -97,6 +98,7 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   wanted.tensor_parallel = options.tensor_parallel;
   wanted.allow_stale = options.allow_stale;
   wanted.speculate = options.speculation.k != 0;
+  wanted.drafts_wanted = options.speculation.suffix ? 0 : options.speculation.k;
   wanted.chat = false;
   wanted.sequences = options.max_batch;
   wanted.tokens_per_sequence = options.max_context;
@@ -148,7 +150,10 @@ NamedDraft read_draft(const LoadedPair& pair, decode::CausalModel& target, PairO
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock) {
   validate(options.speculation);
   validate(options.device);
-  if (!options.record_dir.empty()) check_shared_directory(options.record_dir, "--record");
+  if (!options.record_dir.empty()) {
+    check_shared_directory(options.record_dir, "--record");
+    require_no_other_recorder(options.record_dir);
+  }
   const auto note = [&hooks](const std::string& line) {
     if (hooks.on_note && !line.empty()) hooks.on_note(line);
   };
@@ -175,8 +180,6 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
   for (const std::string& line : pair.notes) note("info: " + line);
-  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
-    throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   const std::optional<ValidationReport> report = packaged_report(options, package);
   if (report) note(gate_warning(options, *report));
 

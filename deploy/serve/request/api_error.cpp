@@ -70,7 +70,7 @@ ApiError unknown_route() {
   return make(
       404, kInvalid, "unknown_url",
       "Unknown route; the routes are /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
-      "/health, /ready, /ping, /version, /metrics, /gate, /dashboard.");
+      "/health, /ready, /ping, /version, /openapi.json, /metrics, /gate, /dashboard.");
 }
 ApiError unknown_model(const std::vector<std::string>& served) {
   std::string names;

@@ -121,6 +121,10 @@ AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderO
 
 }  // namespace
 
+void require_no_other_recorder(const fs::path& directory) {
+  if (fs::exists(directory / ".lock")) const FileLock lock(directory / ".lock");
+}
+
 RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock)
     : directory_(made(directory)), stem_(std::move(stem)), limits_(limits), clock_(clock), lock_(directory_ / ".lock") {
   std::vector<std::filesystem::path> left;

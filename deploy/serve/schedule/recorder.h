@@ -49,6 +49,9 @@ class RotatingLog {
   int64_t sequence_ = 0;
 };
 
+// Throws Error(kNetwork) if another process records in the directory, as a recorder will; before models are loaded.
+void require_no_other_recorder(const std::filesystem::path& directory);
+
 struct RecorderOptions {
   std::string record_dir;      // "" = no traffic records; acceptance records are in its subdirectory "acceptance"
   std::string acceptance_log;  // a file to which acceptance records are also appended; "" = none

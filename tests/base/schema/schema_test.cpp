@@ -290,6 +290,18 @@ TEST(DraftBinding, BoundStaleAndUnbound) {
   expect_error(ErrorKind::kModel, {"specdec.json"}, [&] { check_binding(dir / "target", dir / "draft"); });
 }
 
+TEST(DraftBinding, ExchangedModelsAreRefusedWithTheRightOrder) {
+  const testing::Scratch dir;
+  testing::write_tiny_model(dir / "target", {.layers = 3});
+  testing::write_tiny_model(dir / "draft");
+  testing::write_tiny_model(dir / "other", {.layers = 2});
+  testing::put(dir / "draft/specdec.json",
+               to_json(DraftBinding{fingerprint_model(dir / "target"), "model", "", Json::object()}).dump());
+  expect_error(ErrorKind::kUsage, {"was made as a draft for", "exchange them: --target ", "/target --draft ", "/draft"},
+               [&] { check_binding(dir / "draft", dir / "target"); });
+  EXPECT_EQ(check_binding(dir / "draft", dir / "other").state, BindingState::kUnbound) << "a draft may be a target";
+}
+
 TEST(DraftBinding, UnboundNeedsVocabularyAndTokenizer) {
   const testing::Scratch dir;
   testing::write_tiny_model(dir / "target");

@@ -1,0 +1,20 @@
+// Checks before a loop begins what its stages would refuse only after those before them have run.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/loop/loop.h"
+
+namespace specdec::cli {
+
+// Parses the arguments of a stage as its command does, without running it. Throws Error(kConfig) that names LOOP.toml
+// and the stage's table.
+void check_stage(const LoopSettings& settings, const std::string& stage, const std::vector<std::string>& arguments);
+
+// Checks that `work` and `store` can be written and that the draft can be made of the target in this directory. The
+// errors name LOOP.toml and the key.
+void check_places(const LoopSettings& settings, const std::filesystem::path& target);
+
+}  // namespace specdec::cli
