@@ -74,8 +74,8 @@ int run_create(const Global& global, const PackageFlags& flags) {
   const std::string report = flags.reports.front();
   for (const std::string& file : flags.reports)
     if (fs::is_directory(file))
-      throw Error(ErrorKind::kData,
-                  "--report " + file + ": is a directory: give " + (fs::path(file) / "report.json").string());
+      throw Error(ErrorKind::kData, "--report " + file + ": found a directory, expected its file: give " +
+                                        (fs::path(file) / "report.json").string());
   deploy::check_store_directory(flags.store);  // before a model is downloaded
   PackageResult result("create");
   deploy::PackageOptions options;

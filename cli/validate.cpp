@@ -6,6 +6,21 @@
 
 namespace specdec::cli {
 
+namespace {
+
+const char kGateExamples[] =
+    "Examples:\n"
+    "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
+    "  specdec validate --target T --draft D --data traffic --out gate --parts acceptance --max-requests 0 "
+    "--contexts data\n"
+    "  specdec validate --target T --draft new --data traffic --out gate --against store:production --segments-floor "
+    "0.55\n"
+    "  specdec --json validate --target T --draft new --data traffic --out gate --baseline old-gate/report.json "
+    "--predict c=0.05,v=1.1,batch=8\n"
+    "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.";
+
+}  // namespace
+
 void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
   CLI::App* sub = cli.app.add_subcommand(
@@ -74,16 +89,7 @@ void add_validate(Cli& cli) {
   add_speculation_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   add_draft_dtype_flag(*sub, options->device);
-  sub->footer(
-      "Examples:\n"
-      "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
-      "  specdec validate --target T --draft D --data traffic --out gate --parts acceptance --max-requests 0 "
-      "--contexts data\n"
-      "  specdec validate --target T --draft new --data traffic --out gate --against store:production --segments-floor "
-      "0.55\n"
-      "  specdec --json validate --target T --draft new --data traffic --out gate --baseline old-gate/report.json "
-      "--predict c=0.05,v=1.1,batch=8\n"
-      "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.");
+  sub->footer(kGateExamples);
   sub->callback([&cli, options] {
     cli.check = [options] { validate(*options); };
     select_engine(cli, cli.runners.validate, options);

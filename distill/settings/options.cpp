@@ -87,7 +87,8 @@ DraftSpec parse_draft_spec(const std::string& text) {
 
 Json read_config_file(const DraftSpec& spec) {
   if (fs::is_directory(spec.argument))
-    throw Error(ErrorKind::kModel, "--draft config:" + spec.argument + ": is a directory: give config:" +
+    throw Error(ErrorKind::kModel, "--draft config:" + spec.argument +
+                                       ": found a directory, expected its file: give config:" +
                                        (fs::path(spec.argument) / "config.json").string());
   return read_json(spec.argument, ErrorKind::kModel);
 }

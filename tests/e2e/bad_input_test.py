@@ -243,7 +243,11 @@ for arguments, code, texts in [
     (["generate", "--target", MODEL, "--prompt", "a", "--k", "4"], 2, ("--k 4 needs --draft or --suffix",)),
     (["generate", "--target", MODEL, "--prompt", "hi\udcff"], 2, ("--prompt: expected UTF-8",)),
     (["serve", "--target", MODEL, "--k", "4"], 2, ("--k 4 needs --draft or --suffix",)),
-    (["package", "--target", "t", "--draft", "d", "--report", "read", "--store", "s"], 7, ("give read/report.json",)),
+    (
+        ["package", "--target", "t", "--draft", "d", "--report", "read", "--store", "s"],
+        7,
+        ("found a directory", "give read/report.json"),
+    ),
     (["package", "pull", "nosuch:production", "--store", "s"], 7, ("there is no store nosuch",)),
 ]:
     _, _, err = run(*arguments, code=code, last_line=texts, timeout=60)
