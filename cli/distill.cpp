@@ -102,16 +102,6 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
       ->group("Limits and checkpoints");
 }
 
-void add_metrics_flags(CLI::App& sub, distill::DistillOptions& o) {
-  sub.add_option("--mlflow", o.mlflow,
-                 "Send the metrics to this MLflow tracking server, http(s)://host[:port]; MLFLOW_TRACKING_TOKEN, or "
-                 "MLFLOW_TRACKING_USERNAME and _PASSWORD, have its secret")
-      ->group("Metrics");
-  sub.add_option("--mlflow-experiment", o.mlflow_experiment, "With --mlflow: name of the experiment")
-      ->capture_default_str()
-      ->group("Metrics");
-}
-
 void add_forecast_flags(CLI::App& sub, distill::ForecastOptions& o) {
   sub.add_flag("--forecast", o.wanted,
                "Train on samples only, and forecast acceptance, time, speed-up and break-even of the whole run")
@@ -192,7 +182,6 @@ void add_distill(Cli& cli) {
   add_teacher_flags(*sub, *options);
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
-  add_metrics_flags(*sub, *options);
   add_forecast_flags(*sub, options->forecast);
   add_compare_flag(*sub, *options);
   add_launch_flags(*sub, *options, *print);
@@ -209,7 +198,6 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --compare prune:1,prune:2,eagle3 --out kinds --time-limit 3h\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher hidden:states\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --teacher http://10.0.0.5:8000/v1\n"
-      "  specdec distill --target T --data traffic --draft prune:2 --out run --mlflow http://127.0.0.1:5000\n"
       "  torchrun --no-python --nproc-per-node 8 specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  srun specdec distill --print-launch\n"
       "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "

@@ -82,8 +82,6 @@ constexpr ValueName kNames[] = {
     {"--loss", "ce|kl|rkl|jsd|jsd:BETA|tv|nla|lk_hybrid|SUM"},
     {"--map", "KEY=FIELD,..."},
     {"--messages", "FILE"},
-    {"--mlflow", "URL"},
-    {"--mlflow-experiment", "NAME"},
     {"--mix", "DOMAIN=SHARE,..."},
     {"--model", "NAME"},
     {"--name", "NAME"},

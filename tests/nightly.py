@@ -6,8 +6,8 @@ Parts, in this order (all of them if none is named):
               Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
               network, 370 MB kept), the chat templates of 70 published models and llama.cpp's graphs, which the
               source archive of llama-cpp-python contains (77 MB over the network), and prometheus_client (64 KB); all
-              of it pinned by version and digest. Also an environment with transformers and GPTQModel (5 GB), pinned
-              by version alone, because GPTQModel is built from its source
+              of it pinned by version and digest. Also, pinned by version alone, an environment with transformers
+              and GPTQModel (5 GB), which is built from its source, and one with MLflow (170 MB)
   checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
@@ -61,6 +61,7 @@ GRAPHS = os.path.join(TEMPLATES, "graphs")  # llama.cpp's source of each family'
 ENGINES = os.path.join(ROOT, "tests", "package", "engines")
 PROMETHEUS_CLIENT = os.path.join(ROOT, "tests", "monitor", "prometheus_client.txt")
 QUANTISERS = os.path.join(ROOT, "tests", "parity", "quantisers.txt")
+MLFLOW = os.path.join(ROOT, "tests", "e2e", "mlflow.txt")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--no-tests=error", "-j", JOBS]
 
 
@@ -83,6 +84,7 @@ def tools(log):
         fetch_templates(log),
         fetch_prometheus_client(log),
         fetch_quantisers(log),
+        fetch_mlflow(log),
     )
 
 
@@ -148,24 +150,37 @@ def quantisers_python():
     return os.path.join(quantisers_folder(), "bin", "python")
 
 
-def fetch_quantisers(log):
-    """Makes an environment with transformers, GPTQModel and compressed-tensors (5 GB with CUDA libraries)."""
-    python, folder = quantisers_python(), quantisers_folder()
+def pinned_in(file):
+    with open(file) as lines:
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def fetch_environment(log, folder, *installs):
+    """Makes a virtual environment by some calls of pip install, one after the other."""
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
     shutil.rmtree(folder, ignore_errors=True)
-    with open(QUANTISERS) as lines:
-        pinned = [line.strip() for line in lines if not line.startswith("#")]
-    first = [package for package in pinned if package.startswith(("setuptools", "torch"))]
-    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "install", "--no-compile"]
-    for command in (
-        [sys.executable, "-m", "venv", folder],
-        [*pip, *first],
-        [*pip, "--no-build-isolation", *pinned],
-    ):
+    pip = [os.path.join(folder, "bin", "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    commands = [[*pip, "--no-cache-dir", "install", "--no-compile", *packages] for packages in installs]
+    for command in ([sys.executable, "-m", "venv", folder], *commands):
         if code := run(log, command, BUILD_CUDA_EXT="0"):
             return code
     return completed(folder, [])
+
+
+def fetch_quantisers(log):
+    """Makes an environment with transformers, GPTQModel and compressed-tensors (5 GB with CUDA libraries)."""
+    pinned = pinned_in(QUANTISERS)
+    first = [package for package in pinned if package.startswith(("setuptools", "torch"))]
+    return fetch_environment(log, quantisers_folder(), first, ["--no-build-isolation", *pinned])
+
+
+def mlflow_folder():
+    return os.path.join(TOOLS, "mlflow-" + digest_of(MLFLOW)[:12])
+
+
+def fetch_mlflow(log):
+    return fetch_environment(log, mlflow_folder(), pinned_in(MLFLOW))
 
 
 def quantised_peers(log):
@@ -247,6 +262,10 @@ def checks(log):
         variables["PYTHONPATH"] = prometheus_client_folder()
     else:
         log.write("nightly: pages against prometheus_client are not tested: `tools` has not fetched it\n")
+    if os.path.exists(os.path.join(mlflow_folder(), ".complete")):
+        variables["SPECDEC_MLFLOW_PYTHON"] = os.path.join(mlflow_folder(), "bin", "python")
+    else:
+        log.write("nightly: examples/metrics_to_mlflow.py is not tested: `tools` has not fetched MLflow\n")
     if not named and "SPECDEC_ENGINE_PACKAGES" not in variables:
         log.write(
             "nightly: the engines' parsers and loaders are not tested: `tools` has not made the engines' packages\n"

@@ -29,11 +29,8 @@ void drop_later_lines(const fs::path& file, int64_t step) {
 
 }  // namespace
 
-Metrics::Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step, MetricSink* sink)
-    : file_(run_directory / "metrics.jsonl"),
-      clock_(clock),
-      events_(run_directory, clock.unix_seconds(), resume_step),
-      sink_(sink) {
+Metrics::Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step)
+    : file_(run_directory / "metrics.jsonl"), clock_(clock), events_(run_directory, clock.unix_seconds(), resume_step) {
   drop_later_lines(file_, resume_step);
 }
 
@@ -46,7 +43,6 @@ void Metrics::write(const std::string& kind, int64_t step, const std::vector<std
   }
   append_line(file_, line.dump());
   events_.scalars(static_cast<double>(clock_.unix_seconds()), step, scalars);
-  if (sink_) sink_->take(clock_.unix_seconds(), step, scalars);
 }
 
 }  // namespace specdec::distill

@@ -9,16 +9,13 @@
 
 #include "base/clock.h"
 #include "distill/metrics/event_file.h"
-#include "distill/metrics/metric_sink.h"
 
 namespace specdec::distill {
 
 class Metrics {
  public:
   // Drops lines of steps after `resume_step` (0 for a new run), which an interrupted run left. Throws Error(kIo).
-  // `sink` gets the same values; it may be null.
-  Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step,
-          MetricSink* sink = nullptr);
+  Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step);
 
   // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>". In the
   // JSON, values that are not finite become null.
@@ -28,7 +25,6 @@ class Metrics {
   std::filesystem::path file_;
   const Clock& clock_;
   EventFile events_;
-  MetricSink* sink_;
 };
 
 }  // namespace specdec::distill

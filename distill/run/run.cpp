@@ -12,7 +12,6 @@
 #include "base/verdict.h"
 #include "base/version.h"
 #include "data/shards/shard_reader.h"
-#include "distill/metrics/mlflow.h"
 #include "distill/run/draft_vocab.h"
 #include "distill/run/output.h"
 #include "distill/run/preparation.h"
@@ -244,54 +243,11 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
   count_steps(s);
 }
 
-MlflowOptions mlflow_options(const DistillOptions& o) {
-  MlflowOptions out;
-  out.uri = o.mlflow;
-  out.experiment = o.mlflow_experiment;
-  fs::path name = fs::path(o.out).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();
-  out.run_name = name.filename().string();
-  out.run_file = fs::path(o.out) / "mlflow.json";
-  complete(out);
-  return out;
-}
-
-// Opens the run on the tracking server that --mlflow names, null without one. Rank 0 reports to it.
-std::unique_ptr<MlflowRun> open_mlflow(const Setup& s) {
-  if (s.options.mlflow.empty() || !s.ranks->is_first()) return nullptr;
-  MlflowOptions options = mlflow_options(s.options);
-  const auto add = [&](const std::string& name, const Json& value) {
-    options.params.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
-  };
-  const Json described = describe(s.options);
-  for (const auto& [name, value] : described.items()) add(name, value);
-  if (s.target_id) add("target_id", s.target_id->id);
-  add("data_digest", s.inputs["data"]["digest"]);
-  return std::make_unique<MlflowRun>(std::move(options));
-}
-
-// Gives the tracking server the verdict and its figures, and ends the run there.
-void finish_mlflow(MlflowRun& run, const Outcome& outcome, const Json& result, const Clock& clock) {
-  const int64_t now = clock.unix_seconds();
-  const std::string what = outcome.by_acceptance ? "verdict/acceptance" : "verdict/cross_entropy";
-  run.take(now, outcome.kept_step,
-           {{what + "_before", outcome.judgement.before.value},
-            {what, outcome.judgement.after.value},
-            {what + "_gain", outcome.judgement.difference.value},
-            {what + "_gain_low", outcome.judgement.difference.ci.low},
-            {what + "_gain_high", outcome.judgement.difference.ci.high}});
-  run.finish(now, {{"verdict", result.at("verdict").get<std::string>()},
-                   {"reason", result.at("reason").get<std::string>()},
-                   {"draft_id", result.at("draft").at("id").get<std::string>()},
-                   {"tool_version", kToolVersion}});
-}
-
 // Who is told of the training.
 struct Reporting {
   Stages& stages;
   const ProgressFn& progress;
   const Clock& clock;
-  MetricSink* sink;  // may be null
 };
 
 // Trains the draft, and notes in `teacher_share` which part of the time the teacher took, where that is known: work on
@@ -312,7 +268,6 @@ TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional
   settle(s, start, teacher.get(), stages, clock);
   TrainerOptions options = trainer_options(s);
   options.extra = start.kept;
-  options.sink = to.sink;
   options.evaluations = start.kept.value("evaluations", kMostEvaluations);
   Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get(), s.ranks, s.divided.get()},
                   start.init.draft(), clock, to.progress);
@@ -371,8 +326,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.before = evaluation_from_json(start.kept.at("before"));
   outcome.search = start.kept.at("search");
   outcome.started = started;
-  const std::unique_ptr<MlflowRun> mlflow = open_mlflow(s);
-  outcome.training = train(s, start, {stages, progress, clock, mlflow.get()}, outcome.teacher_share);
+  outcome.training = train(s, start, {stages, progress, clock}, outcome.teacher_share);
   const TrainedDraft draft = start.init.draft();
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
@@ -386,7 +340,6 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.before = first_rows(outcome.before, s.held_out.verdict.size());
   DistillResult result;
   if (ranks.is_first()) result = finish(s, draft, outcome, begin, clock);
-  if (mlflow) finish_mlflow(*mlflow, outcome, result.json, clock);
   result.exit_code = std::stoi(ranks.broadcast(std::to_string(result.exit_code)));
   return result;
 }
@@ -431,7 +384,6 @@ void check_request(const DistillOptions& options) {
         throw Error(ErrorKind::kModel, model + ": expected a model, found no model.safetensors");
     check_fit(s, draft_config(s), data.index());
   }
-  if (!options.mlflow.empty()) mlflow_options(options);
   if (!options.rejects.empty() && !fs::is_directory(options.rejects))
     throw Error(ErrorKind::kData, "--rejects " + options.rejects + ": expected a directory, found none");
 }
@@ -446,7 +398,6 @@ DistillResult run_on_device(const DistillOptions& options, const ProgressFn& pro
   s.time.emplace(options.time_limit_seconds, options.sample, clock);
   if (s.from.kind == TeacherSpec::Kind::kEndpoint)
     throw Error(ErrorKind::kInternal, "--teacher URL: the endpoint's labels must be written first");
-  if (ranks.is_first() && !options.mlflow.empty()) mlflow_options(options);  // fails early if it cannot be asked
   if (ranks.is_first()) check_output(options);
   const fs::path out = options.out;
   if (ranks.is_first()) take_over_options(s);

@@ -25,8 +25,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  // Writes run.json and removes what a run left that ended before its first checkpoint, such as the name of its run on
-  // an MLflow server; unless RUN has begun a run: then throws Error(kUsage) if its options or inputs differ.
+  // Writes run.json and removes what a run left that ended before its first checkpoint; unless RUN has begun a run:
+  // then throws Error(kUsage) if its options or inputs differ.
   void enter(const Json& options, const Json& inputs) const;
 
   // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that was ended before its

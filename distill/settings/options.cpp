@@ -151,9 +151,6 @@ void validate(const DistillOptions& o) {
   parse_teacher(o.teacher);
   validate_teacher_ranks(o);
   require(o.draft_vocab >= 0, "--draft-vocab", "a number of tokens, or 0 for all");
-  require(o.mlflow.empty() || o.mlflow.starts_with("http://") || o.mlflow.starts_with("https://"), "--mlflow",
-          "the URL of a tracking server, http(s)://host[:port]");
-  require(!o.mlflow_experiment.empty(), "--mlflow-experiment", "a name");
   require(o.lk_eta >= 0 && o.lk_eta <= 1000, "--lk-eta", "a number in [0, 1000]");
   require(o.learning_rate >= 0 && std::isfinite(o.learning_rate), "--lr", "a number > 0, or 0 for the default");
   require(o.min_lr_ratio >= 0 && o.min_lr_ratio <= 1, "--min-lr-ratio", "a number in [0, 1]");

@@ -74,8 +74,6 @@ struct DistillOptions {
   std::string contexts = "target";  // target | data: who writes the answers that measure (distill/train/contexts.h)
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
-  std::string mlflow;  // URL of a tracking server that gets the metrics; "" = none
-  std::string mlflow_experiment = "specdec";
   // The ranks share the optimizer's state even if memory would hold it whole on each.
   bool shard_optimizer = false;
   // Each layer's activations are computed again in the backward pass instead of being kept. A head has one layer, and

@@ -63,7 +63,6 @@ std::vector<std::string> repeated_command(const DistillOptions& o) {
   if (o.time_limit_seconds > 0) f.text("--time-limit", duration_text(o.time_limit_seconds), "");
   f.count("--evaluate-every", o.evaluate_every, 0), f.count("--evaluate-rows", o.evaluate_rows, 0);
   f.count("--checkpoint-every", o.checkpoint_every, 0);
-  f.text("--mlflow", o.mlflow, ""), f.text("--mlflow-experiment", o.mlflow_experiment, usual.mlflow_experiment);
   f.flag("--shard-optimizer", o.shard_optimizer);
   f.text("--device", o.device.device, usual.device.device), f.text("--dtype", o.device.dtype, usual.device.dtype);
   if (o.device.seed != usual.device.seed) f.text("--seed", std::to_string(o.device.seed), "");

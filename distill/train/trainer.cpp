@@ -359,7 +359,7 @@ void Trainer::train() {
 
 TrainingSummary Trainer::run() {
   started_ = clock_.seconds();
-  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_, options_.sink);
+  if (ranks_.is_first()) metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
   try {
     train();
   } catch (const parallel::RankError&) {

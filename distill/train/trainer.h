@@ -51,7 +51,6 @@ struct TrainerOptions {
   int64_t evaluate_every = 0;              // steps; 0 = spread `evaluations` over the run
   int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
   uint64_t seed = 0;
-  MetricSink* sink = nullptr;     // gets the metrics, too
   bool shares_optimizer = false;  // the ranks share the optimizer's state (optimizer.h)
   bool recompute = false;         // as GradientSource::recompute
   Json extra;                     // saved in every checkpoint beside the trainer's own state

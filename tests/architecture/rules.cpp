@@ -88,11 +88,11 @@ const std::vector<Room> kRooms = {
     {{"data/"},
      {"data/*", "data/shards/", "data/select/", "data/formats/", "data/redact/", "data/sources/", "text/", "base/"}},
 
-    // distill: settings, labels and metrics are part of the half without LibTorch, and only labels and metrics ask
-    // other machines.
+    // distill: settings, labels and metrics are part of the half without LibTorch, and only labels ask other
+    // machines.
     {{"distill/settings/"}, {"distill/settings/", "base/"}},
     {{"distill/labels/"}, {"distill/labels/", "data/shards/", "data/regenerate/", "base/"}},
-    {{"distill/metrics/"}, {"distill/metrics/", "net/", "base/"}},
+    {{"distill/metrics/"}, {"distill/metrics/", "base/"}},
     {{"distill/rows/"}, {"distill/rows/", "base/"}},
     {{"distill/loss/"}, {"distill/loss/", "distill/settings/", "base/"}},
     {{"distill/teacher/"},

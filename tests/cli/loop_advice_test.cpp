@@ -103,7 +103,7 @@ TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
            {"[distill]\ntime-limits = \"1h\"\n", "did you mean 'time-limit'?"},
            {"[distill]\nout = \"x\"\n", "'out' is not set here"},
            {"[distill]\nforecast = true\n", "'forecast' is not set here"},
-           {"[distill]\nmlflow = \"a\\u0000b\"\n", "control characters"},
+           {"[distill]\nloss = \"a\\u0000b\"\n", "control characters"},
            {"[nonsense]\n", "unknown table [nonsense]"}})
     expect_error(ErrorKind::kConfig, {"LOOP.toml", named}, [&] { read(more); });
   put(scratch / "LOOP.toml", "[loop]\ntarget = \"t\"\nlogs = \"log.jsonl\"\nwork = \"w\"\nstore = \"s\"\n");

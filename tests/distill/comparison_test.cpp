@@ -162,8 +162,6 @@ TEST(Comparison, RefusesAKindThatCannotBeTrainedBeforeAnyIsTrained) {
   f.options.on_policy = 4;
   refused("eagle3", {"--on-policy"}, ErrorKind::kUsage);
   f.options.on_policy = 0;
-  f.options.mlflow = "http://me:password@127.0.0.1:1";
-  refused("prune:2", {"--mlflow"}, ErrorKind::kUsage);
 }
 
 TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {

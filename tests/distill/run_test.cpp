@@ -379,7 +379,7 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   EXPECT_NO_THROW(f.run()) << "the corrected command needs no other directory";
 }
 
-// A run that was killed before its first checkpoint leaves files, such as the name of its run on an MLflow server.
+// A run that was killed before its first checkpoint leaves files, such as the name of its run at MLflow (examples/).
 TEST(Run, ANewRunTakesOverNothingOfAKilledOne) {
   const Scratch scratch;
   const fs::path run = scratch / "run";
