@@ -99,8 +99,10 @@ struct Inputs {
   DraftBinding binding;  // from the draft's specdec.json; without one, made from the report
 };
 
-// True if the report was made for this pair with the roles exchanged.
-bool are_swapped(const Inputs& in) { return in.report.target == in.draft && in.report.draft == in.target; }
+// True if the report was made for this pair with the roles exchanged. A draft may equal its target.
+bool are_swapped(const Inputs& in) {
+  return in.report.target == in.draft && in.report.draft == in.target && in.target != in.draft;
+}
 
 std::string exchanged_command(const PackageOptions& options) {
   std::vector<std::string> words = {"specdec",  "package",

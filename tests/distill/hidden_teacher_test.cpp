@@ -250,7 +250,7 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   fs::remove(scratch / "fewer/result.json");
   fs::remove(scratch / "hs/hs_5.safetensors");
   o.resume = true;
-  expect_error(ErrorKind::kUsage, {"inputs.teacher"}, [&] { distill::run(o, {}, clock); });
+  expect_error(ErrorKind::kUsage, {"--teacher (digest"}, [&] { distill::run(o, {}, clock); });
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ try:
         if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so"
     )
     # 12 MiB of it are the demo's two models.
-    expect(size < 60 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 60")
+    expect(size < 62 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 62")
     binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
     foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]
     for file in binaries:

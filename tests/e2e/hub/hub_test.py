@@ -562,7 +562,7 @@ def check_commands():
     run("data", "ingest", scratch / "log.jsonl", "--target", "org/tiny", "--out", scratch / "traffic")
     expect((scratch / "traffic/index.json").exists(), "data ingest takes a hub name")
     (scratch / "LOOP.toml").write_text(
-        '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n'
+        '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:1"\n'
     )
     hub.clear()
     # two held-out conversations give no verdict, so the loop ends where it would train
