@@ -231,7 +231,7 @@ TEST_F(GenerateCommand, ContradictingOptions) {
   error_of(ErrorKind::kUsage, [&] { run(o); });
   o = options();
   o.prompt = "\xff\xfe";
-  error_of(ErrorKind::kData, [&] { run(o); });
+  error_of(ErrorKind::kUsage, [&] { run(o); });
   o = options();
   for (int i = 0; i < 600; ++i) o.prompt += " word";
   error_of(ErrorKind::kData, [&] { run(o); });
