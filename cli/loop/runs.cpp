@@ -184,19 +184,27 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
 std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
                                int64_t now) {
   const std::string key = inputs.key();
+  const auto counts = [&](const EarlierRun& run) {
+    return run.judged() && run.target_id == inputs.target_id && run.settings_sha256 == inputs.settings_sha256;
+  };
+  const auto cooling = [&](const EarlierRun& run) { return static_cast<double>(now - run.ended) < cooldown_s; };
+  const auto said = [&](const EarlierRun& run) {
+    std::string text =
+        "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
+    if (!run.reason.empty()) text += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
+    return text;
+  };
+  // What these very logs gave comes before what others gave, even if both ended within the same second.
+  for (const EarlierRun& run : runs)
+    if (counts(run) && run.key == key && (cooling(run) || run.stopped_code != 4))
+      return Refusal{run.stopped_code,
+                     said(run) + " on the same logs, target and settings: nothing has changed (--force tries again)"};
   bool promoted_since = false;
   for (const EarlierRun& run : runs) {
     promoted_since |= run.verdict == kPromoted && run.target_id == inputs.target_id;
-    if (!run.judged() || run.target_id != inputs.target_id || run.settings_sha256 != inputs.settings_sha256) continue;
-    const bool cooling = static_cast<double>(now - run.ended) < cooldown_s;
-    std::string said =
-        "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
-    if (!run.reason.empty()) said += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
-    if (run.key == key && (cooling || run.stopped_code != 4))
-      return Refusal{run.stopped_code,
-                     said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
-    if (run.key != key && run.ran && cooling && !promoted_since)
-      return Refusal{75, said + ": the next try is from " + format_utc(run.ended + static_cast<int64_t>(cooldown_s)) +
+    if (counts(run) && run.key != key && run.ran && cooling(run) && !promoted_since)
+      return Refusal{75, said(run) + ": the next try is from " +
+                             format_utc(run.ended + static_cast<int64_t>(cooldown_s)) +
                              " on (cooldown in LOOP.toml, or --force)"};
   }
   return std::nullopt;
