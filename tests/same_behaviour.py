@@ -40,7 +40,8 @@ from tiny_model import VOCAB, write_tiny_model, write_traffic  # noqa: E402
 # null are replaced, so that a change of type is seen, except where the replacement says that the whole value is
 # replaced.
 JSON_RULES = [
-    (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds)$", "<seconds>", "a duration"),
+    (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds|training_seconds)$", "<seconds>", "a duration"),
+    (r"", r"(^|\.)teacher_share$", "<share>", "a share of a duration"),
     (r"", r"(^|\.)tokens_per_second$", "<speed>", "a speed of this machine"),
     (
         r"^(validate|loop)",
