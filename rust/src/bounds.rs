@@ -57,7 +57,9 @@ fn sound_bounds(fields: &mut Map<String, Value>) -> Result<(), Failure> {
         let mut bound = held(number, up)?;
         if exclusive && !whole && bound.fract() == 0.0 {
             bound = beside(bound, up).ok_or_else(|| {
-                Failure::invalid(format!("{name}: expected a bound below 2^49, or type integer beside it, found {number}"))
+                Failure::invalid(format!(
+                    "{name}: expected a bound below 2^49, or type integer beside it, found {number}"
+                ))
             })?;
         }
         // Numbers that stay what they are keep their spelling.
@@ -93,8 +95,8 @@ fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     Ok(inner)
 }
 
-/// Returns a bound that excludes an integer and next to nothing else: where an excluded bound is an integer and the other
-/// bound lies in the same unit, llguidance lets the integer through. Returns none where doubles are too sparse.
+/// Returns a bound that excludes an integer and next to nothing else: where an excluded bound is an integer and the
+/// other bound lies in the same unit, llguidance lets the integer through. Returns none where doubles are too sparse.
 fn beside(bound: f64, up: bool) -> Option<f64> {
     let step = bound.abs().max(1.0) / (1u64 << 50) as f64;
     (step < 0.5).then_some(if up { bound + step } else { bound - step })
@@ -103,9 +105,9 @@ fn beside(bound: f64, up: bool) -> Option<f64> {
 /// Refuses integers that llguidance would round to another one.
 fn exact_data(value: &Value) -> Result<(), Failure> {
     match value {
-        Value::Number(number) if !is_exact(number) => {
-            Err(Failure::invalid(format!("const and enum: expected integers that a double holds exactly, found {number}")))
-        }
+        Value::Number(number) if !is_exact(number) => Err(Failure::invalid(format!(
+            "const and enum: expected integers that a double holds exactly, found {number}"
+        ))),
         Value::Array(items) => items.iter().try_for_each(exact_data),
         Value::Object(fields) => fields.values().try_for_each(exact_data),
         _ => Ok(()),

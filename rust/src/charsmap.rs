@@ -53,7 +53,8 @@ fn split(charsmap: &[u8]) -> Result<(&[u8], &[u8]), String> {
 fn check(charsmap: &[u8]) -> Result<(), String> {
     let (trie, texts) = split(charsmap)?;
     let texts = std::str::from_utf8(texts).map_err(|_| "replacements that are not UTF-8")?;
-    let units: Vec<u32> = trie.chunks_exact(4).map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]])).collect();
+    let units: Vec<u32> =
+        trie.chunks_exact(4).map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]])).collect();
     let mut seen = vec![false; units.len()];
     let mut waiting = vec![0usize];
     while let Some(at) = waiting.pop() {
@@ -71,7 +72,9 @@ fn check(charsmap: &[u8]) -> Result<(), String> {
         if at != 0 && unit >> 8 & 1 == 1 && !texts.is_char_boundary((units[next] & 0x7FFF_FFFF) as usize) {
             return Err(format!("unit {next} of the trie points outside the {} bytes of replacements", texts.len()));
         }
-        waiting.extend((1..=255usize).filter(|byte| units[next ^ byte] & 0x8000_00FF == *byte as u32).map(|byte| next ^ byte));
+        waiting.extend(
+            (1..=255usize).filter(|byte| units[next ^ byte] & 0x8000_00FF == *byte as u32).map(|byte| next ^ byte),
+        );
     }
     Ok(())
 }

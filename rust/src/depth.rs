@@ -19,7 +19,8 @@ pub fn longest_chain(schema: &Value) -> usize {
 /// Returns whether a part of `schema` applies itself to the same value, through `$ref` and `allOf` alone. Such a part
 /// says nothing of a value before it applies itself again, so no value satisfies it.
 pub fn applies_itself(schema: &Value) -> bool {
-    let edges = edges(schema, |node| node.get("allOf").into_iter().flat_map(parts).chain(referred(schema, node)).collect());
+    let edges =
+        edges(schema, |node| node.get("allOf").into_iter().flat_map(parts).chain(referred(schema, node)).collect());
     // Removes, again and again, what nothing refers to. Members of a cycle are left.
     let mut referring = vec![0; edges.len()];
     edges.iter().flatten().for_each(|&to| referring[to] += 1);
@@ -84,7 +85,8 @@ fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
 fn longest_path(edges: &[Vec<usize>]) -> usize {
     const NEW: usize = usize::MAX;
     let count = edges.len();
-    let (mut order, mut low, mut open, mut longest) = (vec![NEW; count], vec![0; count], vec![false; count], vec![0; count]);
+    let (mut order, mut low, mut open, mut longest) =
+        (vec![NEW; count], vec![0; count], vec![false; count], vec![0; count]);
     let (mut found, mut stack, mut walk) = (0, Vec::new(), vec![(0, 0)]);
     while let Some((node, next)) = walk.last_mut() {
         let node = *node;

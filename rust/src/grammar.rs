@@ -38,7 +38,7 @@ impl Vocabulary {
         for &id in table.special.iter().chain(eos) {
             let token = &mut table.tokens[id as usize];
             if token.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
-                token.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);  // marks the token as never part of a text
+                token.insert(0, TokTrie::SPECIAL_TOKEN_MARKER); // marks the token as never part of a text
             }
         }
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, eos[0]), &table.tokens).with_eos_tokens(eos);
@@ -49,10 +49,10 @@ impl Vocabulary {
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| Failure::invalid(e.to_string()))?;
         factory.quiet();
         let limits = factory.limits_mut();
-        limits.initial_lexer_fuel = 1_000_000;  // about 20 ms
-        limits.step_lexer_fuel = 100_000;  // about 7 ms per mask
+        limits.initial_lexer_fuel = 1_000_000; // about 20 ms
+        limits.step_lexer_fuel = 100_000; // about 7 ms per mask
         limits.step_max_items = 25_000;
-        limits.max_lexer_states = 20_000;  // about 40 MB
+        limits.max_lexer_states = 20_000; // about 40 MB
         limits.max_grammar_size = 100_000;
         limits.verbose_errors = false;
         Ok(Vocabulary { factory })
@@ -67,7 +67,9 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     let mut schema: Value = serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?;
     let chain = longest_chain(&schema);
     if chain > MAX_CHAIN {
-        return Err(Failure::limit(format!("nested {chain} levels deep with its $refs followed, at most {MAX_CHAIN} are taken")));
+        return Err(Failure::limit(format!(
+            "nested {chain} levels deep with its $refs followed, at most {MAX_CHAIN} are taken"
+        )));
     }
     if applies_itself(&schema) {
         return Err(Failure::invalid("a $ref leads back to itself, so no text satisfies this grammar"));
@@ -88,8 +90,9 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-/// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow, further
-/// tokens are only counted. After an error (a mask exceeds its bound on work) or a panic it is not used any more.
+/// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow,
+/// further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic it is not used any
+/// more.
 pub struct GrammarMatcher {
     parser: TokenParser,
     failed: bool,
@@ -108,7 +111,11 @@ impl GrammarMatcher {
         let grammar = match kind {
             0 => TopLevelGrammar::from_json_schema(json_schema(text)?),
             1 => TopLevelGrammar::from_regex(text),
-            _ => return Err(Failure::invalid(format!("grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"))),
+            _ => {
+                return Err(Failure::invalid(format!(
+                    "grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"
+                )))
+            }
         };
         let mut parser = vocabulary.factory.create_parser(grammar).map_err(|e| Failure::invalid(e.to_string()))?;
         parser.start_without_prompt();
@@ -221,8 +228,8 @@ fn heap_bytes() -> usize {
     info.uordblks + info.hblkhd
 }
 
-// These types must cross threads: matchers are compiled on one thread and used on another, and several threads may clone
-// a compiled one.
+// These types must cross threads: matchers are compiled on one thread and used on another, and several threads may
+// clone a compiled one.
 const _: fn() = || {
     fn crosses_threads<T: Send>() {}
     fn is_shared<T: Sync>() {}

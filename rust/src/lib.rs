@@ -122,7 +122,8 @@ fn put<T>(out: *mut T, value: T) -> Result<(), Failure> {
 }
 
 fn utf8<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, Failure> {
-    std::str::from_utf8(bytes).map_err(|e| Failure::invalid(format!("{what}: invalid UTF-8 at byte {}", e.valid_up_to())))
+    std::str::from_utf8(bytes)
+        .map_err(|e| Failure::invalid(format!("{what}: invalid UTF-8 at byte {}", e.valid_up_to())))
 }
 
 #[no_mangle]
@@ -201,7 +202,12 @@ pub unsafe extern "C" fn sd_tokenizer_vocab_size(tokenizer: *const HfTokenizer, 
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sd_tokenizer_token_to_id(tokenizer: *const HfTokenizer, token: *const u8, size: usize, out: *mut i64) -> i32 {
+pub unsafe extern "C" fn sd_tokenizer_token_to_id(
+    tokenizer: *const HfTokenizer,
+    token: *const u8,
+    size: usize,
+    out: *mut i64,
+) -> i32 {
     guard(std::ptr::null_mut(), || {
         let id = handle(tokenizer)?.token_to_id(utf8(slice(token, size)?, "token")?);
         put(out, id.map_or(-1, i64::from))
@@ -209,7 +215,12 @@ pub unsafe extern "C" fn sd_tokenizer_token_to_id(tokenizer: *const HfTokenizer,
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sd_tokenizer_id_to_token(tokenizer: *const HfTokenizer, id: u32, special: *mut i32, out: *mut Bytes) -> i32 {
+pub unsafe extern "C" fn sd_tokenizer_id_to_token(
+    tokenizer: *const HfTokenizer,
+    id: u32,
+    special: *mut i32,
+    out: *mut Bytes,
+) -> i32 {
     guard(std::ptr::null_mut(), || {
         let (token, is_special) = handle(tokenizer)?.id_to_token(id).ok_or_else(|| Failure::invalid("no such id"))?;
         put(special, i32::from(is_special))?;

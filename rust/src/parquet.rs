@@ -5,12 +5,12 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io::Write;
 
-use chrono::DateTime;
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::RowGroupMetaData;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
+use chrono::DateTime;
 
 use crate::{guard, slice, utf8, Bytes, Failure};
 
@@ -34,17 +34,26 @@ pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Fa
     let mut flush = |lines: &mut Vec<u8>, done: u64| {
         written += lines.len() as u64;
         if written > stored.saturating_mul(MAX_EXPANSION) {
-            return Err(Failure::limit(format!("more than {MAX_EXPANSION} times the size of the file as rows: split the file if it is no attack")));
+            return Err(Failure::limit(format!(
+                "more than {MAX_EXPANSION} times the size of the file as rows: split the file if it is no attack"
+            )));
         }
         let stop = unsafe { sink(context, lines.as_ptr(), lines.len(), done.min(stored)) };
         lines.clear();
-        if stop == 0 { Ok(()) } else { Err(Failure::invalid("stopped by the reader of the rows")) }
+        if stop == 0 {
+            Ok(())
+        } else {
+            Err(Failure::invalid("stopped by the reader of the rows"))
+        }
     };
     for index in 0..reader.num_row_groups() {
         let group = reader.get_row_group(index).map_err(failure)?;
         let (rows, size) = (group.metadata().num_rows().max(1), group.metadata().compressed_size().max(0) as u64);
         let mut read = 0u64;
-        for row in RowIter::from_row_group(None, group.as_ref()).map_err(failure)?.with_batch_size(batch_rows(group.metadata())) {
+        for row in RowIter::from_row_group(None, group.as_ref())
+            .map_err(failure)?
+            .with_batch_size(batch_rows(group.metadata()))
+        {
             append_row(&mut lines, &row.map_err(failure)?, true);
             lines.push(b'\n');
             read += 1;
@@ -66,9 +75,9 @@ fn failure(error: ParquetError) -> Failure {
     Failure::invalid(error.to_string())
 }
 
-/// Appends a row, or a struct inside of one. Structs have every key that any row of the file has, so most of their nulls
-/// were written by Arrow (an argument that the model never gave, a key that a tool's schema does not have), and are left
-/// out. The columns of the file itself all stay.
+/// Appends a row, or a struct inside of one. Structs have every key that any row of the file has, so most of their
+/// nulls were written by Arrow (an argument that the model never gave, a key that a tool's schema does not have), and
+/// are left out. The columns of the file itself all stay.
 fn append_row(out: &mut Vec<u8>, row: &Row, nulls: bool) {
     out.push(b'{');
     let shown = row.get_column_iter().filter(|(_, field)| nulls || !matches!(field, Field::Null));

@@ -23,7 +23,11 @@ pub fn float_text(x: f64) -> String {
         return with_exponent(&format!("{x:e}"));
     }
     let text = x.to_string();
-    if text.contains('.') { text } else { text + ".0" }
+    if text.contains('.') {
+        text
+    } else {
+        text + ".0"
+    }
 }
 
 /// Returns str(value). minijinja's text differs only in floats.
@@ -105,7 +109,13 @@ pub fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
         return Err(refused("%: division by zero"));
     }
     let rest = a % b;
-    Ok(Value::from(if rest == 0.0 { 0f64.copysign(b) } else if (rest < 0.0) != (b < 0.0) { rest + b } else { rest }))
+    Ok(Value::from(if rest == 0.0 {
+        0f64.copysign(b)
+    } else if (rest < 0.0) != (b < 0.0) {
+        rest + b
+    } else {
+        rest
+    }))
 }
 
 /// The arguments of a format: the items of a tuple, or else one value.
@@ -293,11 +303,23 @@ impl Spec {
     }
 
     fn without_zeros<'a>(&self, text: &'a str) -> &'a str {
-        if self.other || !text.contains('.') { text } else { text.trim_end_matches('0').trim_end_matches('.') }
+        if self.other || !text.contains('.') {
+            text
+        } else {
+            text.trim_end_matches('0').trim_end_matches('.')
+        }
     }
 
     fn signed(&self, negative: bool, prefix: &str, digits: &str) -> String {
-        let sign = if negative { "-" } else if self.plus { "+" } else if self.space { " " } else { "" };
+        let sign = if negative {
+            "-"
+        } else if self.plus {
+            "+"
+        } else if self.space {
+            " "
+        } else {
+            ""
+        };
         let taken = sign.len() + prefix.len();
         if self.zero && !self.left {
             return format!("{sign}{prefix}{digits:0>width$}", width = self.width.saturating_sub(taken));
@@ -310,7 +332,11 @@ impl Spec {
     }
 
     fn padded(&self, text: String) -> String {
-        if self.left { format!("{text:<width$}", width = self.width) } else { format!("{text:>width$}", width = self.width) }
+        if self.left {
+            format!("{text:<width$}", width = self.width)
+        } else {
+            format!("{text:>width$}", width = self.width)
+        }
     }
 }
 
@@ -336,7 +362,13 @@ fn number(value: &Value) -> Option<f64> {
 }
 
 fn not_finite(x: f64) -> &'static str {
-    if x.is_nan() { "nan" } else if x > 0.0 { "inf" } else { "-inf" }
+    if x.is_nan() {
+        "nan"
+    } else if x > 0.0 {
+        "inf"
+    } else {
+        "-inf"
+    }
 }
 
 /// Writes Rust's exponent as C does: with a sign and at least two digits.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, CString};
 use std::io::{self, Write};
 
-use minijinja::machinery::{eval, make_string_output, parse, CodeGenerator, Instruction, Instructions, Token, Tokenizer};
+use minijinja::machinery::{
+    eval, make_string_output, parse, CodeGenerator, Instruction, Instructions, Token, Tokenizer,
+};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{from_args, Kwargs, Rest, Tuple, Value, ValueKind};
 use minijinja::{escape_formatter, AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
@@ -35,7 +37,7 @@ pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> u
 pub struct ChatTemplate {
     blocks: BTreeMap<&'static str, Instructions<'static>>,
     environment: Environment<'static>,
-    source: Box<str>,  // what `blocks` borrow, so it is dropped after them
+    source: Box<str>, // what `blocks` borrow, so it is dropped after them
 }
 
 impl ChatTemplate {
@@ -47,7 +49,8 @@ impl ChatTemplate {
             return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
         }
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| failure(e, source))?;
+        let syntax =
+            SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| failure(e, source))?;
         environment.set_syntax(syntax.clone());
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
@@ -55,7 +58,9 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION);
         environment.set_unknown_method_callback(python_method);
         environment.set_formatter(|out, state, value| match value.kind() {
-            ValueKind::Number | ValueKind::Seq | ValueKind::Map => out.write_str(&python::text(value)?).map_err(Error::from),
+            ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+                out.write_str(&python::text(value)?).map_err(Error::from)
+            }
             _ => escape_formatter(out, state, value),
         });
         environment.add_filter("tojson", tojson::tojson);
@@ -69,12 +74,19 @@ impl ChatTemplate {
         });
         environment.add_filter("format", |format: String, items: Rest<Value>, named: Kwargs| {
             let names: Vec<&str> = named.args().collect();
-            let pairs = names.iter().map(|name| Ok((*name, named.get::<Value>(name)?))).collect::<Result<Vec<_>, Error>>()?;
-            let right = if pairs.is_empty() { Value::from_object(Tuple::new(items.0)) } else { Value::from(pairs.into_iter().collect::<BTreeMap<_, _>>()) };
+            let pairs =
+                names.iter().map(|name| Ok((*name, named.get::<Value>(name)?))).collect::<Result<Vec<_>, Error>>()?;
+            let right = if pairs.is_empty() {
+                Value::from_object(Tuple::new(items.0))
+            } else {
+                Value::from(pairs.into_iter().collect::<BTreeMap<_, _>>())
+            };
             python::percent(&Value::from(format), &right)
         });
         environment.add_filter("join", join);
-        environment.add_filter("wordcount", |text: String| text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count());
+        environment.add_filter("wordcount", |text: String| {
+            text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count()
+        });
         environment.add_filter("indent", indent);
         // minijinja counts none as an empty list; templates ask `tools is iterable` before they take its length.
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
@@ -93,8 +105,15 @@ impl ChatTemplate {
         let context: Value = serde_json::from_slice(context).map_err(|e| Failure::invalid(format!("context: {e}")))?;
         let mut out = Bounded { text: Vec::new(), limit: max_output, exceeded: false };
         let start = Instructions::new(NAME, &self.source);
-        let result = eval(&self.environment, &start, context, &self.blocks, &mut make_string_output(&mut String::new()), AutoEscape::None)
-            .and_then(|(_, mut state)| state.render_block_to_write(WHOLE, &mut out));
+        let result = eval(
+            &self.environment,
+            &start,
+            context,
+            &self.blocks,
+            &mut make_string_output(&mut String::new()),
+            AutoEscape::None,
+        )
+        .and_then(|(_, mut state)| state.render_block_to_write(WHOLE, &mut out));
         if out.exceeded {
             return Err(Failure::limit(format!("output: more than {max_output} bytes")));
         }
@@ -103,9 +122,12 @@ impl ChatTemplate {
     }
 }
 
-/// Compiles a template to its blocks; WHOLE is the text outside of all blocks. `%` and `~` are applied as filters, since
-/// minijinja's own cannot format and write floats otherwise than Python.
-fn compiled(source: &'static str, syntax: SyntaxConfig) -> Result<BTreeMap<&'static str, Instructions<'static>>, Error> {
+/// Compiles a template to its blocks; WHOLE is the text outside of all blocks. `%` and `~` are applied as filters,
+/// since minijinja's own cannot format and write floats otherwise than Python.
+fn compiled(
+    source: &'static str,
+    syntax: SyntaxConfig,
+) -> Result<BTreeMap<&'static str, Instructions<'static>>, Error> {
     let tree = parse(source, NAME, syntax)?;
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&tree);
@@ -149,7 +171,8 @@ impl Write for Bounded {
 /// the message is the argument of that call. The place is the template's own text.
 fn failure(error: Error, source: &str) -> Failure {
     let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
-    let part = error.range().and_then(|range| source.get(range)).map_or(String::new(), |part| format!(": {}", excerpt(part)));
+    let part =
+        error.range().and_then(|range| source.get(range)).map_or(String::new(), |part| format!(": {}", excerpt(part)));
     let at = |what: &str| format!("{line}{what}{part}");
     let mut cause: &dyn std::error::Error = &error;
     while let Some(next) = cause.source() {
@@ -168,18 +191,23 @@ fn failure(error: Error, source: &str) -> Failure {
         ErrorKind::OutOfFuel => String::new(),
         _ => error.detail().map_or(String::new(), |d| format!(": {d}")),
     };
-    let limited = error.kind() == ErrorKind::OutOfFuel || detail.contains("recursion limit") || detail.contains("too deep");
+    let limited =
+        error.kind() == ErrorKind::OutOfFuel || detail.contains("recursion limit") || detail.contains("too deep");
     let reason_code = if limited { Reason::Limit } else { Reason::Invalid };
     Failure { reason: reason_code, message: format!("{line}{reason}{detail}"), place: at(&reason) }
 }
 
 fn excerpt(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if text.chars().count() <= MAX_EXCERPT { text } else { text.chars().take(MAX_EXCERPT).collect::<String>() + "…" }
+    if text.chars().count() <= MAX_EXCERPT {
+        text
+    } else {
+        text.chars().take(MAX_EXCERPT).collect::<String>() + "…"
+    }
 }
 
-/// Applies a filter to the literals of floats that minijinja writes otherwise than Python, so that it does not join them
-/// with texts while compiling.
+/// Applies a filter to the literals of floats that minijinja writes otherwise than Python, so that it does not join
+/// them with texts while compiling.
 fn without_odd_floats(source: String, syntax: &SyntaxConfig) -> String {
     let mut out = String::with_capacity(source.len());
     let mut done = 0;
@@ -223,7 +251,8 @@ fn without_generation_tags(source: &str) -> String {
 
 fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
     let clock = clock.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "strftime_now: no clock"))?;
-    let c_format = CString::new(format).map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: NUL in the format"))?;
+    let c_format =
+        CString::new(format).map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: NUL in the format"))?;
     let mut buffer = vec![0u8; 4096];
     let size = unsafe { clock(c_format.as_ptr(), buffer.as_mut_ptr() as *mut c_char, buffer.len()) };
     if size > buffer.len() {
@@ -278,8 +307,11 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
             "rsplit" => {
                 let (separator, limit): (&str, Option<i64>) = from_args(args)?;
                 let limit = limit.unwrap_or(-1);
-                let mut pieces: Vec<&str> =
-                    if limit < 0 { s.rsplit(separator).collect() } else { s.rsplitn(limit as usize + 1, separator).collect() };
+                let mut pieces: Vec<&str> = if limit < 0 {
+                    s.rsplit(separator).collect()
+                } else {
+                    s.rsplitn(limit as usize + 1, separator).collect()
+                };
                 pieces.reverse();
                 return Ok(strings(pieces));
             }
@@ -330,7 +362,13 @@ fn join(value: &Value, joiner: Option<String>, attribute: Option<String>, named:
 }
 
 /// Implements `indent` as Jinja does, which keeps a newline at the end of the text. minijinja removes it.
-fn indent(text: &str, width: Option<&Value>, first: Option<bool>, blank: Option<bool>, named: Kwargs) -> Result<String, Error> {
+fn indent(
+    text: &str,
+    width: Option<&Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    named: Kwargs,
+) -> Result<String, Error> {
     let width = named.get::<Option<Value>>("width")?.or(width.cloned());
     let first = named.get::<Option<bool>>("first")?.or(first).unwrap_or(false);
     let blank = named.get::<Option<bool>>("blank")?.or(blank).unwrap_or(false);
@@ -344,7 +382,8 @@ fn indent(text: &str, width: Option<&Value>, first: Option<bool>, blank: Option<
         },
     };
     // As Python's str.splitlines().
-    let is_break = |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let is_break =
+        |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let text = text.replace("\r\n", "\n");
     let mut out = String::new();
     for (index, line) in text.split(is_break).enumerate() {
@@ -357,7 +396,10 @@ fn indent(text: &str, width: Option<&Value>, first: Option<bool>, blank: Option<
         }
         out.push_str(line);
         if out.len() > MAX_INDENTED_BYTES {
-            return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: more than {MAX_INDENTED_BYTES} bytes")));
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("indent: more than {MAX_INDENTED_BYTES} bytes"),
+            ));
         }
     }
     Ok(out)

@@ -23,7 +23,8 @@ pub fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
         None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
         Some(pair) => {
             let parts: Vec<String> = pair.try_iter()?.map(|v| v.to_string()).take(3).collect();
-            let [item, key] = <[String; 2]>::try_from(parts).map_err(|_| json_error("separators: expected two strings"))?;
+            let [item, key] =
+                <[String; 2]>::try_from(parts).map_err(|_| json_error("separators: expected two strings"))?;
             (item, key)
         }
     };
@@ -130,7 +131,13 @@ impl Json {
         if x.is_finite() {
             self.out.push_str(&python::float_text(x));
         } else {
-            self.out.push_str(if x.is_nan() { "NaN" } else if x > 0.0 { "Infinity" } else { "-Infinity" });
+            self.out.push_str(if x.is_nan() {
+                "NaN"
+            } else if x > 0.0 {
+                "Infinity"
+            } else {
+                "-Infinity"
+            });
         }
     }
 

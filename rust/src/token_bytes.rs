@@ -21,12 +21,18 @@ impl Spelling {
     fn read(&mut self, decoder: &Value) {
         let text = |key: &str| decoder.get(key).and_then(Value::as_str).map(str::to_string);
         match decoder.get("type").and_then(Value::as_str) {
-            Some("Sequence") => decoder.get("decoders").and_then(Value::as_array).into_iter().flatten().for_each(|part| self.read(part)),
+            Some("Sequence") => {
+                decoder.get("decoders").and_then(Value::as_array).into_iter().flatten().for_each(|part| self.read(part))
+            }
             Some("ByteLevel") => self.byte_level = true,
             Some("ByteFallback") => self.byte_fallback = true,
-            Some("Metaspace") => self.replacements.push((text("replacement").unwrap_or_else(|| "\u{2581}".into()), " ".into())),
+            Some("Metaspace") => {
+                self.replacements.push((text("replacement").unwrap_or_else(|| "\u{2581}".into()), " ".into()))
+            }
             Some("Replace") => {
-                if let (Some(from), Some(to)) = (decoder.pointer("/pattern/String").and_then(Value::as_str), text("content")) {
+                if let (Some(from), Some(to)) =
+                    (decoder.pointer("/pattern/String").and_then(Value::as_str), text("content"))
+                {
                     self.replacements.push((from.into(), to));
                 }
             }
@@ -122,7 +128,8 @@ pub unsafe extern "C" fn sd_tokenizer_token_bytes(
         let mut offsets = Vec::with_capacity(size);
         for token in &table.tokens {
             joined.extend_from_slice(token);
-            offsets.push(u32::try_from(joined.len()).map_err(|_| Failure::limit("the vocabulary's text is over 4 GiB"))?);
+            offsets
+                .push(u32::try_from(joined.len()).map_err(|_| Failure::limit("the vocabulary's text is over 4 GiB"))?);
         }
         let (data, size) = leak(joined);
         put(out, Bytes { data, size })?;

@@ -80,7 +80,8 @@ impl HfTokenizer {
     /// says nothing about others: a vocabulary may lack its characters.
     fn probe(&self) -> Result<(), Failure> {
         for text in PROBES {
-            let ids = std::panic::AssertUnwindSafe(|| self.encode(text, true).and_then(|ids| self.decode(&ids, false)).err());
+            let ids =
+                std::panic::AssertUnwindSafe(|| self.encode(text, true).and_then(|ids| self.decode(&ids, false)).err());
             if let Err(panic) = std::panic::catch_unwind(ids) {
                 return Err(Failure::invalid(format!("fails for the text {text:?}: {}", crate::text_of_panic(panic))));
             }
@@ -90,7 +91,10 @@ impl HfTokenizer {
 
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Failure> {
         if text.len() > MAX_TEXT_BYTES {
-            return Err(Failure::limit(format!("text: {} bytes, at most {MAX_TEXT_BYTES} can be encoded at once", text.len())));
+            return Err(Failure::limit(format!(
+                "text: {} bytes, at most {MAX_TEXT_BYTES} can be encoded at once",
+                text.len()
+            )));
         }
         let encoding = self.inner.encode_fast(text, add_special).map_err(|e| Failure::invalid(text_of(e)))?;
         Ok(encoding.get_ids().to_vec())
@@ -122,8 +126,10 @@ impl HfTokenizer {
 /// Applies `changes` as specdec_rs.h describes them, by the rules of transformers 5.23
 /// (tokenization_utils_tokenizers.py).
 fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Failure> {
-    let changes: Vec<Value> = serde_json::from_slice(changes).map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
-    let mut known: HashMap<String, AddedToken> = inner.get_added_tokens_decoder().into_values().map(|t| (t.content.clone(), t)).collect();
+    let changes: Vec<Value> =
+        serde_json::from_slice(changes).map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
+    let mut known: HashMap<String, AddedToken> =
+        inner.get_added_tokens_decoder().into_values().map(|t| (t.content.clone(), t)).collect();
     let mut tokens = Vec::new();
     for change in &changes {
         let flag = |name: &str, absent: bool| change.get(name).and_then(Value::as_bool).unwrap_or(absent);
@@ -143,7 +149,7 @@ fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Fail
         }
     }
     if tokens.is_empty() {
-        return Ok(());  // otherwise the library would rebuild its tables
+        return Ok(()); // otherwise the library would rebuild its tables
     }
     inner.add_tokens(tokens).map(|_| ()).map_err(|e| Failure::invalid(format!("added tokens: {e}")))
 }
@@ -154,9 +160,9 @@ fn parts<'a>(stage: &'a Value, key: &str) -> &'a [Value] {
 
 fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     match growth(stage) {
-        factor if factor > MAX_GROWTH => {
-            Err(Failure::invalid(format!("{name}: may stretch a text {factor:.0} times, at most {MAX_GROWTH} are accepted")))
-        }
+        factor if factor > MAX_GROWTH => Err(Failure::invalid(format!(
+            "{name}: may stretch a text {factor:.0} times, at most {MAX_GROWTH} are accepted"
+        ))),
         _ => Ok(()),
     }
 }
@@ -198,7 +204,9 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     for part in parts(stage, "pretokenizers") {
         check_pre_tokenizer(part)?;
     }
-    if stage.get("type").and_then(Value::as_str) == Some("FixedLength") && stage.get("length").and_then(Value::as_u64) == Some(0) {
+    if stage.get("type").and_then(Value::as_str) == Some("FixedLength")
+        && stage.get("length").and_then(Value::as_u64) == Some(0)
+    {
         return Err(Failure::invalid("pre_tokenizer: FixedLength with length 0"));
     }
     Ok(())
@@ -225,8 +233,8 @@ fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
             None if stage.is_null() => {}
             Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, before, is_of_bytes)),
             Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !before.fused => {}
-            // Of one fused text, ByteLevel takes all characters for bytes or none. Conversions from GGUF have this stage
-            // after those of SentencePiece, which then do nothing.
+            // Of one fused text, ByteLevel takes all characters for bytes or none. Conversions from GGUF have this
+            // stage after those of SentencePiece, which then do nothing.
             Some("ByteLevel") if !before.changes_bytes && is_of_bytes() => {}
             Some("ByteFallback") if !before.fused => {
                 if before.found == Streaming::Prefix {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""format_test.py [--apply]: checks that clang-format and ruff would leave every file of the tree unchanged, and that
-ruff and shellcheck report nothing about its Python and shell files. With --apply (`make format`) it formats the files
-instead."""
+"""format_test.py [--apply]: checks that clang-format and ruff would leave every file of the tree unchanged, that ruff
+and shellcheck report nothing about its Python and shell files, and that no line of Rust is too long. With --apply
+(`make format`) it formats the files instead, Rust with rustfmt where there is one."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ FORMATTERS = os.path.dirname(sys.executable)  # the environment that cmake/requi
 GENERATED = ("tests/compat/0.1.0/", "tests/compat/e440b37/")
 CXX = (".h", ".cuh", ".cpp", ".cu")
 SKIPPED = 77
+COLUMNS = 120  # of Rust; the other formatters know it
 
 
 def files():
@@ -58,6 +60,19 @@ def run_in_parts(tool, arguments, found):
     return "\n".join(text for text in said if text)
 
 
+def rustfmt(files, apply):
+    """Returns the lines that are too long. Nothing is said of what rustfmt would change: its version is not pinned, and
+    not every Rust brings one."""
+    said = []
+    if apply and shutil.which("rustfmt"):
+        subprocess.run(["rustfmt", "--config-path", "rust", "--edition", "2021", *files], cwd=ROOT)
+    for file in files:
+        with open(os.path.join(ROOT, file), encoding="utf-8") as lines:
+            long = [n for n, line in enumerate(lines, 1) if len(line.rstrip("\n")) > COLUMNS]
+        said += [f"{file}:{n}: more than {COLUMNS} columns" for n in long]
+    return "\n".join(said)
+
+
 def main():
     apply = sys.argv[1:] == ["--apply"]
     if sys.argv[1:] not in ([], ["--apply"]):
@@ -71,14 +86,16 @@ def main():
     found = files()
     cxx = [f for f in found if f.endswith(CXX)]
     python = [f for f in found if f.endswith(".py")]
+    rust = [f for f in found if f.endswith(".rs")]
     shell = [f for f in found if is_shell(f)]
     said = [
         run_in_parts("clang-format", ["-i"] if apply else ["--dry-run", "-Werror"], cxx),
         run("ruff", ["format", "--quiet", *([] if apply else ["--check"]), *python]),
         run("ruff", ["check", "--quiet", *(["--fix"] if apply else []), *python]),
         run("shellcheck", shell),
+        rustfmt(rust, apply),
     ]
-    print(f"{len(cxx)} C++, {len(python)} Python and {len(shell)} shell files")
+    print(f"{len(cxx)} C++, {len(python)} Python, {len(rust)} Rust and {len(shell)} shell files")
     said = [text for text in said if text]
     if not said:
         return 0
