@@ -159,9 +159,8 @@ class SourceReader {
   }
 
   // Takes what the replicas of a page say of their target, and returns whether one names it. Where replicas have
-  // counters, one without them is no witness.
-  bool hear_page(const Counters& page, const std::string& name) {
-    const std::set<std::string> counting = page.replicas();
+  // counters (`counting`), one without them is no witness.
+  bool hear_page(const Counters& page, const std::set<std::string>& counting, const std::string& name) {
     int64_t named = 0;
     for (const auto& [replica, pair] : page.pairs) {
       if (!is_fingerprint(pair.target) || (!counting.empty() && !counting.contains(replica))) continue;
@@ -178,8 +177,8 @@ class SourceReader {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
     now.time = context_.now;
     observation_.set_aside.add(now.set_aside, name + ": ");
-    const bool names_target = hear_page(now, name);
     std::set<std::string> replicas = now.replicas();
+    const bool names_target = hear_page(now, replicas, name);
     size_t others = 0;
     for (const auto& [replica, pair] : now.pairs) {
       others += !is_own(pair);

@@ -21,8 +21,8 @@ struct RegenerateResult {
   int64_t asked = 0;   // rows answered in this run
   int64_t reused = 0;  // rows answered by an earlier run, reused by --resume
   int64_t turns = 0;   // new answers of all rows
-  std::map<std::string, int64_t>
-      ended;  // rows that end before their last answer, by reason (data/regenerate/row_regenerator.h)
+  // Rows that end before their last answer, by reason (data/regenerate/row_regenerator.h).
+  std::map<std::string, int64_t> ended;
 };
 
 // Writes the data directory options.data with new answers to options.out. Each learnt answer of a row is written anew,

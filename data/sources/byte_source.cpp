@@ -203,8 +203,8 @@ std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
   else
     text = std::move(stored);
   const std::string extension = traffic_extension(source);
-  if (extension == ".csv") return csv_bytes(name, std::move(text), "");
-  if (extension == ".tsv") return csv_bytes(name, std::move(text), "\t");
+  if (extension == ".csv") return csv_bytes(name, std::move(text), '\0');
+  if (extension == ".tsv") return csv_bytes(name, std::move(text), '\t');
   return text;
 }
 

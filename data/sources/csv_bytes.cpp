@@ -18,12 +18,8 @@ constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
  public:
-  CsvBytes(std::string name, std::unique_ptr<ByteSource> text, const std::string& separator)
-      : name_(std::move(name)),
-        text_(std::move(text)),
-        separator_(separator.empty() ? '\0' : separator[0]),
-        block_(kBlockBytes),
-        names_(1) {}
+  CsvBytes(std::string name, std::unique_ptr<ByteSource> text, char separator)
+      : name_(std::move(name)), text_(std::move(text)), separator_(separator), block_(kBlockBytes), names_(1) {}
 
   size_t read(std::span<char> out) override {
     while (given_ == lines_.size()) {
@@ -47,7 +43,7 @@ class CsvBytes final : public ByteSource {
   enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: after a quote in a quoted field
 
   void next_block() {
-    const bool at_start = separator_ == '\0' || (record_ == 0 && field_ == 0 && names_[0].empty());
+    const bool at_start = record_ == 0 && field_ == 0 && names_[0].empty();
     // The first block holds a byte-order mark and the first line as a whole.
     size_t n = 0, got = 0;
     do {
@@ -230,8 +226,7 @@ class CsvBytes final : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text,
-                                      const std::string& separator) {
+std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text, char separator) {
   return std::make_unique<CsvBytes>(name, std::move(text), separator);
 }
 

@@ -41,7 +41,6 @@ void check(const GenerateOptions& o) {
     throw Error(ErrorKind::kUsage,
                 "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
   if (!is_valid_utf8(o.prompt)) throw Error(ErrorKind::kUsage, "--prompt: expected UTF-8");
-  if (!o.has_prompt) read_messages(o.messages_file);  // before the models are loaded
 }
 
 // Returns an upper bound of the prompt's and answer's tokens. A token has at least one byte, and 4096 bytes are allowed
@@ -93,6 +92,19 @@ Json describe(const std::filesystem::path& directory) {
   return {{"path", directory.string()}, {"id", fingerprint_model(directory).id}};
 }
 
+// Returns the token ids of the messages of `file`, rendered by the chat template. Throws Error(kUsage) if the target
+// has no chat template, Error(kData) for messages that it does not render.
+std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::vector<ChatMessage>& messages,
+                                     const std::string& file) {
+  if (!pair.chat_template)
+    throw Error(ErrorKind::kUsage, "--messages: " + pair.target_dir.string() + " has no chat template: use --prompt");
+  if (const auto member = pair.chat_template->omitted(messages))
+    throw Error(ErrorKind::kData, "--messages: " + *member + ": the target's chat template leaves it out");
+  const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
+  if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
+  return ids;
+}
+
 }  // namespace
 
 std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text) {
@@ -107,19 +119,11 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
   return ids;
 }
 
-std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file) {
-  if (!pair.chat_template)
-    throw Error(ErrorKind::kUsage, "--messages: " + pair.target_dir.string() + " has no chat template: use --prompt");
-  const std::vector<ChatMessage> messages = read_messages(file);
-  if (const auto member = pair.chat_template->omitted(messages))
-    throw Error(ErrorKind::kData, "--messages: " + *member + ": the target's chat template leaves it out");
-  const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
-  if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
-  return ids;
-}
-
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock) {
   check(options);
+  // Read before the models are loaded.
+  const std::vector<ChatMessage> messages =
+      options.has_prompt ? std::vector<ChatMessage>() : read_messages(options.messages_file);
   const auto note = [&](const std::string& line) {
     if (hooks.on_note && !line.empty()) hooks.on_note(line);
   };
@@ -148,7 +152,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 
   const decode::Request request{
-      options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file),
+      options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, messages, options.messages_file),
       options.device.seed,
       {.max_tokens = options.max_tokens,
        .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.config.eos_ids,

@@ -34,9 +34,6 @@ struct GenerateOutput {
 // Returns the token ids of BOS followed by the raw text. Throws Error(kUsage) if there is no token at all: the text is
 // empty and the model has no BOS.
 std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text);
-// Returns the token ids of the messages in a JSON file, an array of {role, content}, rendered by the chat template.
-// Throws Error(kUsage) if the target has no chat template, Error(kData) for an unusable file.
-std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file);
 
 // Generates one answer. Throws Error(kUsage) for contradictory options, Error(kNetwork) if a signal stops it, and what
 // load_pair and Stepper throw.

@@ -149,8 +149,7 @@ std::vector<std::string> tokenizer_notes(const text::Tokenizer& tokenizer, model
   if (!tokenizer.streams())
     notes.push_back(
         "nothing can be streamed and no stop text ends an answer early: by the decoder of tokenizer.json each token "
-        "may "
-        "change the text before it, so an answer's text is known when its last token is");
+        "may change the text before it, so an answer's text is known when its last token is");
   return notes;
 }
 

@@ -35,8 +35,8 @@ struct DistillOptions {
   // Text for parse_teacher. With another teacher than the target itself, the target's layers are read only for
   // draft prune:N.
   std::string teacher = "target";
-  int teacher_ranks =
-      1;  // neighbouring ranks that hold the teacher `target` together (distill/teacher/divided_target.h)
+  // Neighbouring ranks that hold the teacher `target` together (distill/teacher/divided_target.h).
+  int teacher_ranks = 1;
   EndpointOptions endpoint;  // with the URL of an endpoint as teacher
   // Text for parse_loss. ce alone needs no target model: --target may then be a directory with only a tokenizer.
   std::string loss = "lk_hybrid";
@@ -85,8 +85,8 @@ struct DistillOptions {
   // different shares are judged on the same rows.
   double sample = 1;
   ForecastOptions forecast;
-  std::vector<std::string>
-      compared;         // kinds of drafts to compare instead of training `draft` (distill/study/comparison.h)
+  // Kinds of drafts to compare instead of training `draft` (distill/study/comparison.h).
+  std::vector<std::string> compared;
   std::string costs;    // file with the costs of `compared` in another engine; "" = measured here
   bool resume = false;  // resumes from the newest intact checkpoint; starts anew if there is none
   DeviceOptions device;

@@ -84,8 +84,10 @@ class Collector {
       const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
       if (s.value == 0) return;
       std::string replica = replica_of(s);
-      if (counters_.pairs.contains(replica) || has_room(replica, replica.size()))
+      if (counters_.pairs.contains(replica) || has_room(replica.size()))
         counters_.pairs[std::move(replica)] = {label("draft"), label("target")};
+      else
+        beyond_.insert(std::move(replica));
       return;
     }
     if (!in_range(AcceptanceFigure::kCounter, s.value))
@@ -105,7 +107,10 @@ class Collector {
                   shown_label(s.name) + " is there twice with the same labels: do two servers share this page?");
       return;
     }
-    if (!has_room(replica_of(s), key.size())) return;
+    if (!has_room(key.size())) {
+      beyond_.insert(replica_of(s));
+      return;
+    }
     engines_.insert(place.known->engine);
     names_.emplace(key, s.name);
     counters_.series[key] = s.value;
@@ -123,10 +128,11 @@ class Collector {
     const bool is_absent = !model_.empty() && !models_.empty() && !models_.contains(model_);
     if (is_absent || (model_.empty() && models_.size() > 1)) refuse_models();
     if (!engines_.empty()) counters_.engine = *engines_.begin();
-    std::erase_if(counters_.series, [&](const auto& series) {
-      const std::string replica = replica_of(series.first);
-      return bad_.contains(replica) || beyond_.contains(replica);
-    });
+    if (!bad_.empty() || !beyond_.empty())
+      std::erase_if(counters_.series, [&](const auto& series) {
+        const std::string replica = replica_of(series.first);
+        return bad_.contains(replica) || beyond_.contains(replica);
+      });
     if (!bad_.empty() && counters_.series.empty()) throw PageError(where_ + ": " + bad_.begin()->second);
     for (const auto& [replica, reason] : bad_) counters_.set_aside.add(shown_label(replica) + ": " + reason);
     if (!beyond_.empty())
@@ -146,13 +152,11 @@ class Collector {
     return text;
   }
 
-  // Returns whether another series, with this much text, can be kept. If not, its replica is left out as a whole.
-  bool has_room(const std::string& replica, size_t text) {
+  // Returns whether another series, with this much text, can be kept, and counts it. If not, its replica is left out as
+  // a whole.
+  bool has_room(size_t text) {
     const bool has = counters_.series.size() + counters_.pairs.size() < kMaxSeries && text_ + text <= kMaxText;
-    if (has)
-      text_ += text;
-    else
-      beyond_.insert(replica);
+    if (has) text_ += text;
     return has;
   }
 

@@ -25,8 +25,8 @@ struct Sample {
 // One line of a page. Of a line that is malformed, `sample` has the name if it was read before the problem.
 struct PageLine {
   bool is_sample = false;  // false for blank lines and comments, too
-  bool is_named =
-      false;            // the name and all labels were read, also if the line is malformed; of a label twice the first
+  // The name and all labels were read, also if the line is malformed. Of a label that is there twice it is the first.
+  bool is_named = false;
   std::string problem;  // why the line is malformed, "" = it is not
   Sample sample;
 };

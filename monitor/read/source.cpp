@@ -101,10 +101,6 @@ class RecordReader {
   ReadFigures figures_;
 };
 
-}  // namespace
-
-namespace {
-
 // Returns whether a name that is no file is an address without its scheme: host:port, or host.domain/metrics.
 bool looks_like_a_host(const std::string& text) {
   const std::string host = text.substr(0, text.find('/'));

@@ -272,9 +272,9 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     }
     if (id != kApplicationId)
       throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
-    if (!foreign_object(db).empty())
-      throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" +
-                                        foreign_object(db) + "): move it away to start anew");
+    if (const std::string foreign = foreign_object(db); !foreign.empty())
+      throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" + foreign +
+                                        "): move it away to start anew");
     if (open == Open::kOrCreate) make_private(file);  // only now is it known to be ours
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +

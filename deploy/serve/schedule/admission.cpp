@@ -51,6 +51,7 @@ Scheduler::Active* Scheduler::next_to_prefill() {
   if (preempted) return room || room_made_ ? seat(*preempted) : nullptr;
   const bool full = seats_taken() >= options_.max_batch;
   if (!full && !unseated) return next_from_queue();
+  if (full && queue_.size() == 0) return nullptr;  // nobody waits for a seat
   std::set<std::string> seated;
   for (const auto& active : active_)
     if (active->holds() && !active->ended) seated.insert(active->request->tenant);
