@@ -58,7 +58,8 @@ struct Cli {
   const EngineRunners& runners;
   // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
   std::function<int()> selected;
-  // Set beside it where the options have rules that the parser does not know. Throws Error(kUsage), and reads no file.
+  // Checks the options by rules that the parser does not know; not every command has such rules. The callback that sets
+  // `selected` sets it, too. It throws Error(kUsage) and reads no file.
   // It is called before `selected`, and by the loop for its stages.
   std::function<void()> check = {};
   SettingOrigins origins = {};

@@ -15,8 +15,8 @@ struct HoldoutAdvice {
 // Judges `held_out` of `conversations` by what `distill` needs for a verdict. At most half are advised to be held out.
 HoldoutAdvice holdout_advice(int64_t conversations, int64_t held_out);
 
-// Returns the words of a command of `data ingest` with this share, and without what else chose the number of held-out
-// conversations.
+// Returns the words of a `data ingest` command with --holdout set to `share`. Other flags that choose the number of
+// held-out conversations are taken out.
 std::vector<std::string> with_holdout(std::vector<std::string> words, double share);
 
 }  // namespace specdec::cli

@@ -41,9 +41,9 @@ struct TrafficRecord {
   // Only with messages: the variables that the request gave the chat template, a JSON object as text, "" = none.
   std::string template_kwargs;
   std::string prompt, response;
-  // The tokens that the writer wrote, with the one that ended the answer: of the response, or of the last message. Only
-  // a response has them beside the tokens that the writer read; those of a chat follow from its messages. Empty = not
-  // known.
+  // token_ids: the tokens of the response, or of a chat's last message, as the writer wrote them, with the one that
+  // ended the answer. prompt_token_ids: those that it had read before; they are there with a response alone, because a
+  // chat's follow from its messages. Empty = not known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;

@@ -102,7 +102,7 @@ TEST(Tools, ArgumentsOfEarlierCallsThatAreNoJsonDoNotMakeTheConversationFail) {
   for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", R"({"a":"\ud8)", R"({"a":1e)", "{\"a\":01}"})
     EXPECT_EQ(arguments(none), "{}") << none;
   for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
-  // JSON that a template cannot be given whole is not left out in silence.
+  // Some JSON cannot be handed to a template whole. It is refused, and not replaced by {}.
   std::string many = "{\"k\":1";
   for (int i = 0; i < 4096; ++i) many += ",\"k" + std::to_string(i) + "\":1";
   for (const std::string& whole :

@@ -65,7 +65,7 @@ void compare(const Json& golden, bool written, const char* cases = "cases",
           << where;
       continue;
     }
-    // Of a template that shows calls only if their arguments are text, what it makes of text.
+    // Some templates show calls only if their arguments are text. Their rendering with text is then the expected one.
     std::string expected = c.contains("with_text_arguments") ? c["with_text_arguments"] : c["text"];
     const std::string day = today();
     for (size_t at; (at = expected.find("{{TODAY}}")) != std::string::npos;) expected.replace(at, 9, day);
