@@ -70,7 +70,7 @@ std::string to_string(VerifyRule rule) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
-int tree_nodes(const std::vector<int>& tree, int depth) {
+int tree_nodes(std::span<const int> tree, int depth) {
   if (tree.empty()) return depth;
   int nodes = 0, width = 1;
   for (size_t d = 0; d < std::min(tree.size(), static_cast<size_t>(std::max(depth, 0))); ++d) nodes += width *= tree[d];

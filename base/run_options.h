@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,9 @@ struct SpeculationOptions {
 void validate(const SamplingOptions& options);
 void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
-VerifyRule parse_verify_rule(const std::string& name);    // parses "token" | "block" | "target" | "coupled"
-std::vector<int> parse_tree(const std::string& text);     // parses "2,2,1"
-int tree_nodes(const std::vector<int>& tree, int depth);  // nodes in the first `depth` levels; `depth` for a chain
+VerifyRule parse_verify_rule(const std::string& name);  // parses "token" | "block" | "target" | "coupled"
+std::vector<int> parse_tree(const std::string& text);   // parses "2,2,1"
+int tree_nodes(std::span<const int> tree, int depth);   // nodes in the first `depth` levels; `depth` for a chain
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

@@ -19,7 +19,6 @@
 #include "deploy/validate/lossless.h"
 #include "deploy/validate/speed.h"
 #include "deploy/validate/timed_pairs.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
@@ -141,9 +140,7 @@ class Run {
     result_.inputs["device"] = pair_.device.str();
     result_.inputs["dtype"] = dtype();
     target_ = pair_.make_target_runner();
-    rounds_ = decode::make_device_round(*target_);
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
-    plain_->use_rounds(rounds_.get());
     for (size_t i = 0; i < options_.drafts.size(); ++i)
       add_contender(options_.drafts[i], i == 0 ? pair_.draft : model::DraftModel());
     cut_prompts();
@@ -237,7 +234,6 @@ class Run {
         Configuration& added = configurations.emplace_back(Configuration{c.get(), k});
         added.learnt = std::make_unique<Learnt>();
         added.stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &added.learnt->costs, &clock_);
-        added.stepper->use_rounds(rounds_.get());
         added.seconds.resize(groups), added.beside.resize(groups);
       }
 
@@ -384,7 +380,6 @@ class Run {
     greedy.batch = kQualityBatch;
     greedy.seed = options_.device.seed;
     greedy.stage = "bench: greedy text";
-    greedy.rounds = rounds_.get();
     greedy.k = 0;
     const auto plain = decode::roll_out(*target_, nullptr, rows_, greedy);
     std::vector<std::vector<int32_t>> contexts;
@@ -404,8 +399,7 @@ class Run {
       sampled.verify = options_.speculation.verify;
       sampled.seed = options_.device.seed;
       sampled.runs = kSampledRuns;
-      c->sampled_p_value =
-          sampled_test({*target_, *c->model, rounds_.get()}, contexts, sampled, clock_, progress_).p_value;
+      c->sampled_p_value = sampled_test({*target_, *c->model}, contexts, sampled, clock_, progress_).p_value;
     }
     for (BenchRow& row : result_.rows)
       for (const auto& c : contenders_)
@@ -426,7 +420,6 @@ class Run {
   BenchResult result_;
   LoadedPair pair_;
   std::unique_ptr<decode::CausalModel> target_;
-  std::unique_ptr<decode::RoundRunner> rounds_;
   std::unique_ptr<decode::Stepper> plain_;
   std::vector<std::unique_ptr<Contender>> contenders_;
   std::vector<TokenRow> rows_;

@@ -11,7 +11,6 @@
 #include "base/version.h"
 #include "deploy/models/load_pair.h"
 #include "deploy/serve/request/token_rules.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
@@ -163,10 +162,8 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
 
   const auto target = pair.make_target_runner();
   const auto draft = decode::make_draft_runner(pair.draft, *target);
-  const auto rounds = decode::make_device_round(*target);
   decode::CostModel costs;
   decode::Stepper stepper(*target, draft.get(), &costs, &clock);
-  stepper.use_rounds(rounds.get());
   text::IncrementalDecoder decoder(*pair.tokenizer, request.prompt);
   const auto emit = [&](const std::string& piece) {
     output.text += piece;

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
+#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/forward/device_errors.h"
 #include "engine/kernels/cuda.h"
@@ -236,7 +237,8 @@ LoadedPair load_pair(const PairOptions& options) {
 }
 
 std::unique_ptr<decode::CausalModel> LoadedPair::make_target_runner(int64_t cache_bytes) const {
-  return ranks ? ranks->make_runner(target, cache_bytes) : decode::make_model_runner(target, cache_bytes);
+  return decode::with_rounds(ranks ? ranks->make_runner(target, cache_bytes)
+                                   : decode::make_model_runner(target, cache_bytes));
 }
 
 std::string LoadedPair::arithmetic() const {

@@ -74,7 +74,7 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 
-  // Makes the runner of the target. cache_bytes as for decode::make_model_runner().
+  // Makes the runner of the target, with its rounds. cache_bytes as for decode::make_model_runner().
   std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
   // Returns the dtype, as --dtype names it, in which the target's activations are computed.
   std::string arithmetic() const;

@@ -9,7 +9,6 @@
 #include "deploy/models/load_pair.h"
 #include "deploy/validate/speed.h"
 #include "engine/decode/rollout.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
@@ -51,10 +50,7 @@ DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, co
   const auto target = pair.make_target_runner();
   const auto draft = decode::make_draft_runner(pair.draft, *target);
 
-  const auto rounds = decode::make_device_round(*target);
-
   decode::RolloutOptions rollout;
-  rollout.rounds = rounds.get();
   rollout.k = rollout.max_k = options.max_k;
   rollout.request = {.max_tokens = options.tokens, .eos_ids = pair.config.eos_ids};
   rollout.request.sampling.temperature = options.temperature;

@@ -117,7 +117,6 @@ class ContextTest {
         p_(models.target, context, options.sampling, follows_ && has_q_ ? 2 : 1),
         q_(models.draft, context, options.sampling, 1),
         uniforms_(options.seed, kTransformStream + number) {
-    stepper_.use_rounds(models.rounds);
     if (follows_) q_.follow(p_);
     p_.prefill();
     if (has_q_) q_.prefill();
@@ -231,7 +230,6 @@ GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const
                                 decode::RolloutOptions options, double unit, const ProgressFn& progress) {
   options.request.sampling = SamplingOptions{.temperature = 0};
   options.stage = "lossless: with the draft";
-  options.rounds = models.rounds;
   const auto speculative = decode::roll_out(models.target, &models.draft, rows, options, progress);
   options.k = 0;
   options.stage = "lossless: without";

@@ -44,7 +44,6 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
 struct CostMeasurement {
   Marked& target;
   decode::CausalModel& draft;
-  decode::RoundRunner* rounds;
   std::span<const std::vector<int32_t>> prompts;
   const CostOptions& options;
   const Clock& clock;
@@ -55,7 +54,6 @@ class Bench {
  public:
   Bench(const CostMeasurement& measured, int batch, int repetition)
       : target_(measured.target), clock_(measured.clock), stepper_(measured.target, &measured.draft) {
-    stepper_.use_rounds(measured.rounds);
     const CostOptions& options = measured.options;
     const auto prompts = measured.prompts;
     // The warm-up step and the max_k + 1 timed ones emit at most K + 1 tokens each.
@@ -86,7 +84,7 @@ class Bench {
     const double end = clock_.seconds();
     Times t{target_.asked - start, end - target_.asked, true};
     if (k == 0) t = {0, end - start, true};
-    if (const decode::RoundSeconds& round = stepper_.round_seconds(); k > 0 && round.target > 0) {
+    if (const decode::RoundSeconds& round = stepper_.device_seconds(); k > 0 && round.target > 0) {
       t.drafting = 0;  // the passes of a round do not go through `target_`
       for (const auto& level : round.levels) t.drafting += level.seconds;
       t.rest = end - start - t.drafting;
@@ -139,12 +137,8 @@ CostTable measure_costs(const decode::ModelPair& models, std::span<const std::ve
   if (prompts.empty()) throw Error(ErrorKind::kData, "speed: no prompts to measure on");
   CostTable table;
   Marked marked(models.target, clock);
-  const CostMeasurement measured{.target = marked,
-                                 .draft = models.draft,
-                                 .rounds = models.rounds,
-                                 .prompts = prompts,
-                                 .options = options,
-                                 .clock = clock};
+  const CostMeasurement measured{
+      .target = marked, .draft = models.draft, .prompts = prompts, .options = options, .clock = clock};
   double done = 0;
   const auto report = [&] {
     if (progress) progress({"costs", done, static_cast<double>(options.batches.size()), "batch sizes", ""});
@@ -295,11 +289,10 @@ ValidationReport::Prediction predicted(const EngineCosts& costs, const Acceptanc
 
 SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
                             const SpeedupOptions& options, const Instruments& instruments, const ProgressFn& progress) {
-  const auto& [target, draft, rounds] = models;
+  const auto& [target, draft] = models;
   const Clock& clock = instruments.clock;
   Learnt learnt;
   decode::Stepper plain(target, nullptr), speculative(target, &draft, &learnt.costs, &clock);
-  plain.use_rounds(rounds), speculative.use_rounds(rounds);
   const size_t n = prompts.size(), count = n * static_cast<size_t>(options.rounds);
   const int64_t room = std::min(target.max_length(), draft.max_length()) - options.tokens;
   const auto run_pair = [&](size_t at, int64_t tokens) {

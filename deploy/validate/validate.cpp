@@ -25,7 +25,6 @@
 #include "deploy/validate/repeat_flags.h"
 #include "deploy/validate/rollout_figures.h"
 #include "deploy/validate/speed.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
@@ -117,7 +116,6 @@ class Run {
     r.dtype = model::dtype_flag(pair_.dtype);
     target_ = pair_.make_target_runner();
     draft_ = decode::make_draft_runner(pair_.draft, *target_);
-    rounds_ = decode::make_device_round(*target_);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;
       // After an update of the target the serving draft is stale. That is a reason to replace it, not to skip the
@@ -237,7 +235,6 @@ class Run {
     o.request = {.max_tokens = options_.rollout_tokens, .eos_ids = pair_.config.eos_ids, .sampling = options_.sampling};
     o.seed = options_.device.seed;
     o.batch = kBatch;
-    o.rounds = rounds_.get();
     return o;
   }
 
@@ -343,7 +340,7 @@ class Run {
     costs.sampling = options_.sampling;
     costs.verify = options_.speculation.verify;
     costs.seed = options_.device.seed;
-    const CostTable measured = measure_costs({*target_, *draft_, rounds_.get()}, prompts, costs, clock_, progress_);
+    const CostTable measured = measure_costs({*target_, *draft_}, prompts, costs, clock_, progress_);
     ValidationReport& r = out_.report;
     r.table = speed_table(measured, r.rollout.counts);
     r.break_even = break_even(measured);
@@ -362,8 +359,7 @@ class Run {
     runs.tokens = options_.speed_tokens;
     runs.seed = options_.device.seed;
     runs.threads = pair_.timed_threads();
-    const SpeedupRuns times =
-        measure_speedup({*target_, *draft_, rounds_.get()}, prompts, runs, {clock_, meter_}, progress_);
+    const SpeedupRuns times = measure_speedup({*target_, *draft_}, prompts, runs, {clock_, meter_}, progress_);
     r.speedup = speedup(times.normal, times.speculative);
     r.machine = times.machine;
     r.schedule = speed_schedule(r.table, MeasuredSpeed{r.best_k, r.speedup, r.predicted_speedup, times.machine.busy});
@@ -375,7 +371,7 @@ class Run {
     decode::RolloutOptions greedy = rollout_options();
     const auto rows = pick(rows_, kGreedyPrompts);
     const GreedyComparison c =
-        compare_greedy({*target_, *draft_, rounds_.get()}, rows, greedy, unit_roundoff(pair_.arithmetic()), progress_);
+        compare_greedy({*target_, *draft_}, rows, greedy, unit_roundoff(pair_.arithmetic()), progress_);
     r.greedy_prompts = c.prompts;
     r.greedy_identical = c.identical;
     r.near_ties = c.near_ties;
@@ -390,7 +386,7 @@ class Run {
     sampled.verify = options_.speculation.verify;
     sampled.k = std::min(greedy.k, 3);
     sampled.seed = options_.device.seed;
-    r.sampled_p_value = sampled_test({*target_, *draft_, rounds_.get()}, contexts, sampled, clock_, progress_).p_value;
+    r.sampled_p_value = sampled_test({*target_, *draft_}, contexts, sampled, clock_, progress_).p_value;
     r.has_lossless = true;
   }
 
@@ -404,7 +400,6 @@ class Run {
   std::optional<ValidationReport> before_;  // the report of --baseline
   LoadedDraft against_;                     // .draft is null without --against
   std::unique_ptr<decode::CausalModel> target_, draft_;
-  std::unique_ptr<decode::RoundRunner> rounds_;  // of the target; null: steps run on the host
   std::vector<TokenRow> rows_;
   int64_t requests_available_ = 0;  // in the split
   std::shared_ptr<const DirectoryLock> data_in_use_;

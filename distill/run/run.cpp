@@ -20,6 +20,7 @@
 #include "distill/teacher/timed_teacher.h"
 #include "distill/train/timed_evaluation.h"
 #include "distill/train/trainer.h"
+#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/forward/device_errors.h"
 
@@ -121,7 +122,7 @@ HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, const Ans
                                .together = answers_together(*s.target, held_out, limits, s.spare_bytes)},
                               [&](const Progress& p) { step(p.total > 0 ? p.done / p.total : 0); });
   };
-  s.divided ? s.divided->decode(answer) : answer(*decode::make_model_runner(s.target));
+  s.divided ? s.divided->decode(answer) : answer(*decode::with_rounds(decode::make_model_runner(s.target)));
   write_file_atomic(fs::path(s.options.out) / kContextsFile, to_json(answers).dump() + "\n");
   return answers;
 }

@@ -5,6 +5,7 @@
 
 #include "distill/teacher/branches.h"
 #include "distill/teacher/teacher.h"
+#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/mirrored_model.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/parallel/shard_ranks.h"
@@ -114,7 +115,7 @@ void DividedTarget::write_text(const std::function<void(decode::CausalModel&)>& 
       throw parallel::RankLost(e);
     }
   });
-  const auto model = decode::make_mirrored_model(decode::make_model_runner(share_), others);
+  const auto model = decode::with_rounds(decode::make_mirrored_model(decode::make_model_runner(share_), others));
   f(*model);
   others.tell({});
 }

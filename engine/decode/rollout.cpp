@@ -26,7 +26,6 @@ class Roller {
  public:
   Roller(CausalModel& target, CausalModel* draft, const RolloutOptions& options)
       : target_(target), stepper_(target, draft), options_(options) {
-    stepper_.use_rounds(options.rounds);
     drafting_.verify = options.verify;
     if (options.k == 0) return;
     ControllerOptions& controller = drafting_.model.emplace();

@@ -25,7 +25,6 @@ struct RolloutOptions {
   uint64_t seed = 0;                            // of the run; combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
-  RoundRunner* rounds = nullptr;                // Stepper::use_rounds()
   // Returns whether the time is over: then no further row is started, and answers stay as they are. Rows are started
   // one a step, so that it is asked often. Empty: there is time for all.
   std::function<bool()> is_late = {};

@@ -12,6 +12,7 @@
 #include "engine/decode/control/controller.h"
 #include "engine/decode/control/suffix_drafter.h"
 #include "engine/decode/request.h"
+#include "engine/decode/round/round.h"
 #include "engine/decode/runners/causal_model.h"
 #include "engine/decode/sampling/randomness.h"
 #include "engine/decode/step_outcome.h"
@@ -41,18 +42,6 @@ struct Drafting {
 };
 // Returns the Drafting that the options ask for; with k = 0 it drafts nothing.
 Drafting drafting(const SpeculationOptions& options);
-
-// Holds the draft of a step whose target pass threw. The next step verifies these tokens, because they have been drawn.
-// Drawing new tokens because of how these came out (for example because too few fitted into the cache) would change the
-// distribution of the text.
-struct HeldDraft {
-  bool from_text = false;
-  int depth = 0;                         // number of levels
-  std::vector<int32_t> tokens, parents;  // by node, as in SequenceStep
-  std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
-  std::vector<float> q;                  // rows of V; empty if there is no q (greedy, or drafted from the text)
-  std::vector<double> confidences;
-};
 
 // Holds one answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache
 // holds a prefix of the tokens and catches up in the next draft pass. Between Stepper::open() and the end of prefill,
@@ -110,7 +99,10 @@ class Sequence {
   SequenceId target_id_ = -1, draft_id_ = -1, shadow_id_ = -1;
   bool draft_failed_ = false;
   int draft_rest_ = 0;  // steps left without the draft, after its caches were full
-  std::optional<HeldDraft> held_;
+  // The draft of a step whose target pass threw. The next step verifies these tokens, because they have been drawn.
+  // Drawing new tokens because of how these came out (for example because too few fitted into the cache) would change
+  // the distribution of the text.
+  std::optional<DraftTokens> held_;
   StepOutcome outcome_;
   bool scores_prompt_;
   std::vector<PositionLogprobs> prompt_logprobs_;

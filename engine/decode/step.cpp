@@ -41,12 +41,14 @@ void check_vocabulary(const CausalModel& target, const CausalModel& draft) {
                                        std::to_string(target.vocab_size()) + ": both must have the same vocabulary");
 }
 
-Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, const Clock* clock, VerifyFn verify_fn)
+Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, const Clock* clock,
+                 HostRound::VerifyFn verify_fn)
     : target_(target),
       draft_(draft),
       costs_(costs),
       clock_(clock),
-      verify_fn_(verify_fn),
+      host_(target, costs ? clock : nullptr, verify_fn),
+      rounds_(verify_fn == &verify ? target.rounds() : nullptr),
       buffers_(std::make_unique<Buffers>()) {
   if (draft) check_vocabulary(target, *draft);
 }
@@ -105,7 +107,7 @@ void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
     buffers_->extensions.assign(
         1,
         {id, std::span<const int32_t>(s.tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(can - at)), 0});
-    draft.extend(buffers_->extensions, buffers_->draft_rows);
+    draft.extend(buffers_->extensions, buffers_->rows);
   };
   if (CausalModel* const draft = follower_of(s); with_draft && draft && s.draft_id_ >= 0) try {
       read(*draft, s.draft_id_);
@@ -192,13 +194,13 @@ int64_t Stepper::prefill(Sequence& s, int64_t most) {
   const int64_t rows = s.scores_prompt_ ? count : 0;
   b.extensions.assign(1, {s.target_id_, std::span<const int32_t>(s.tokens_).subspan(at, count), rows});
   try {
-    target_.extend(b.extensions, b.target_rows);
+    target_.extend(b.extensions, b.rows);
   } catch (...) {
     target_.truncate(s.target_id_, std::min(target_.length(s.target_id_), at));
     throw;
   }
   for (int64_t i = 0; i < rows; ++i)
-    s.prompt_logprobs_.push_back(logprobs_of(b.target_rows.row(i), s.tokens_[at + i + 1], s.options().logprobs));
+    s.prompt_logprobs_.push_back(logprobs_of(b.rows.row(i), s.tokens_[at + i + 1], s.options().logprobs));
   read_along(s, 1);
   return count;
 }
@@ -274,17 +276,13 @@ void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   if (batch.empty()) return;
   buffers_->draft_reads = draft_reads;
   plan(batch);
-  if (!run_round()) {
-    draft_tokens();
-    verify_all();
-  }
+  read_texts();
+  run_round();
   std::exception_ptr first;
   for (SequenceStep& step : buffers_->used()) {
     Sequence& s = *step.sequence;
     if (s.outcome_.mask_late) {
       roll_back(step);
-      hold(step);
-      s.outcome_.overlaps.clear();
       continue;
     }
     if (!s.outcome_.failure) {

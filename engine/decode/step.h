@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/decode/round/round.h"
+#include "engine/decode/round/host_round.h"
 #include "engine/decode/runners/causal_model.h"
 #include "engine/decode/sampling/verifier.h"
 #include "engine/decode/sequence.h"
@@ -22,8 +22,7 @@ void check_vocabulary(const CausalModel& target, const CausalModel& draft);
 // Owns every buffer of a step. Each engine thread has its own Stepper.
 class Stepper {
  public:
-  // The verification rule as a function. The product uses the default; tests inject rules known to be wrong.
-  using VerifyFn = VerifyResult (*)(VerifyRule, const VerifyInput&, Randomness&, std::vector<float>& scratch);
+  using VerifyFn = HostRound::VerifyFn;
 
   // `draft` is used for sequences that name no draft, and may be null. `clock` times passes for `costs`; if it is null,
   // they are not recorded.
@@ -31,12 +30,12 @@ class Stepper {
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // Lets steps whose sequences all fit run as one round of `rounds`, which must outlive the stepper and belong to its
-  // target; null: none do. A sequence fits if it needs nothing of its logits but tokens: no logits processors,
-  // no log-probabilities, no rejects, no draft on trial, no coupled rule, and no draft that is held from a failed step.
+  // Steps run as rounds of the target's device (CausalModel::rounds()) if that takes all of their sequences, else on
+  // the host. Replaces this runner, which must outlive the stepper and belong to its target; null: all steps run on the
+  // host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
-  // How long the parts of the last step took, if it ran as a round; else no time.
-  const RoundSeconds& round_seconds() const;
+  // How long the parts of the last step took, if it ran on the device; else no time.
+  const RoundSeconds& device_seconds() const;
 
   int64_t vocab_size() const { return target_.vocab_size(); }
   CostModel* costs() const { return costs_; }
@@ -76,10 +75,9 @@ class Stepper {
  private:
   struct SequenceStep;
   struct Buffers;
-  // step_draft.cpp
+  // step_plan.cpp
   void plan(std::span<Sequence* const> batch);
   void draft_from_text(SequenceStep& step, int batch);
-  void prepare_leaf(SequenceStep& step);
   void choose_depths();
   int limit_depth(const Sequence& sequence, int depth) const;
   CausalModel* draft_of(const Sequence& sequence) const {
@@ -94,31 +92,17 @@ class Stepper {
     return sequence.drafting_.draft_costs ? sequence.drafting_.draft_costs : costs_;
   }
   void read_texts();
-  void draft_tokens();
-  void draft_with(CausalModel& draft);
-  void record_draft(CostModel& costs, double seconds, int64_t more);
-  void restore(SequenceStep& step);
   bool read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens);
   void catch_up(SequenceStep& step);
-  void add_feed(SequenceStep& step);
-  bool draft_pass(std::span<const size_t> active);
-  bool draft_level(SequenceStep& step, int64_t row);
-  bool draft_children(SequenceStep& step, int32_t parent, std::span<float> logits);
   void drop_draft(Sequence& sequence, const std::exception& reason);
-  // step_verify.cpp
-  void verify_all();
-  void target_pass();
-  void hold(SequenceStep& step);
-  void verify_one(SequenceStep& step);
-  void verify_greedy(SequenceStep& step);
-  void verify_sampled(SequenceStep& step);
-  static void end_with(SequenceStep& step, int32_t node);
-  void score_positions(SequenceStep& step);
   // step_round.cpp
-  bool run_round();
-  bool fits_round(const SequenceStep& step) const;
   void fill_slots();
+  bool run_on_device();
+  void run_round();
+  void take_draft(SequenceStep& step, RoundOutcome& round);
+  void score_positions(SequenceStep& step, const RoundOutcome& round);
   void take_outcomes();
+  void record_draft(CostModel& costs, double seconds, int64_t more);
   void record_round();
   // step_shadow.cpp
   void score_shadow(SequenceStep& step);
@@ -139,8 +123,8 @@ class Stepper {
   CausalModel* draft_;
   CostModel* costs_;
   const Clock* clock_;
-  VerifyFn verify_fn_;
-  RoundRunner* rounds_ = nullptr;
+  HostRound host_;
+  RoundRunner* rounds_;  // null: none
   std::unique_ptr<Buffers> buffers_;
 };
 

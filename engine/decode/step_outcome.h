@@ -6,16 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.h"
 #include "engine/decode/control/controller.h"
 #include "engine/decode/sampling/logprobs.h"
 
 namespace specdec::decode {
-
-// The failure of a sequence whose grammar has taken as much time or memory as it may.
-struct MasksSpent : Error {
-  MasksSpent() : Error(ErrorKind::kUsage, "the request's grammar takes too much time or memory: simplify it") {}
-};
 
 struct StepOutcome {
   KDecision decision;            // how the draft model's K was chosen

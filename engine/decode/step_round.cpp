@@ -1,6 +1,7 @@
-// The step as one round of a device, which drafts, verifies and draws without asking the host in between. The host
-// still decides before the round how deep to draft at most and when to stop earlier, and commits after it.
+// The step as a round: it runs on the target's device if that takes all slots, else on the host. The step decides
+// before the round how deep to draft at most and when to stop earlier, and commits after it.
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/log.h"
@@ -8,88 +9,127 @@
 
 namespace specdec::decode {
 
-const RoundSeconds& Stepper::round_seconds() const { return buffers_->seconds; }
-
-bool Stepper::fits_round(const SequenceStep& step) const {
-  const Sequence& s = *step.sequence;
-  const bool seeded = dynamic_cast<const SeededRandomness*>(s.randomness_.get()) != nullptr;
-  const bool restored = step.depth > 0 && !step.from_text;  // the draft of a step whose target pass threw
-  const bool plain = !s.rules_ && s.options().logprobs < 0 && s.options().reject_top == 0 && !s.drafting_.shadow;
-  return seeded && plain && !restored && step.rule() != VerifyRule::kCoupled;
+const RoundSeconds& Stepper::device_seconds() const {
+  static const RoundSeconds none;
+  return buffers_->on_device ? buffers_->seconds : none;
 }
 
 void Stepper::fill_slots() {
   Buffers& b = *buffers_;
   b.slots.clear();
-  if (b.stops.size() < b.num_steps) b.stops.resize(b.num_steps);
-  for (const SequenceStep& step : b.used()) {
-    const Sequence& s = *step.sequence;
-    const auto& randomness = dynamic_cast<const SeededRandomness&>(*s.randomness_);
+  for (SequenceStep& step : b.used()) {
+    Sequence& s = *step.sequence;
+    const bool is_given = step.given.depth > 0;
+    step.from_text = step.given.from_text;
     RoundSlot& slot = b.slots.emplace_back();
     slot.text = s.tokens_;
     slot.target = s.target_id_;
+    if (is_given) slot.given = &step.given;
+    if (step.drafting || (is_given && !step.from_text)) slot.tree = s.controller_->tree();
     if (step.drafting) {
       slot.drafter = draft_of(s), slot.draft = s.draft_id_, slot.k = step.limit;
-      slot.tree = s.controller_->tree();
-      StopRule& stop = b.stops[b.slots.size() - 1];
-      if (step.chain()) s.controller_->stop_rule(static_cast<int>(b.num_steps), step.limit, stop), slot.stop = &stop;
+      slot.wants_confidences = s.controller_->adaptive();
+      if (step.chain()) {
+        s.controller_->stop_rule(static_cast<int>(b.num_steps), step.limit, step.stop);
+        slot.stop = &step.stop;
+      }
     }
-    slot.given = step.drafted;
     slot.sampling = s.options().sampling;
     slot.rule = step.rule();
-    slot.seed = randomness.seed();
-    slot.cursors = randomness.cursors();
+    slot.randomness = s.randomness_.get();
+    if (s.rules_) slot.processors = &*s.rules_;
+    slot.logprobs = s.options().logprobs;
+    slot.reject_top = s.options().reject_top;
+    slot.wants_rows = s.drafting_.shadow != nullptr;
   }
   if (b.outcomes.size() < b.num_steps) b.outcomes.resize(b.num_steps);
 }
 
-// Leaves in each step what drafting and verification on the host leave there.
+// Takes over what the draft did. A sequence whose draft failed goes on without it.
+void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
+  Sequence& s = *step.sequence;
+  step.drafted.swap(round.drafted);
+  step.parents.swap(round.parents);
+  step.confidences.swap(round.confidences);
+  step.depth = 0;
+  for (size_t node = 0; node < step.drafted.size(); ++node)
+    if (step.drafted[node] != kNotDrafted) step.depth = std::max(step.depth, depth_of(node, step.parents));
+  step.from_text = step.from_text && step.depth > 0;
+  if (step.chain()) {
+    step.drafted.resize(static_cast<size_t>(step.depth));
+    step.parents.resize(static_cast<size_t>(step.depth));
+    step.confidences.resize(std::min(step.confidences.size(), static_cast<size_t>(step.depth)));
+  }
+  if (step.drafting) {
+    if (s.options().sampling.greedy() && !s.controller_->adaptive())
+      std::fill(step.confidences.begin(), step.confidences.end(), 1.0);
+    s.outcome_.decision.stopped_early = round.stopped_early;
+    step.drafting = false;
+  }
+  if (round.draft_failure) try {
+      std::rethrow_exception(round.draft_failure);
+    } catch (const std::exception& e) {
+      drop_draft(s, e);
+    }
+  if (step.limit == 0 || step.depth > 0 || round.cut > 0 || s.outcome_.decision.k == 0) return;
+  s.outcome_.decision = {0, s.draft_failed_     ? PlainReason::kDraftFailed
+                            : s.draft_rest_ > 0 ? PlainReason::kNoRoom
+                                                : PlainReason::kRules};
+}
+
+// Scores each reached position: the overlap, and the drafted token's ratio min(1, p / q). Where tokens are not accepted
+// by overlap, and in greedy text, it counts whether the token was kept instead. Drafts from the text have no overlap.
+void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
+  Sequence& s = *step.sequence;
+  const bool greedy = s.options().sampling.greedy();
+  int32_t node = -1;
+  for (size_t at = 0; at < std::min(step.path.size() + 1, static_cast<size_t>(step.depth)); ++at) {
+    const bool goes_on = at < step.path.size();
+    const int32_t child = step.child_of(node, node + 1);
+    const auto score = [&](const std::vector<double>& scores) {
+      return child < 0 ? 0.0 : scores[static_cast<size_t>(child)];
+    };
+    // The round may end with a drafted token (HostRound::end_with()).
+    const double kept = goes_on || (greedy && step.has_child(node, step.result.next)) ? 1.0 : 0.0;
+    if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : score(round.overlaps));
+    step.ratios.push_back(!greedy && step.by_overlap() ? score(round.ratios) : kept);
+    if (goes_on) node = step.path[at];
+  }
+}
+
 void Stepper::take_outcomes() {
   Buffers& b = *buffers_;
   for (size_t i = 0; i < b.num_steps; ++i) {
     SequenceStep& step = b.steps[i];
-    Sequence& s = *step.sequence;
-    const RoundOutcome& round = b.outcomes[i];
-    const bool greedy = s.options().sampling.greedy();
-    s.outcome_.in_round = true;
-    if (step.drafting) {
-      step.drafted = round.drafted;
-      step.parents = round.parents;
-      step.depth = 0;
-      for (size_t node = 0; node < step.drafted.size(); ++node)
-        if (step.drafted[node] != kNotDrafted) step.depth = std::max(step.depth, step.depth_of(node));
-      if (step.chain()) {
-        const auto depth = static_cast<size_t>(step.depth);
-        step.drafted.resize(depth);
-        step.parents.resize(depth);
-        step.confidences.assign(round.confidences.begin(), round.confidences.begin() + step.depth);
-        if (greedy && !s.controller_->adaptive()) std::fill(step.confidences.begin(), step.confidences.end(), 1.0);
-        s.outcome_.decision.stopped_early = step.depth < step.limit;
-      }
-      step.drafting = false;
-    }
+    StepOutcome& out = step.sequence->outcome_;
+    RoundOutcome& round = b.outcomes[i];
+    take_draft(step, round);
+    out.in_round = b.on_device;
+    out.failure = round.failure;
+    out.mask_late = round.mask_late;
+    step.sequence->held_ = std::move(round.held);
+    if (out.failure || out.mask_late) continue;
     step.result = round.result;
-    step.path_to(step.result.node, step.path);
-    int32_t parent = -1;
-    for (size_t at = 0; at < std::min(step.path.size() + 1, static_cast<size_t>(step.depth)); ++at) {
-      const int32_t child = step.first_child(parent);
-      parent = at < step.path.size() ? step.path[at] : -1;
-      const double kept = parent >= 0 ? 1.0 : 0.0;
-      const auto score = [&](const std::vector<double>& scores) {
-        return child < 0 ? 0.0 : scores[static_cast<size_t>(child)];
-      };
-      if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : score(round.overlaps));
-      step.ratios.push_back(!greedy && step.by_overlap() ? score(round.ratios) : kept);
-    }
-    if (!greedy) dynamic_cast<SeededRandomness&>(*s.randomness_).set_cursors(round.cursors);
+    path_to(step.result.node, step.parents, step.path);
+    score_positions(step, round);
+    out.logprobs.swap(round.logprobs);
+    out.rejected.swap(round.rejected);
   }
+}
+
+// Records the time of a draft pass. `more` is the number of tokens that it prefilled in addition to the last one of
+// each sequence; 0 if no sequence prefilled more than two tokens. With `more` > 0, the time beyond that of a usual
+// draft pass is recorded as prefill.
+void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
+  const int batch = static_cast<int>(buffers_->num_steps);
+  if (more == 0) return costs.record_draft(batch, seconds);
+  const double usual = costs.draft_seconds(batch);
+  costs.record_read(more, std::isfinite(usual) ? seconds - usual : seconds);
 }
 
 void Stepper::record_round() {
   Buffers& b = *buffers_;
-  if (!costs_ || b.seconds.target <= 0) return;
-  int64_t rows = 0;
-  for (size_t i = 0; i < b.num_steps; ++i) rows += static_cast<int64_t>(b.outcomes[i].drafted.size()) + 1;
+  if (!costs_ || !b.seconds.measured) return;
   for (const RoundSeconds::Level& level : b.seconds.levels)
     for (size_t i = 0; i < b.num_steps; ++i) {
       if (b.slots[i].drafter != level.drafter) continue;
@@ -97,22 +137,19 @@ void Stepper::record_round() {
         record_draft(*costs, level.seconds, level.more);
       break;
     }
+  int64_t rows = 0;
+  for (SequenceStep& step : b.used()) rows += static_cast<int64_t>(step.drafted.size()) + 1;
   costs_->record_target(static_cast<int>(b.num_steps), static_cast<double>(rows) / static_cast<double>(b.num_steps),
                         b.seconds.target);
 }
 
-// Runs the planned step as a round. Returns false, with nothing drafted by the models, if the step does not fit.
-bool Stepper::run_round() {
+// Runs the planned step as a round of the target's device. Returns false, with nothing drafted by the models, if the
+// step does not fit.
+bool Stepper::run_on_device() {
   Buffers& b = *buffers_;
-  b.seconds = {};
-  if (!rounds_ || verify_fn_ != &verify) return false;
-  for (const SequenceStep& step : b.used())
-    if (!fits_round(step)) return false;
-  read_texts();
-  fill_slots();
-  if (!rounds_->takes(b.slots)) return false;
+  if (!rounds_ || !rounds_->takes(b.slots)) return false;
   try {
-    if (!rounds_->run(b.slots, b.outcomes, b.seconds)) return false;
+    return rounds_->run(b.slots, b.outcomes, b.seconds);
   } catch (const std::exception& e) {
     log(LogLevel::kWarn,
         std::string("steps run on the host from now on, since a round on the device failed: ") + e.what());
@@ -120,9 +157,25 @@ bool Stepper::run_round() {
     for (SequenceStep& step : b.used()) roll_back(step);
     return false;
   }
+}
+
+// If the target's pass throws, rolls back every sequence and holds its draft for the next step.
+void Stepper::run_round() {
+  Buffers& b = *buffers_;
+  fill_slots();
+  b.on_device = run_on_device();
+  if (!b.on_device) try {
+      host_.run(b.slots, b.outcomes, b.seconds);
+    } catch (...) {
+      for (size_t i = 0; i < b.num_steps; ++i) {
+        take_draft(b.steps[i], b.outcomes[i]);
+        roll_back(b.steps[i]);
+        b.steps[i].sequence->held_ = std::move(b.outcomes[i].held);
+      }
+      throw;
+    }
   take_outcomes();
   record_round();
-  return true;
 }
 
 }  // namespace specdec::decode

@@ -1,5 +1,5 @@
 // Scores the shadow draft, a second draft on trial. Its overlap with the target is measured at the reached positions,
-// where p is already known.
+// where the round has left p.
 #include <string>
 
 #include "base/log.h"
@@ -26,6 +26,7 @@ void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
   if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;
   const auto reached = static_cast<int64_t>(s.outcome_.overlaps.size());
+  step.processors.start(s.rules_ ? &*s.rules_ : nullptr);
   try {
     const bool asked =
         s.drafting_.shadow->reads_states() ? ask_following_shadow(step, reached) : ask_shadow(step, reached);
@@ -41,7 +42,7 @@ void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q)
   Buffers& b = *buffers_;
   const auto at = static_cast<size_t>(i);
   const int32_t node = i == 0 ? -1 : step.path[at - 1];
-  step.advance_rules_to(node);
+  step.processors.go_to(node, step.drafted, step.parents);
   if (s.rules_ && s.rules_->apply(q) != LogitsProcessorState::Applied::kDone) {
     s.outcome_.shadow_overlaps.push_back(0);
   } else if (s.options().sampling.greedy()) {
@@ -49,7 +50,9 @@ void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q)
     s.outcome_.shadow_overlaps.push_back(argmax(q) == emitted ? 1 : 0);
   } else {
     distribution(q, s.options().sampling, q, b.ids);
-    s.outcome_.shadow_overlaps.push_back(overlap(b.target_rows.row(step.p_row + node + 1), q));
+    const RoundOutcome& round = b.outcomes[static_cast<size_t>(&step - b.steps.data())];
+    const std::span<const float> p = round.rows.subspan(static_cast<size_t>(node + 1) * q.size(), q.size());
+    s.outcome_.shadow_overlaps.push_back(overlap(p, q));
   }
 }
 
@@ -61,12 +64,12 @@ bool Stepper::ask_shadow(SequenceStep& step, int64_t reached) {
   if (step.before + reached - 1 > shadow.max_length()) return false;
   if (s.shadow_id_ < 0) open_cache(shadow, s.shadow_id_, s, s.tokens_.size() - 1);
   if (!read_up(shadow, s.shadow_id_, s.tokens_)) return false;
-  step.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
+  b.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
   for (int64_t i = 0; i + 1 < reached; ++i)
-    step.feed.push_back(step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i)])]);
-  b.extensions.assign(1, {s.shadow_id_, step.feed, reached});
-  shadow.extend(b.extensions, b.draft_rows);
-  for (int64_t i = 0; i < reached; ++i) score_shadow_at(step, i, b.draft_rows.row(i));
+    b.feed.push_back(step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i)])]);
+  b.extensions.assign(1, {s.shadow_id_, b.feed, reached});
+  shadow.extend(b.extensions, b.rows);
+  for (int64_t i = 0; i < reached; ++i) score_shadow_at(step, i, b.rows.row(i));
   return true;
 }
 
@@ -85,15 +88,15 @@ bool Stepper::ask_following_shadow(SequenceStep& step, int64_t reached) {
     Extension next;
     next.sequence = s.shadow_id_;
     if (i == 0) {
-      step.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
+      b.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
     } else {
-      step.feed.assign(1, step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i) - 1])]);
+      b.feed.assign(1, step.drafted[static_cast<size_t>(step.path[static_cast<size_t>(i) - 1])]);
       if (i == 1) next.parents = kAfterText;
     }
-    next.tokens = step.feed;
+    next.tokens = b.feed;
     b.extensions.assign(1, next);
-    shadow.extend(b.extensions, b.draft_rows);
-    score_shadow_at(step, i, b.draft_rows.row(0));
+    shadow.extend(b.extensions, b.rows);
+    score_shadow_at(step, i, b.rows.row(0));
   }
   shadow.truncate(s.shadow_id_, step.before);
   return true;

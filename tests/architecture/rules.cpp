@@ -61,7 +61,7 @@ const std::vector<Room> kRooms = {
      {"engine/decode/runners/", "engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "base/"}},
     {{"engine/decode/round/"},
      {"engine/decode/round/", "engine/decode/runners/", "engine/decode/control/", "engine/decode/sampling/",
-      "engine/forward/", "engine/config/", "engine/kernels/*", "base/"}},
+      "engine/forward/", "engine/config/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
     // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
     {{"engine/self_test/"},

@@ -97,10 +97,8 @@ Json run(int argc, char** argv) {
   Json out = {{"schema", "specdec.bench-round-host/1"}, {"context", context}};
   for (const int64_t batch : {1, 16, 64}) {
     const int64_t k = std::min(most, kernels::kMaxProductRows / batch - 1);
-    const auto target_runner = make_model_runner(target), draft_runner = make_model_runner(draft);
-    const auto device = make_device_round(*target_runner);
+    const auto target_runner = with_rounds(make_model_runner(target)), draft_runner = make_model_runner(draft);
     Stepper stepper(*target_runner, draft_runner.get());
-    stepper.use_rounds(device.get());
     Drafting drafting;
     drafting.model.emplace().fixed_k = static_cast<int>(k);
     std::vector<std::unique_ptr<Sequence>> sequences;

@@ -12,6 +12,11 @@
 namespace specdec::decode {
 namespace {
 
+bool stops(const KController& controller, const std::vector<double>& confidences, int batch, int drafting) {
+  StopRule rule;
+  return controller.stop_rule(batch, static_cast<int>(confidences.size()) + 1, rule), rule.stops(confidences, drafting);
+}
+
 // A simulated engine: the costs of draft and target passes, and the mean overlap of the drafted tokens.
 struct World {
   double draft = 0.1, target = 1.0, per_row = 0.03, overlap = 0.7;
@@ -217,7 +222,7 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   KController tree({.prior_overlap = 0.9, .tree = {2, 2, 1}}, &costs);
   EXPECT_EQ(tree.choose_k(1), 1) << "2 nodes are nearly free, 6 and 10 are not";
   EXPECT_NEAR(tree.rate(), 1.9 / 1.06, 1e-9);
-  EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
+  EXPECT_TRUE(stops(tree, {0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
 // A draft that must prefill a long prompt pays only over a long answer. With n sequences at once, the answer must be n
@@ -254,7 +259,7 @@ TEST(Controller, FixedKIsKept) {
   CostModel costs;
   KController controller({.fixed_k = 4}, &costs);
   EXPECT_EQ(controller.choose_k(1), 4);
-  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.0}, 1, 1));
+  EXPECT_FALSE(stops(controller, {0.0}, 1, 1));
   KController plain({.fixed_k = 0}, &costs);
   EXPECT_EQ(plain.choose_k(1), 0);
 }
@@ -419,13 +424,12 @@ TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
     controller.observe(2, 1, {0.8, 0.6}, std::vector<double>{0.95, 0.1}, std::vector<double>{0.97, 0.05});
   }
   ASSERT_GT(controller.choose_k(1), 0);
-  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.95}, 1, 1));
-  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.1}, 1, 1));
-  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.95, 0.1}, 1, 1));
+  EXPECT_FALSE(stops(controller, {0.95}, 1, 1));
+  EXPECT_TRUE(stops(controller, {0.1}, 1, 1));
+  EXPECT_TRUE(stops(controller, {0.95, 0.1}, 1, 1));
 }
 
-// In a round the rows of all levels are verified, so only the draft's passes count.
-TEST(Controller, StopsInARoundWhereTheNextPassCostsMore) {
+TEST(Controller, StopsWhereTheNextPassCostsMore) {
   World w;
   KController controller({}, &w.costs);
   w.run(controller, 40, 2);
@@ -435,16 +439,15 @@ TEST(Controller, StopsInARoundWhereTheNextPassCostsMore) {
   ASSERT_EQ(rule.limits.size(), 3u);
   for (int k = 1; k <= 3; ++k) {
     const rules::StopLimits& limits = rule.limits[static_cast<size_t>(k - 1)];
-    EXPECT_EQ(limits.own, 0);
     EXPECT_EQ(limits.overlap, controller.expected_overlap(k));
     EXPECT_NEAR(limits.shared, 2 * controller.rate() * w.draft / w.target, 0.02) << "for both sequences";
-    const auto stops = [&](double confidence, int drafting) {
-      return rules::stops(limits, rule.acceptance, 1, [&](int) { return confidence; }, drafting);
-    };
     for (const double confidence : {0.05, 0.95})
-      for (const int drafting : {1, 2})
-        EXPECT_EQ(stops(confidence, drafting),
-                  limits.overlap * rule.acceptance.bins[rules::bin_of(confidence)] <= limits.shared / drafting);
+      for (const int drafting : {1, 2}) {
+        const double gain = limits.overlap * rule.acceptance.bins[rules::bin_of(confidence)];
+        EXPECT_EQ(rules::stops(
+                      limits, rule.acceptance, 1, [&](int) { return confidence; }, drafting),
+                  gain <= limits.shared / drafting + limits.own);
+      }
   }
   KController fixed({.fixed_k = 3}, &w.costs);
   fixed.choose_k(2);
@@ -454,8 +457,8 @@ TEST(Controller, StopsInARoundWhereTheNextPassCostsMore) {
 
 TEST(Controller, ConfidenceFloor) {
   KController controller({.confidence_floor = 0.5}, nullptr);
-  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.9, 0.4}, 1, 1));
-  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.4, 0.6}, 1, 1));
+  EXPECT_TRUE(stops(controller, {0.9, 0.4}, 1, 1));
+  EXPECT_FALSE(stops(controller, {0.4, 0.6}, 1, 1));
 }
 
 TEST(Controller, WithoutCostsAssumesACheapDraft) {
@@ -484,8 +487,8 @@ TEST(Controller, NeighboursShareTheDraftsPasses) {
   };
   choose(8);
   EXPECT_GT(all.front()->decision().k, 2);
-  EXPECT_FALSE(all.front()->stop_after(std::vector<double>{0.9}, 8, 8));
-  EXPECT_TRUE(all.front()->stop_after(std::vector<double>{0.9}, 8, 1)) << "the next pass would be for one of eight";
+  EXPECT_FALSE(stops(*all.front(), {0.9}, 8, 8));
+  EXPECT_TRUE(stops(*all.front(), {0.9}, 8, 1)) << "the next pass would be for one of eight";
   choose(1);
   EXPECT_EQ(all.front()->decision().k, 0) << "a pass of the draft for one of eight";
   EXPECT_EQ(all.front()->decision().plain, PlainReason::kDoesNotPay);

@@ -94,11 +94,9 @@ double set_agreement(Pair& pair, const SamplingOptions& options) {
 class Batch {
  public:
   Batch(const Pair& pair, const SamplingOptions& options, int64_t sequences)
-      : target_(decode::make_model_runner(pair.target)),
+      : target_(decode::with_rounds(decode::make_model_runner(pair.target))),
         draft_(decode::make_model_runner(pair.draft)),
-        rounds_(decode::make_device_round(*target_)),
         stepper_(*target_, draft_.get()) {
-    stepper_.use_rounds(rounds_.get());
     decode::Drafting drafting;
     drafting.model.emplace().fixed_k = kMostDrafted;
     for (int64_t i = 0; i < sequences; ++i) {
@@ -131,8 +129,8 @@ class Batch {
       const double start = clock_.seconds();
       stepper_.step(all_);
       rounds.push_back(clock_.seconds() - start);
-      double device = stepper_.round_seconds().target;
-      for (const auto& level : stepper_.round_seconds().levels) device += level.seconds;
+      double device = stepper_.device_seconds().target;
+      for (const auto& level : stepper_.device_seconds().levels) device += level.seconds;
       on_device.push_back(device);
       out.seconds += rounds.back();
     }
@@ -161,7 +159,6 @@ class Batch {
 
   SystemClock clock_;
   std::unique_ptr<decode::CausalModel> target_, draft_;
-  std::unique_ptr<decode::RoundRunner> rounds_;
   decode::Stepper stepper_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> all_;

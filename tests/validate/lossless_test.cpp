@@ -219,7 +219,15 @@ class OfferedRounds final : public decode::RoundRunner {
   int drafting = 0, plain = 0;
 };
 
-// What the gate tests and times is what a server runs: steps are rounds where there are any.
+struct OnDevice final : decode::ForwardingModel {
+  OnDevice(decode::CausalModel& model, decode::RoundRunner& runner) : ForwardingModel(model), runner_(runner) {}
+  decode::RoundRunner* rounds() override { return &runner_; }
+
+ private:
+  decode::RoundRunner& runner_;
+};
+
+// What the gate tests and times is what a server runs: steps are rounds of the target's device where it has them.
 TEST(Gate, TestsAndTimesRounds) {
   const specdec::testing::ManualClock clock(0, 1e-6);
   Model target(9, random_logits(1), 400), draft(9, random_logits(2), 400);
@@ -227,7 +235,8 @@ TEST(Gate, TestsAndTimesRounds) {
   const std::vector<std::vector<int32_t>> prompts = {{1, 2}};
   const auto offered = [&](const auto& run) {
     OfferedRounds rounds;
-    run(decode::ModelPair{target, draft, &rounds});
+    OnDevice on_device(target, rounds);
+    run(decode::ModelPair{on_device, draft});
     return std::pair(rounds.drafting > 0, rounds.plain > 0);
   };
   const std::pair both(true, true);

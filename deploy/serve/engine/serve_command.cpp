@@ -15,7 +15,6 @@
 #include "deploy/serve/engine/stepper_runner.h"
 #include "deploy/serve/schedule/recorder.h"
 #include "deploy/serve/server.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 
 namespace specdec::deploy {
@@ -189,9 +188,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
     draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id,
              decode::make_draft_runner(pair.draft, *target, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
-  const auto rounds = decode::make_device_round(*target);
   StepperRunner runner(*target, std::move(draft), stepping_of(options, report), clock);
-  runner.use_rounds(rounds.get());
   if (options.speculation.k != 0)
     runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, *target, wanted, name, note); });
 

@@ -117,8 +117,8 @@ bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-    // The passes of a round do not go through the timed models.
-    const decode::RoundSeconds& round = stepper_.round_seconds();
+    // The passes of a round on the device do not go through the timed models.
+    const decode::RoundSeconds& round = stepper_.device_seconds();
     for (const auto& level : round.levels) draft_seconds_ += level.seconds;
     target_seconds_ += round.target;
   } catch (const decode::CacheFull&) {

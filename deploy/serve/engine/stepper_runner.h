@@ -35,7 +35,6 @@ class StepperRunner final : public StepRunner {
   ~StepperRunner() override;
 
   DraftSwap& drafts() { return drafts_; }
-  void use_rounds(decode::RoundRunner* rounds) { stepper_.use_rounds(rounds); }  // of the target
 
   SequenceKey start(const SequenceSpec& spec) override;
   PrefillResult prefill(SequenceKey key, int64_t most) override;

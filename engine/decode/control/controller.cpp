@@ -373,18 +373,18 @@ rules::AcceptanceTable KController::acceptance_table() const {
   return table;
 }
 
+bool StopRule::stops(std::span<const double> confidences, int drafting) const {
+  if (confidences.empty() || confidences.size() > limits.size()) return false;
+  const auto confidence = [&](int i) { return confidences[static_cast<size_t>(i)]; };
+  const auto count = static_cast<int>(confidences.size());
+  return rules::stops(limits[confidences.size() - 1], acceptance, count, confidence, drafting);
+}
+
 void KController::stop_rule(int batch, int levels, StopRule& out) const {
   out.limits.clear();
   if (!may_stop()) return;
   out.acceptance = acceptance_table();
-  for (int k = 1; k < levels; ++k) out.limits.emplace_back(limits_after(k, batch)).own = 0;
-}
-
-bool KController::stop_after(std::span<const double> confidences, int batch, int drafting) const {
-  if (confidences.empty() || !may_stop()) return false;
-  const int k = static_cast<int>(confidences.size());
-  const auto confidence = [&](int i) { return confidences[static_cast<size_t>(i)]; };
-  return rules::stops(limits_after(k, batch), acceptance_table(), k, confidence, drafting);
+  for (int k = 1; k < levels; ++k) out.limits.push_back(limits_after(k, batch));
 }
 
 void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps,

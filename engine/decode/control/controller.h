@@ -80,13 +80,16 @@ struct KDecision {
   int k = 0;
   PlainReason plain = PlainReason::kNoDraft;  // the reason if k is 0
   bool probe = false;                         // K = 0 looked better, but drafting is tried once more
-  bool stopped_early = false;                 // stop_after() ended drafting before K
+  bool stopped_early = false;                 // StopRule ended drafting before K
 };
 
 // When drafting of a sequence's chain stops in the coming step; without limits it never does.
 struct StopRule {
   rules::AcceptanceTable acceptance = {};
   std::vector<rules::StopLimits> limits;  // limits[i] apply after i + 1 tokens
+  // Returns whether drafting stops here. confidences[i] is the draft's probability of drafted token i (greedy:
+  // max_probability()); `drafting` sequences had a part in the last pass.
+  bool stops(std::span<const double> confidences, int drafting) const;
 };
 
 // Controls K for one request. Estimates the overlap at each position from the request's recent steps, shrunk towards
@@ -110,18 +113,15 @@ class KController {
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
   int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
-  // Returns whether drafting should stop here. Call it after a token was drawn and added to the draft, before the next
-  // draft pass. confidences[i] is the draft's probability of drafted token i (greedy: max_probability()). Continuing
-  // pays while (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch /
-  // drafting + v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass.
-  bool stop_after(std::span<const double> confidences, int batch, int drafting) const;
-  // Sets `out` to when a chain of up to `levels` tokens stops in a round of a device (round.h). It differs from
-  // stop_after() in that v does not count, because the rows of all levels are verified anyway. Call it after choosing.
+  // Sets `out` to when a chain of up to `levels` tokens stops. Call it after choosing. Continuing pays while
+  // (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch / drafting +
+  // v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass. Where the rows of all levels
+  // are verified anyway, v does not count (StopLimits::own).
   void stop_rule(int batch, int levels, StopRule& out) const;
   // Learns from the step just verified. `overlaps` has one value per reached position; `confidences` is as for
-  // stop_after(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule does not
-  // accept by overlap, both `overlaps` and `ratios` are 1 for kept and 0 for refused tokens. `confidences` and `ratios`
-  // teach how likely a token of a given confidence is accepted; they may be empty.
+  // StopRule::stops(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule
+  // does not accept by overlap, both `overlaps` and `ratios` are 1 for kept and 0 for refused tokens. `confidences` and
+  // `ratios` teach how likely a token of a given confidence is accepted; they may be empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (!slot.given.empty()) return DeviceRule::kTarget;  // there is no q
+  if (slot.given) return DeviceRule::kTarget;  // there is no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
@@ -42,8 +43,13 @@ DeviceRule device_rule(const RoundSlot& slot) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
+// Returns the chain that the text proposed.
+std::span<const int32_t> given(const RoundSlot& slot) {
+  return slot.given ? slot.given->tokens : std::span<const int32_t>();
+}
+
 DraftShape shape_of(const RoundSlot& slot) {
-  return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(slot.given.size()));
+  return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
 // The times between marks on a GPU's stream; without a GPU it measures nothing.
@@ -107,8 +113,7 @@ class DeviceRound final : public RoundRunner {
     for (const RoundSlot& slot : slots) {
       const DraftShape shape = shape_of(slot);
       const int64_t nodes = shape.num_nodes();
-      if (slot.rule == VerifyRule::kCoupled || nodes + 1 > PagedRows::kMaxRows || nodes > kernels::kMaxVerifyNodes)
-        return false;
+      if (!wants_only_tokens(slot) || nodes + 1 > PagedRows::kMaxRows || nodes > kernels::kMaxVerifyNodes) return false;
       rows += nodes + 1;
       blocks += target_.cache(slot.target).blocks_missing(nodes + 1);
       if (slot.k == 0) continue;
@@ -150,10 +155,12 @@ class DeviceRound final : public RoundRunner {
     run_drafts();
     run_target(slots);
     const at::Tensor results = read_results();
-    if (!take(slots, outcomes, static_cast<const char*>(results.const_data_ptr()))) return false;
+    const auto* const host = static_cast<const char*>(results.const_data_ptr());
+    if (!take(slots, outcomes, host)) return false;
+    advance(slots, outcomes, host);
     commit(slots, outcomes);
     tell(outcomes, seconds);
-    if (model::PassGraphs::captures() != captures) seconds.target = 0;  // it took longer than rounds do
+    if (model::PassGraphs::captures() != captures) seconds.measured = false;  // it took longer than rounds do
     return true;
   }
 
@@ -177,7 +184,7 @@ class DeviceRound final : public RoundRunner {
       Read& read = reads_.emplace_back();
       read.tokens.assign(static_cast<size_t>(shape.num_nodes() + 1), 0);
       read.tokens[0] = slots[i].text.back();
-      std::copy(slots[i].given.begin(), slots[i].given.end(), read.tokens.begin() + 1);
+      std::ranges::copy(given(slots[i]), read.tokens.begin() + 1);
       if (!shape.chain()) {
         read.parents.push_back(-1);
         for (const int32_t parent : shape.parents()) read.parents.push_back(parent + 1);
@@ -216,14 +223,14 @@ class DeviceRound final : public RoundRunner {
         to.parent = shapes_[i].parents()[static_cast<size_t>(node)];
         const bool first_child = node == 0 || shapes_[i].parents()[static_cast<size_t>(node) - 1] != to.parent;
         if (first_child && !slot.sampling.greedy()) to.p_row = first_row(i) + to.parent + 1;
-        if (!slot.given.empty()) to.token = slot.given[static_cast<size_t>(node)];
+        if (slot.given) to.token = slot.given->tokens[static_cast<size_t>(node)];
       }
       kernels::VerifyTask task = {};
       task.rule = device_rule(slot);
       task.first = first_node_[i], task.count = count, task.p_row = first_row(i);
       task.position = static_cast<int64_t>(slot.text.size());
-      task.seed = slot.seed;
-      std::copy(slot.cursors.begin(), slot.cursors.end(), task.cursors);
+      task.seed = seeded(slot).seed();
+      std::ranges::copy(seeded(slot).cursors(), task.cursors);
       tasks.push_back(task);
       samples.insert(samples.end(), static_cast<size_t>(count) + 1, sample_row(slot));
     }
@@ -330,23 +337,37 @@ class DeviceRound final : public RoundRunner {
       const kernels::VerifyOutcome& verdict = verdicts[i];
       if (verdict.failed != 0) return false;
       RoundOutcome& out = outcomes[i];
+      out.clear();
       out.parents = shapes_[i].parents();
-      out.confidences.clear(), out.overlaps.clear(), out.ratios.clear();
       out.result = {verdict.accepted, verdict.next, verdict.node};
-      std::copy(std::begin(verdict.cursors), std::end(verdict.cursors), out.cursors.begin());
-      out.drafted.assign(slot.given.begin(), slot.given.end());
+      const std::span<const int32_t> proposed = given(slot);
+      out.drafted.assign(proposed.begin(), proposed.end());
       if (slot.k == 0) continue;
-      const bool draws = slot.rule != VerifyRule::kTarget && !slot.sampling.greedy();
       for (int32_t node = first_node_[i]; node < first_node_[i] + shapes_[i].num_nodes(); ++node) {
         if (draft_tokens[node] == kernels::kBrokenRow) return false;
         out.drafted.push_back(draft_tokens[node]);
         out.confidences.push_back(static_cast<double>(confidences[node]));
         out.overlaps.push_back(scores[node].overlap);
         out.ratios.push_back(scores[node].ratio);
-        if (draws && draft_tokens[node] >= 0) ++out.cursors[0];
       }
+      out.stopped_early = shapes_[i].chain() && out.drafted.back() == kNotDrafted;
     }
     return true;
+  }
+
+  // Moves the randomness past what the round has drawn.
+  void advance(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes, const char* results) const {
+    const auto* const verdicts = reinterpret_cast<const kernels::VerifyOutcome*>(results + at_.outcomes);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const RoundSlot& slot = slots[i];
+      if (slot.sampling.greedy()) continue;
+      std::array<uint64_t, 4> cursors;
+      std::ranges::copy(verdicts[i].cursors, cursors.begin());
+      if (slot.k > 0 && slot.rule != VerifyRule::kTarget)
+        cursors[0] +=
+            static_cast<uint64_t>(std::ranges::count_if(outcomes[i].drafted, [](int32_t token) { return token >= 0; }));
+      seeded(slot).set_cursors(cursors);
+    }
   }
 
   void commit(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes) {
@@ -377,7 +398,8 @@ class DeviceRound final : public RoundRunner {
     const std::vector<DraftLevels::Level>& levels = drafts_.levels();
     seconds.levels.clear();
     seconds.target = marks_.seconds(levels.size());
-    if (seconds.target == 0) return;
+    seconds.measured = seconds.target > 0;
+    if (!seconds.measured) return;
     for (size_t l = 0; l < levels.size(); ++l) {
       const DraftLevels::Level& level = levels[l];
       const auto takes_part = [&](size_t slot) {
@@ -422,6 +444,12 @@ std::unique_ptr<RoundRunner> make_device_round(CausalModel& target) {
   auto* const source = dynamic_cast<RoundTarget*>(&target.innermost());
   const kernels::CudaLibrary* const library = source ? model::cuda_pass_library(source->decoder()) : nullptr;
   return library ? std::make_unique<DeviceRound>(*source, *library) : nullptr;
+}
+
+std::unique_ptr<CausalModel> with_rounds(std::unique_ptr<CausalModel> target) {
+  if (std::shared_ptr<RoundRunner> rounds = make_device_round(*target))
+    dynamic_cast<RoundTarget&>(*target).set_rounds(std::move(rounds));
+  return target;
 }
 
 }  // namespace specdec::decode

@@ -96,7 +96,8 @@ kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, s
   const DraftShape& shape = all.shapes[i];
   kernels::DraftRow out = {};
   out.options = sample_row(slot);
-  out.seed = slot.seed, out.cursor = slot.cursors[0];
+  const SeededRandomness& random = seeded(slot);
+  out.seed = random.seed(), out.cursor = random.cursors()[0];
   out.likeliest = slot.rule == VerifyRule::kTarget ? 1 : 0;
   out.root = all.first_node[i];
   out.level_begin = out.root + shape.begin(level.depth);
@@ -105,7 +106,10 @@ kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, s
   out.parent = level.depth == 0 ? -1 : out.root + shape.begin(level.depth - 1) + row;
   out.rows_before = row;
   const auto depth = static_cast<size_t>(level.depth);
-  if (may_stop(slot) && depth < slot.stop->limits.size()) out.stop = slot.stop->limits[depth];
+  if (may_stop(slot) && depth < slot.stop->limits.size()) {
+    out.stop = slot.stop->limits[depth];
+    out.stop.own = 0;  // the rows of all levels are verified anyway
+  }
   return out;
 }
 

@@ -18,6 +18,9 @@
 
 namespace specdec::decode {
 
+// Returns the randomness of a slot that wants only tokens.
+inline SeededRandomness& seeded(const RoundSlot& slot) { return dynamic_cast<SeededRandomness&>(*slot.randomness); }
+
 // Returns the options under which a slot's tokens are drawn.
 kernels::SampleRow sample_row(const RoundSlot& slot);
 

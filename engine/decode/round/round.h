@@ -1,16 +1,40 @@
-// One round of drafting and verification as a whole, for devices that can run it without asking the host in between.
+// One round of drafting and verification as a whole. A step (step.h) plans a slot for each sequence, has a runner run
+// them, and commits what comes out. DeviceRound (device_round.h) runs rounds on a GPU without asking the host in
+// between, HostRound (host_round.h) with one call of the models after the other.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/decode/control/controller.h"
 #include "engine/decode/runners/causal_model.h"
+#include "engine/decode/sampling/logits_processors.h"
+#include "engine/decode/sampling/logprobs.h"
 #include "engine/decode/sampling/verifier.h"
 
 namespace specdec::decode {
+
+inline constexpr int32_t kNotDrafted = -2;
+
+// Tokens that are drafted and not verified yet, as the nodes of a tree, level by level. A chain has one node in each
+// level.
+struct DraftTokens {
+  bool from_text = false;                // proposed by the text itself: a chain without q
+  int depth = 0;                         // number of levels
+  std::vector<int32_t> tokens, parents;  // by node; parent −1 is the text
+  std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
+  std::vector<float> q;                  // rows of V; empty if there is no q (greedy, or drafted from the text)
+  std::vector<double> confidences;       // of a chain: the draft's in its tokens
+  void clear() {
+    from_text = false;
+    depth = 0;
+    tokens.clear(), parents.clear(), q_of.clear(), q.clear(), confidences.clear();
+  }
+};
 
 // One sequence's part of a round.
 struct RoundSlot {
@@ -20,32 +44,74 @@ struct RoundSlot {
   CausalModel* drafter = nullptr;
   SequenceId draft = -1;
   int k = 0;
-  std::span<const int> tree;       // of at least k levels (SpeculationOptions); empty: a chain
-  const StopRule* stop = nullptr;  // of a chain; null: it never stops early
-  std::span<const int32_t> given;  // a chain of tokens that are drafted already, if k is 0
+  std::span<const int> tree;           // of at least k levels (SpeculationOptions); empty: a chain
+  const StopRule* stop = nullptr;      // of a chain; null: it never stops early
+  bool wants_confidences = false;      // of a greedy chain; elsewhere they are known anyway
+  const DraftTokens* given = nullptr;  // what is drafted already, if k is 0
   SamplingOptions sampling = {};
   VerifyRule rule = VerifyRule::kToken;
-  uint64_t seed = 0;
-  std::array<uint64_t, 4> cursors = {};  // numbers drawn so far for each purpose (randomness.h)
+  Randomness* randomness = nullptr;
+  // What only the host can give (wants_only_tokens()).
+  LogitsProcessorState* processors = nullptr;
+  int logprobs = -1, reject_top = 0;  // as in RequestOptions
+  bool wants_rows = false;            // RoundOutcome::rows
 };
 
-inline constexpr int32_t kNotDrafted = -2;
+// Returns whether nothing of the logits is wanted but tokens and what the draft did, drawn from Philox by a rule that a
+// device may run.
+bool wants_only_tokens(const RoundSlot& slot);
 
-// Values are by node of the whole shape (DraftShape) of the slot.
 struct RoundOutcome {
-  // kNotDrafted for nodes that were not drafted: drafting stopped before them, or their parent has fewer children than
-  // others.
-  std::vector<int32_t> drafted;
-  std::vector<int32_t> parents;     // −1: the text
+  // By node. `drafted` is kNotDrafted for nodes of the whole shape (DraftShape) that a device did not draft: drafting
+  // stopped before them, or their parent has fewer children than others. Parent −1 is the text.
+  std::vector<int32_t> drafted, parents;
   std::vector<double> confidences;  // of a chain: the draft's in its tokens
-  // Σ min(p, q) and min(1, p / q) at each node that is the first child of its parent. Unless the text is greedy, they
-  // say how the draft did where the text reached this parent. Empty if `given`.
+  // By node: Σ min(p, q) and min(1, p / q) at each node that is the first child of its parent, at least where the text
+  // reached this parent. Of no use if the text is greedy; may be empty if there is no q.
   std::vector<double> overlaps, ratios;
   VerifyResult result;
-  std::array<uint64_t, 4> cursors = {};
+  bool stopped_early = false;  // StopRule ended drafting before k levels
+  int cut = 0;                 // levels that were given up, since the target's caches had no room for them
+
+  // The rest comes from the host alone. The draft's pass failed, or its logits cannot be sampled:
+  std::exception_ptr draft_failure;
+  // The logits of the target cannot be sampled, so `result` is of no use:
+  std::exception_ptr failure;
+  // The same, because the grammar's mask was not there in time. `held` is the draft, for the next round.
+  bool mask_late = false;
+  std::optional<DraftTokens> held;
+  // p after the text and after each node, [nodes + 1, V], where the text reached it; logits if it is greedy. Valid
+  // until the runner's next round. Only if wanted.
+  std::span<const float> rows;
+  std::vector<PositionLogprobs> logprobs;    // one for each token that the round emits, if wanted
+  std::optional<PositionLogprobs> rejected;  // the first rejected token, if wanted
+
+  void clear();
 };
 
-// How long the parts of a round took, if the device tells. A level is a pass of one draft with its drawing.
+// Both walk the nodes of a draft with these parents. Sets `path` to the nodes from the text to `node`.
+void path_to(int32_t node, std::span<const int32_t> parents, std::vector<int32_t>& path);
+// Returns the node's level; those of the first have 1.
+int depth_of(size_t node, std::span<const int32_t> parents);
+
+// Moves the state of logits processors between the nodes of a draft.
+class ProcessorWalk {
+ public:
+  void start(LogitsProcessorState* state) {
+    state_ = state;
+    node_ = kUnknown;
+  }
+  // Moves to the state after a node. A move to a child pushes one token; any other rewinds and pushes the whole path.
+  void go_to(int32_t node, std::span<const int32_t> drafted, std::span<const int32_t> parents);
+
+ private:
+  static constexpr int32_t kUnknown = -2;
+  LogitsProcessorState* state_ = nullptr;  // null: there are none
+  int32_t node_ = kUnknown;                // the last one whose token the state has seen; −1: the text
+  std::vector<int32_t> path_;              // scratch
+};
+
+// How long the parts of a round took. A level is a pass of one draft with its drawing.
 struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
@@ -53,7 +119,8 @@ struct RoundSeconds {
     int64_t more;  // tokens that the pass read besides one of each sequence; 0 if no sequence had more than two
   };
   std::vector<Level> levels;
-  double target = 0;  // 0: not measured
+  double target = 0;
+  bool measured = false;  // else the times say nothing of other rounds
 };
 
 class RoundRunner {
@@ -61,11 +128,11 @@ class RoundRunner {
   virtual ~RoundRunner() = default;
   // Returns whether run() can run these slots. Changes nothing.
   virtual bool takes(std::span<const RoundSlot> slots) = 0;
-  // Runs a round and leaves in each cache what the passes of a step leave there: the target's holds the text and all
-  // nodes, drafted or not; the draft's holds the text and all nodes but those of the last level, or of a chain all
-  // drafted tokens but the last. `outcomes` has one element for each slot. Returns false, with every cache as before,
-  // if the logits of a slot cannot be sampled; then a step on the host says which. Throws as CausalModel::extend()
-  // does; caches may then hold more tokens than before.
+  // Runs a round and leaves in each cache what its passes leave there: the target's holds the text and all nodes,
+  // drafted or not; the draft's holds the text and all nodes but those of the last level, or of a chain all drafted
+  // tokens but the last. `outcomes` has one element for each slot. Returns false, with every cache and the randomness
+  // as before, if the logits of a slot cannot be sampled by this runner; then a round on the host says which. Throws as
+  // CausalModel::extend() does; caches may then hold more tokens than before.
   virtual bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) = 0;
 };
 

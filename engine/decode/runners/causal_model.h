@@ -47,6 +47,8 @@ struct CacheCounts {
   int64_t asked_tokens = 0, found_tokens = 0;  // totals over all calls of adopt()
 };
 
+class RoundRunner;  // decode/round/round.h
+
 class CausalModel {
  public:
   virtual ~CausalModel() = default;
@@ -84,15 +86,14 @@ class CausalModel {
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
   // Returns the model that answers: itself, or the one that it forwards every call to.
   virtual CausalModel& innermost() { return *this; }
+  // Returns what runs the rounds of this target on its device, or null if nothing does.
+  virtual RoundRunner* rounds() { return nullptr; }
 };
 
-class RoundRunner;  // round.h
-
-// Holds a target and the draft that speculates for it, and what runs their steps as rounds of a device, or null.
+// Holds a target and the draft that speculates for it.
 struct ModelPair {
   CausalModel& target;
   CausalModel& draft;
-  RoundRunner* rounds = nullptr;
 };
 
 // Forwards every call to another model. A class that times or counts passes overrides only extend().
@@ -121,6 +122,7 @@ class ForwardingModel : public CausalModel {
   bool reads_states() const override { return model_.reads_states(); }
   int64_t follow(SequenceId sequence, SequenceId target) override { return model_.follow(sequence, target); }
   CausalModel& innermost() override { return model_.innermost(); }
+  RoundRunner* rounds() override { return model_.rounds(); }
 
  private:
   CausalModel& model_;

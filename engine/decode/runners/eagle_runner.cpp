@@ -13,6 +13,7 @@
 
 #include "engine/cache/kv_cache.h"
 #include "engine/config/rope.h"
+#include "engine/decode/runners/cached_model.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/runners/round_models.h"
 #include "engine/decode/runners/runner_parts.h"
@@ -48,14 +49,14 @@ struct HeadSequence {
   int64_t text_rows() const { return std::max<int64_t>(0, tokens - 1); }
 };
 
-class EagleRunner final : public CausalModel, public RoundDraft {
+class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
  public:
   EagleRunner(std::shared_ptr<const model::EagleHead> head, TapSource& target, int64_t cache_bytes)
-      : head_(std::move(head)),
+      : CachedModel(std::make_shared<model::BlockPool>(head->config.layer, head->weights.fc.device(),
+                                                       head->weights.fc.scalar_type(), cache_bytes)),
+        head_(std::move(head)),
         target_(target),
-        reader_(target.add_reader(head_->config.taps)),
-        pool_(std::make_shared<model::BlockPool>(config(), head_->weights.fc.device(), head_->weights.fc.scalar_type(),
-                                                 cache_bytes)) {
+        reader_(target.add_reader(head_->config.taps)) {
     if (!config().draft_vocab.empty())
       kept_ids_ = model::draft_vocab_index(config().draft_vocab, head_->weights.fc.device());
   }
@@ -64,18 +65,13 @@ class EagleRunner final : public CausalModel, public RoundDraft {
   int64_t max_length() const override { return config().max_position; }
   bool reads_states() const override { return true; }
 
-  SequenceId open() override {
-    sequences_.emplace(next_, HeadSequence(model::KvCache(pool_)));
-    return next_++;
-  }
   SequenceId fork(SequenceId sequence, int64_t length) override {
     const HeadSequence& from = find(sequence);
     const int64_t tokens = std::min(length, from.tokens);
     HeadSequence to(from.cache.prefix(std::max<int64_t>(0, tokens - 1)));
     to.tokens = tokens;
     if (tokens == from.tokens) to.fed_back = from.fed_back;
-    sequences_.emplace(next_, std::move(to));
-    return next_++;
+    return add(std::move(to));
   }
   void close(SequenceId sequence) override {
     const auto it = sequences_.find(sequence);
@@ -125,26 +121,12 @@ class EagleRunner final : public CausalModel, public RoundDraft {
     HeadSequence& s = find(sequence);
     const int64_t found = s.cache.adopt(tokens.subspan(1), text_key(tokens, tenant));
     if (found > 0) s.tokens = found + 1;
-    asked_tokens_ += static_cast<int64_t>(tokens.size());
-    found_tokens_ += s.tokens;
-    return s.tokens;
+    return count_adopted(tokens, s.tokens);
   }
   int64_t cached_prefix_tokens(std::span<const int32_t> tokens, uint64_t tenant) const override {
     if (tokens.empty()) return 0;
     const int64_t found = pool_->find(text_key(tokens, tenant), 0, tokens.subspan(1));
     return found > 0 ? found + 1 : 0;
-  }
-
-  int64_t capacity_tokens() const override {
-    return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
-  }
-  CacheCounts cache_counts() const override {
-    const int64_t block = pool_->block_bytes();
-    return {.budget_bytes = pool_->bounded() ? pool_->num_blocks() * block : 0,
-            .held_bytes = pool_->held() * block,
-            .kept_bytes = pool_->kept() * block,
-            .asked_tokens = asked_tokens_,
-            .found_tokens = found_tokens_};
   }
 
   bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) override {
@@ -276,7 +258,7 @@ class EagleRunner final : public CausalModel, public RoundDraft {
       note(extensions[i], count > 0 ? fed_back.narrow(0, row, count) : at::Tensor());
       row += count;
     }
-    write_logits(logits, static_cast<int64_t>(wanted.size()), out);
+    write_rows(logits, static_cast<int64_t>(wanted.size()), kept_ids_, head_->weights.fc.device(), out);
   }
 
   // The first token of a text takes no slot, so blocks are looked up by it and the tenant together.
@@ -357,34 +339,11 @@ class EagleRunner final : public CausalModel, public RoundDraft {
     forget_states(*reader_, s.target, s.tokens - 2);
   }
 
-  void write_logits(const at::Tensor& logits, int64_t rows, LogitRows& out) const {
-    out.vocab = vocab_size();
-    const auto need = static_cast<size_t>(rows * out.vocab);
-    if (out.data.size() < need) out.data.resize(need);
-    if (rows > 0)
-      at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat)
-          .copy_(model::spread_logits(logits.to(at::kFloat), kept_ids_, out.vocab));
-    else
-      model::wait_for_device(head_->weights.fc.device());  // so that whoever times the pass times its work
-  }
-
-  const HeadSequence& find(SequenceId sequence) const {
-    const auto it = sequences_.find(sequence);
-    if (it == sequences_.end())
-      throw Error(ErrorKind::kInternal, "sequence " + std::to_string(sequence) + " is not open");
-    return it->second;
-  }
-  HeadSequence& find(SequenceId sequence) { return const_cast<HeadSequence&>(std::as_const(*this).find(sequence)); }
-
   std::shared_ptr<const model::EagleHead> head_;
   at::Tensor kept_ids_;  // undefined: all
   TapSource& target_;
   std::shared_ptr<TapReader> reader_;
-  std::shared_ptr<model::BlockPool> pool_;
-  std::map<SequenceId, HeadSequence> sequences_;
   std::vector<model::SequencePart> parts_;
-  SequenceId next_ = 0;
-  int64_t asked_tokens_ = 0, found_tokens_ = 0;
 };
 
 }  // namespace

@@ -130,6 +130,7 @@ class MirroredModel : public ForwardingModel, public TapSource {
   }
   // It is not this rank's share: the passes of that wait for the other ranks, which only this class tells.
   CausalModel& innermost() override { return *this; }
+  RoundRunner* rounds() override { return nullptr; }
 
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) override {
     return taps_.add_reader(std::move(layers));
@@ -171,6 +172,8 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
   MirroredTarget(std::unique_ptr<CausalModel> own, RoundTarget& share, OtherRanks& others)
       : MirroredModel(std::move(own), others), share_(share) {}
 
+  RoundRunner* rounds() override { return rounds_.get(); }
+  void set_rounds(std::shared_ptr<RoundRunner> rounds) override { rounds_ = std::move(rounds); }
   const model::Decoder& decoder() const override { return share_.decoder(); }
   model::KvCache& cache(SequenceId sequence) override { return share_.cache(sequence); }
   const model::BlockPool& pool() const override { return share_.pool(); }
@@ -204,6 +207,7 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
 
  private:
   RoundTarget& share_;
+  std::shared_ptr<RoundRunner> rounds_;
 };
 
 // Holds the extensions of a call, with the memory of their tokens and parents.

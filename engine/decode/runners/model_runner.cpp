@@ -3,14 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include <limits>
-#include <map>
 #include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "engine/cache/kv_cache.h"
 #include "engine/config/rope.h"
+#include "engine/decode/runners/cached_model.h"
 #include "engine/decode/runners/round_models.h"
 #include "engine/decode/runners/runner_parts.h"
 #include "engine/decode/runners/tap_source.h"
@@ -23,12 +22,12 @@ namespace specdec::decode {
 
 namespace {
 
-class ModelRunner final : public CausalModel, public TapSource, public RoundTarget, public RoundDraft {
+class ModelRunner final : public CachedModel<model::KvCache>, public TapSource, public RoundTarget, public RoundDraft {
  public:
   ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
-      : decoder_(std::move(decoder)),
-        pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(),
-                                                 decoder_->weights.embed.scalar_type(), cache_bytes)) {
+      : CachedModel(std::make_shared<model::BlockPool>(decoder->config, decoder->weights.embed.device(),
+                                                       decoder->weights.embed.scalar_type(), cache_bytes)),
+        decoder_(std::move(decoder)) {
     const std::vector<int32_t>& kept = decoder_->config.draft_vocab;
     if (!kept.empty())
       kept_ids_ = decoder_->weights.draft_ids.defined()
@@ -39,20 +38,16 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
   int64_t vocab_size() const override { return decoder_->config.vocab_size; }
   int64_t max_length() const override { return decoder_->config.max_position; }
 
-  SequenceId open() override {
-    caches_.emplace(next_, model::KvCache(pool_));
-    return next_++;
-  }
   SequenceId fork(SequenceId sequence, int64_t length) override {
-    caches_.emplace(next_, find(sequence).prefix(length));
-    taps_.fork(sequence, next_, length);
-    return next_++;
+    const SequenceId forked = add(find(sequence).prefix(length));
+    taps_.fork(sequence, forked, length);
+    return forked;
   }
   void close(SequenceId sequence) override {
-    const auto it = caches_.find(sequence);
-    if (it == caches_.end()) return;
+    const auto it = sequences_.find(sequence);
+    if (it == sequences_.end()) return;
     it->second.publish();
-    caches_.erase(it);
+    sequences_.erase(it);
     taps_.close(sequence);
   }
   int64_t length(SequenceId sequence) const override { return find(sequence).length(); }
@@ -77,32 +72,19 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
 
   int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
     if (!pool_->bounded()) return 0;
-    for (auto& [id, cache] : caches_) cache.publish();  // between passes caches hold only text, so blocks can be shared
+    for (auto& [id, cache] : sequences_)
+      cache.publish();  // between passes caches hold only text, so blocks can be shared
     model::KvCache& cache = find(sequence);
     if (cache.length() == 0) cache.set_rope_rescale(rope_rescale_of(tokens));
-    const int64_t found = cache.adopt(tokens, tenant);
-    asked_tokens_ += static_cast<int64_t>(tokens.size());
-    found_tokens_ += found;
-    return found;
+    return count_adopted(tokens, cache.adopt(tokens, tenant));
   }
 
   int64_t cached_prefix_tokens(std::span<const int32_t> tokens, uint64_t tenant) const override {
     return pool_->find(tenant, rope_rescale_of(tokens), tokens);
   }
 
-  int64_t capacity_tokens() const override {
-    return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
-  }
-
-  CacheCounts cache_counts() const override {
-    const int64_t block = pool_->block_bytes();
-    return {.budget_bytes = pool_->bounded() ? pool_->num_blocks() * block : 0,
-            .held_bytes = pool_->held() * block,
-            .kept_bytes = pool_->kept() * block,
-            .asked_tokens = asked_tokens_,
-            .found_tokens = found_tokens_};
-  }
-
+  RoundRunner* rounds() override { return rounds_.get(); }
+  void set_rounds(std::shared_ptr<RoundRunner> rounds) override { rounds_ = std::move(rounds); }
   const model::Decoder& decoder() const override { return *decoder_; }
   model::KvCache& cache(SequenceId sequence) override { return find(sequence); }
   const model::BlockPool& pool() const override { return *pool_; }
@@ -196,13 +178,7 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     const Observation read = taps_.observe(extensions);
     const at::Tensor logits = model::forward(*decoder_, parts_, read.observer, read.layers);
     taps_.keep_pass(extensions, lengths_);
-    out.vocab = vocab_size();
-    const size_t need = static_cast<size_t>(rows * out.vocab);
-    if (out.data.size() < need) out.data.resize(need);
-    if (rows > 0)
-      at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat).copy_(logits);
-    else
-      model::wait_for_device(decoder_->weights.embed.device());  // so that whoever times the pass times its work
+    write_rows(logits, rows, {}, decoder_->weights.embed.device(), out);
   }
 
   int64_t rope_rescale_of(std::span<const int32_t> tokens) const {
@@ -210,23 +186,13 @@ class ModelRunner final : public CausalModel, public TapSource, public RoundTarg
     return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;
   }
 
-  const model::KvCache& find(SequenceId sequence) const {
-    const auto it = caches_.find(sequence);
-    if (it == caches_.end()) throw Error(ErrorKind::kInternal, "sequence " + std::to_string(sequence) + " is not open");
-    return it->second;
-  }
-  model::KvCache& find(SequenceId sequence) { return const_cast<model::KvCache&>(std::as_const(*this).find(sequence)); }
-
   std::shared_ptr<const model::Decoder> decoder_;
-  at::Tensor kept_ids_;  // that it proposes as a draft; undefined: all
-  std::shared_ptr<model::BlockPool> pool_;
+  at::Tensor kept_ids_;                      // that it proposes as a draft; undefined: all
   std::optional<model::PassGraphs> graphs_;  // from the first round on
-  std::map<SequenceId, model::KvCache> caches_;
   std::vector<model::SequencePart> parts_;
   std::vector<int64_t> lengths_;  // of the caches before the pass
   TapStore taps_;
-  SequenceId next_ = 0;
-  int64_t asked_tokens_ = 0, found_tokens_ = 0;
+  std::shared_ptr<RoundRunner> rounds_;  // refers to the members above
 };
 
 }  // namespace

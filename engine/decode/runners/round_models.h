@@ -20,6 +20,7 @@ namespace specdec::decode {
 class RoundTarget {
  public:
   virtual ~RoundTarget() = default;
+  virtual void set_rounds(std::shared_ptr<RoundRunner> rounds) = 0;  // for CausalModel::rounds()
   virtual const model::Decoder& decoder() const = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+
 namespace specdec::decode {
 
 // Says whether the mask of a position is known. kLate: not yet, ask again later. kSpent: it never will be, because the
@@ -47,6 +49,11 @@ struct LogitsProcessors {
 
 // Throws Error(kUsage) if a value is out of range, an id is outside the vocabulary or a bad word is empty.
 void validate(const LogitsProcessors& rules, int64_t vocab);
+
+// The failure of a sequence whose grammar has taken as much time or memory as it may.
+struct MasksSpent : Error {
+  MasksSpent() : Error(ErrorKind::kUsage, "the request's grammar takes too much time or memory: simplify it") {}
+};
 
 // Applies a request's logits processors to one sequence and tracks its tokens. Pushed tokens are tentative until
 // commit().

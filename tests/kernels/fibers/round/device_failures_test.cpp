@@ -37,10 +37,8 @@ struct Pair {
 
   // Generates an answer in rounds; `drafts` says whether the draft takes part.
   GenerateResult answer(bool drafts) const {
-    const auto target_runner = make_model_runner(target), draft_runner = make_model_runner(draft);
-    const auto rounds = make_device_round(*target_runner);
+    const auto target_runner = with_rounds(make_model_runner(target)), draft_runner = make_model_runner(draft);
     Stepper stepper(*target_runner, draft_runner.get());
-    stepper.use_rounds(rounds.get());
     Drafting drafting;
     if (drafts) drafting.model.emplace().fixed_k = 3;
     return generate(stepper, kRequest, drafting, SystemClock());

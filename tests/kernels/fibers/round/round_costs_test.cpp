@@ -58,10 +58,9 @@ Counts round_of(int64_t target_layers, int64_t draft_layers, int batch, int k) {
     join_projections(*made);
     return made;
   };
-  const auto target = make_model_runner(decoder(target_layers)), draft = make_model_runner(decoder(draft_layers));
-  const auto rounds = make_device_round(*target);
+  const auto target = with_rounds(make_model_runner(decoder(target_layers)));
+  const auto draft = make_model_runner(decoder(draft_layers));
   Stepper stepper(*target, draft.get());
-  stepper.use_rounds(rounds.get());
   Drafting drafting;
   drafting.model.emplace();
   drafting.model->fixed_k = k;
