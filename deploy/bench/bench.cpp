@@ -52,7 +52,7 @@ void check_options(const BenchOptions& o) {
 // Holds a draft under test and what all its runs share, whatever their K.
 struct Contender {
   std::string name;
-  model::DraftModel weights;
+  decode::DraftPtr weights;
   std::unique_ptr<decode::CausalModel> model;
   double sampled_p_value = 1;
   std::map<int, GreedyComparison> quality;  // by K
@@ -142,21 +142,20 @@ class Run {
     target_ = pair_.make_target_runner();
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
     for (size_t i = 0; i < options_.drafts.size(); ++i)
-      add_contender(options_.drafts[i], i == 0 ? pair_.draft : model::DraftModel());
+      add_contender(options_.drafts[i], i == 0 ? pair_.draft : nullptr);
     cut_prompts();
     return true;
   }
 
   std::string dtype() const { return model::dtype_flag(pair_.dtype); }
 
-  void add_contender(const std::string& name, model::DraftModel draft) {
+  void add_contender(const std::string& name, decode::DraftPtr draft) {
     const ResolvedModel model = resolve_model(name);
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!draft) {
-      const model::DraftConfig config = model::load_draft_config(directory, pair_.target->config);
-      const at::ScalarType dtype = model::resolve_draft_dtype(options_.device.dtype_of_draft(), config.config,
-                                                              config.head.has_value(), pair_.device);
-      draft = model::load_draft_model(directory, *pair_.target, pair_.device, dtype);
+      const decode::DraftConfig config = decode::load_draft_config(directory, pair_.target->config);
+      const at::ScalarType dtype = decode::resolve_draft_dtype(options_.device.dtype_of_draft(), config, pair_.device);
+      draft = decode::load_draft(directory, *pair_.target, pair_.device, dtype);
     }
     auto c = std::make_unique<Contender>();
     c->name = name;
@@ -345,19 +344,18 @@ class Run {
     row.counts = f.counts;
     row.speedup = gain;
     row.predicted = predicted(costs, f.counts, row.k, batch);
-    const model::DraftModel draft = configuration.contender ? configuration.contender->weights : model::DraftModel();
+    const decode::DraftPtr draft = configuration.contender ? configuration.contender->weights : nullptr;
+    const std::optional<model::HeadMemory> head = draft ? draft->head_memory() : std::nullopt;
     const model::DecoderConfig& target = pair_.target->config;
     const model::MemoryPlan plan =
         model::plan_memory({.target = target,
                             .target_dtype = pair_.dtype,
-                            .draft = draft ? &draft.config() : nullptr,
-                            .draft_dtype = draft.decoder ? model::dtype_of(*draft.decoder)
-                                           : draft.head  ? draft.head->config.layer.dtype
-                                                         : pair_.dtype,
+                            .draft = draft ? &draft->config() : nullptr,
+                            .draft_dtype = draft ? draft->dtype() : pair_.dtype,
                             .sequences = batch,
                             .tokens_per_sequence = std::min(longest_ + options_.tokens, target.max_position),
                             .device = pair_.device,
-                            .head = draft.head ? &draft.head->config : nullptr});
+                            .head = head ? &*head : nullptr});
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
     log(LogLevel::kInfo, row_text(row));
     result_.rows.push_back(row);

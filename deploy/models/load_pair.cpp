@@ -52,9 +52,6 @@ std::shared_ptr<const Model> keep(std::shared_ptr<const Model> model,
   const Model* const shared = model.get();
   return std::shared_ptr<const Model>(shared, [model = std::move(model), hold](const Model*) {});
 }
-model::DraftModel keep(const model::DraftModel& draft, const std::shared_ptr<const DirectoryLock>& hold) {
-  return {draft.decoder ? keep(draft.decoder, hold) : nullptr, draft.head ? keep(draft.head, hold) : nullptr};
-}
 
 BindingCheck check(const fs::path& target, const Draft& draft) {
   if (!draft.made_for) return check_binding(target, draft.directory);
@@ -72,8 +69,8 @@ std::string unbound(const fs::path& draft) {
          "the draft that it makes, and specdec package the pair that its report measured";
 }
 
-model::DraftConfig draft_config_for(const model::DecoderConfig& target, const fs::path& draft) {
-  model::DraftConfig found = model::load_draft_config(draft, target);
+decode::DraftConfig draft_config_for(const model::DecoderConfig& target, const fs::path& draft) {
+  decode::DraftConfig found = decode::load_draft_config(draft, target);
   if (found.config.vocab_size != target.vocab_size)
     throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " +
                                        std::to_string(target.vocab_size) + ", found " +
@@ -130,11 +127,11 @@ void load_target(const PairOptions& options, const std::shared_ptr<const Directo
 }
 
 // Reads a draft for the target. A head needs the target's whole embedding, of which each rank has only a share.
-model::DraftModel read_draft(const LoadedPair& pair, const fs::path& directory, at::ScalarType dtype) {
-  if (!pair.ranks || !model::holds_eagle_head(directory))
-    return model::load_draft_model(directory, *pair.target, pair.device, dtype);
+decode::DraftPtr read_draft(const LoadedPair& pair, const fs::path& directory, const decode::DraftConfig& config,
+                            at::ScalarType dtype) {
+  if (!pair.ranks || !config.head) return decode::load_draft(directory, *pair.target, pair.device, dtype);
   const model::Decoder embedding = model::load_embedding(pair.target_dir, pair.device, pair.target->config.dtype);
-  return model::load_draft_model(directory, embedding, pair.device, dtype);
+  return decode::load_draft(directory, embedding, pair.device, dtype);
 }
 
 // Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end of a turn
@@ -185,13 +182,13 @@ LoadedPair load(const PairOptions& options) {
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
   if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if it cannot be
   pair.dtype = model::resolve_decoding_dtype(options.device.dtype, config, pair.device, options.tensor_parallel);
-  std::optional<model::DraftConfig> draft_config;
+  std::optional<decode::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
-  bool head = false;  // the draft is an EAGLE-3 head, which has only plain weights
+  bool head = false;  // the draft is a head, which has only plain weights
   if (!pair.draft_dir.empty()) {
     draft_config = draft_config_for(config, pair.draft_dir);
     head = draft_config->head.has_value();
-    draft_dtype = model::resolve_draft_dtype(options.device.dtype_of_draft(), draft_config->config, head, pair.device);
+    draft_dtype = decode::resolve_draft_dtype(options.device.dtype_of_draft(), *draft_config, pair.device);
   }
   const model::MemoryRequest request{.target = config,
                                      .target_dtype = pair.dtype,
@@ -223,7 +220,7 @@ LoadedPair load(const PairOptions& options) {
   pair.notes = tokenizer_notes(*pair.tokenizer, pair.config);
   if (options.progress) options.progress({"loading the models", 0, 0, "", options.target});
   load_target(options, target.hold, pair);
-  if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, draft_dtype), draft.hold);
+  if (draft_config) pair.draft = keep(read_draft(pair, pair.draft_dir, *draft_config, draft_dtype), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
   if (options.progress) options.progress({});
@@ -256,9 +253,8 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
-  const model::DraftConfig config = draft_config_for(pair.config, loaded.directory);
-  const at::ScalarType dtype =
-      model::resolve_draft_dtype(options.device.dtype_of_draft(), config.config, config.head.has_value(), pair.device);
+  const decode::DraftConfig config = draft_config_for(pair.config, loaded.directory);
+  const at::ScalarType dtype = decode::resolve_draft_dtype(options.device.dtype_of_draft(), config, pair.device);
   model::MemoryRequest request{.target = pair.config,
                                .target_dtype = pair.dtype,
                                .draft = &config.config,
@@ -275,7 +271,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;
-  loaded.draft = keep(read_draft(pair, loaded.directory, dtype), found.hold);
+  loaded.draft = keep(read_draft(pair, loaded.directory, config, dtype), found.hold);
   require_unchanged(found.verified);
   return loaded;
 }

@@ -17,8 +17,8 @@
 #include "base/run_options.h"
 #include "base/schema/binding.h"
 #include "deploy/models/tensor_ranks.h"
+#include "engine/decode/runners/draft.h"
 #include "engine/forward/memory_plan.h"
-#include "engine/weights/draft_model.h"
 #include "engine/weights/weights.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -63,7 +63,7 @@ struct LoadedPair {
   std::unique_ptr<TensorRanks> ranks;               // null: the target is whole
   std::shared_ptr<const model::Decoder> target;     // with `ranks` this process's share
   model::DecoderConfig config;                      // of the whole target; eos_ids with the tokenizer's eos_token
-  model::DraftModel draft;                          // may be empty
+  decode::DraftPtr draft;                           // may be null
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
   BindingState binding = BindingState::kUnbound;    // kBound if there is no draft
@@ -90,7 +90,7 @@ int32_t tokenizers_end(const std::filesystem::path& directory);
 
 struct LoadedDraft {
   std::filesystem::path directory;
-  model::DraftModel draft;
+  decode::DraftPtr draft;
   std::string warning;      // as in LoadedPair
   int64_t cache_bytes = 0;  // planned for the draft's KV cache
 };

@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <map>
 
 #include "base/error.h"
 #include "engine/decode/sampling/sampler.h"
-#include "engine/forward/eagle_forward.h"
 #include "engine/forward/forward.h"
-#include "engine/weights/draft_vocab.h"
 
 namespace specdec::deploy {
 
@@ -65,26 +62,17 @@ struct Job {
   std::vector<RowScore*> scores;  // one per draft
   int64_t length;
   model::KvCache target;
-  std::deque<model::KvCache> drafts;
-  std::vector<at::Tensor>
-      last_state;  // one per draft: the target's state [1, A·E] of the last token fed; only of heads
-};
-
-// The rows of a pass that are measured: for each its job, its position t and its index among the logits.
-struct MeasuredRow {
-  Job* job;
-  int64_t position, logit;
 };
 
 class Scorer {
  public:
-  Scorer(const model::Decoder& target, std::span<const model::DraftModel> drafts, const SamplingOptions& sampling)
-      : target_(target), drafts_(drafts), sampling_(sampling) {
+  Scorer(const model::Decoder& target, std::span<const decode::DraftPtr> drafts, const SamplingOptions& sampling)
+      : target_(target), sampling_(sampling) {
     budget_ = std::clamp<int64_t>(kLogitBudget / target.config.vocab_size, 16, kMaxPassTokens);
     context_ = target.config.max_position;
-    for (const model::DraftModel& draft : drafts) {
-      context_ = std::min(context_, draft.config().max_position);
-      if (draft.head) first_ = 1;
+    for (const decode::DraftPtr& draft : drafts) {
+      context_ = std::min(context_, draft->config().max_position);
+      first_ = std::max(first_, drafts_.emplace_back(draft->make_scorer())->first_position());
     }
   }
 
@@ -99,24 +87,20 @@ class Scorer {
                                           " is outside the target's vocabulary of " +
                                           std::to_string(target_.config.vocab_size));
     if (length < 2) return;
-    const at::Device device = target_.weights.embed.device();
-    const auto cache = [&](const model::Decoder& d) {
-      return model::KvCache(d.config, device, d.weights.embed.scalar_type());
-    };
-    jobs_.push_back({&row, std::move(scores), length, cache(target_), {}, {}});
-    Job& job = jobs_.back();
-    job.target.reserve(length);
-    job.last_state.resize(drafts_.size());
-    for (const model::DraftModel& draft : drafts_) {
-      job.drafts.push_back(draft.head ? model::KvCache(draft.config(), device, draft.config().dtype)
-                                      : cache(*draft.decoder));
-      job.drafts.back().reserve(length);
-    }
+    const at::Tensor& like = target_.weights.embed;
+    jobs_.push_back(
+        {&row, std::move(scores), length, model::KvCache(target_.config, like.device(), like.scalar_type())});
+    jobs_.back().target.reserve(length);
   }
 
   void run() {
     int64_t longest = 0;
-    for (const Job& job : jobs_) longest = std::max(longest, job.length - 1);
+    std::vector<int64_t> lengths;
+    for (const Job& job : jobs_) {
+      longest = std::max(longest, job.length - 1);
+      lengths.push_back(job.length);
+    }
+    for (const auto& draft : drafts_) draft->begin(lengths);
     // Several rows that fit together take one pass; a row longer than the budget is alone and takes several.
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
@@ -131,112 +115,62 @@ class Scorer {
   }
 
  private:
+  using Position = decode::DraftScorer::Pass::Position;
+
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
-    std::vector<Job*> jobs;  // of the parts
-    std::vector<MeasuredRow> measured;
+    std::vector<size_t> texts;  // of the parts
+    std::vector<Position> measured;
     int64_t logits = 0;
-    for (Job& job : jobs_) {
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      Job& job = jobs_[i];
       const int64_t end = std::min(at + chunk, job.length - 1);
       if (at >= end) continue;
       const auto counts = [&](int64_t t) { return t >= first_ && job.row->loss_mask[static_cast<size_t>(t + 1)]; };
       int64_t first = at;
       while (first < end && !counts(first)) ++first;
       for (int64_t t = first; t < end; ++t)
-        if (counts(t)) measured.push_back({&job, t, logits + t - first});
+        if (counts(t)) measured.push_back({i, t, logits + t - first});
       logits += end - first;
       parts.push_back({.cache = &job.target,
                        .tokens = std::span<const int32_t>(job.row->tokens)
                                      .subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)),
                        .num_logits = end - first});
-      jobs.push_back(&job);
+      texts.push_back(i);
     }
     if (parts.empty()) return;
     std::vector<int64_t> rows;
-    for (const MeasuredRow& m : measured) rows.push_back(m.logit);
-    const auto chosen = [&](const at::Tensor& all) {
-      return static_cast<int64_t>(rows.size()) == logits
-                 ? all
-                 : all.index_select(0, at::tensor(rows, at::kLong).to(all.device()));
-    };
-    std::deque<model::TapReader> readers;  // one per head
-    for (const model::DraftModel& draft : drafts_)
-      if (draft.head) readers.emplace_back(draft.head->config);
-    const at::Tensor target_logits = chosen(model::forward(target_, parts, observer_of(readers)));
-    const Served p = rows.empty() ? Served{} : served(target_logits, sampling_);
-    auto reader = readers.begin();
+    for (const Position& m : measured) rows.push_back(m.logit);
+    at::Tensor p_logits = model::forward(target_, parts, observer());
+    if (static_cast<int64_t>(rows.size()) != logits)
+      p_logits = p_logits.index_select(0, at::tensor(rows, at::kLong).to(p_logits.device()));
+    const Served p = rows.empty() ? Served{} : served(p_logits, sampling_);
     for (size_t d = 0; d < drafts_.size(); ++d) {
-      at::Tensor q;
-      if (drafts_[d].head) {
-        q = head_logits(d, {at, parts, jobs, measured}, (reader++)->rows());
-      } else {
-        std::vector<model::SequencePart> own = parts;
-        for (size_t i = 0; i < own.size(); ++i) own[i].cache = &jobs[i]->drafts[d];
-        q = chosen(model::forward(*drafts_[d].decoder, own));
-      }
+      const at::Tensor q = drafts_[d]->logits({at, texts, parts, measured});
       if (!rows.empty()) add_up(measure(p, served(q, sampling_), sampling_), measured, d);
     }
   }
 
-  static model::HiddenObserver observer_of(std::deque<model::TapReader>& readers) {
-    if (readers.empty()) return {};
+  // Returns what lets every draft see the target's next pass.
+  model::HiddenObserver observer() {
     std::vector<model::HiddenObserver> observers;
-    for (model::TapReader& reader : readers) observers.push_back(reader.observer());
+    for (const auto& draft : drafts_)
+      if (model::HiddenObserver one = draft->observer()) observers.push_back(std::move(one));
+    if (observers.empty()) return {};
     return [observers](int64_t layer, const at::Tensor& hidden) {
-      for (const model::HiddenObserver& observer : observers) observer(layer, hidden);
+      for (const model::HiddenObserver& one : observers) one(layer, hidden);
     };
   }
 
-  // What a head needs to know of the target's pass, which began at position `at` of every text.
-  struct TargetPass {
-    int64_t at;
-    const std::vector<model::SequencePart>& parts;
-    const std::vector<Job*>& jobs;
-    const std::vector<MeasuredRow>& measured;
-  };
-  // Runs a head over the same texts and returns its logits [n, V] at the measured positions. Its row r pairs the state
-  // of position r with token r + 1, so this pass has the rows from at − 1 on, and the last state waits for the next.
-  at::Tensor head_logits(size_t d, const TargetPass& pass, const at::Tensor& states) const {
-    const model::EagleHead& head = *drafts_[d].head;
-    std::vector<model::SequencePart> own;
-    std::vector<at::Tensor> hidden;
-    std::map<const Job*, int64_t> first_row;  // index of row 0 of a text among the rows of this pass
-    int64_t row = 0, state = 0;
-    for (size_t i = 0; i < pass.parts.size(); ++i) {
-      Job& job = *pass.jobs[i];
-      const auto count = static_cast<int64_t>(pass.parts[i].tokens.size());
-      at::Tensor fed = states.narrow(0, state, count);
-      state += count;
-      if (pass.at > 0) fed = at::cat({job.last_state[d], fed});
-      job.last_state[d] = fed.narrow(0, fed.size(0) - 1, 1).clone();
-      const int64_t begin = std::max<int64_t>(pass.at - 1, 0), rows = fed.size(0) - 1;
-      first_row[&job] = row - begin;
-      row += rows;
-      if (rows == 0) continue;
-      own.push_back({.cache = &job.drafts[d],
-                     .tokens = std::span<const int32_t>(job.row->tokens)
-                                   .subspan(static_cast<size_t>(begin + 1), static_cast<size_t>(rows))});
-      hidden.push_back(fed.narrow(0, 0, rows));
-    }
-    if (own.empty()) return {};
-    const model::EagleOutput out = model::eagle_pass(head, own, model::fuse_taps(head, at::cat(hidden)));
-    std::vector<int64_t> wanted;
-    for (const MeasuredRow& m : pass.measured) wanted.push_back(first_row.at(m.job) + m.position - 1);
-    if (wanted.empty()) return {};
-    const at::Tensor normed = out.normed.index_select(0, at::tensor(wanted, at::kLong).to(out.normed.device()));
-    return model::spread_logits(model::eagle_logits(head, normed).to(at::kFloat), head.config.layer.draft_vocab,
-                                head.config.layer.vocab_size);
-  }
-
-  static void add_up(const Measured& m, const std::vector<MeasuredRow>& rows, size_t draft) {
+  void add_up(const Measured& m, const std::vector<Position>& rows, size_t draft) {
     const float *alpha = m.alpha.data_ptr<float>(), *agreement = m.agreement.data_ptr<float>(),
                 *entropy = m.entropy.data_ptr<float>();
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!std::isfinite(alpha[i]) || !std::isfinite(entropy[i]))
         throw Error(ErrorKind::kModel,
-                    "row " + rows[i].job->row->id +
+                    "row " + jobs_[rows[i].text].row->id +
                         ": the logits of a model are not finite: its weights or its arithmetic are broken");
-      RowScore& s = *rows[i].job->scores[draft];
+      RowScore& s = *jobs_[rows[i].text].scores[draft];
       s.alpha += std::min(1.0f, alpha[i]);
       s.agreement += agreement[i];
       s.entropy += entropy[i];
@@ -245,7 +179,7 @@ class Scorer {
   }
 
   const model::Decoder& target_;
-  std::span<const model::DraftModel> drafts_;
+  std::vector<std::unique_ptr<decode::DraftScorer>> drafts_;
   SamplingOptions sampling_;
   int64_t budget_, context_;
   int64_t first_ = 0;  // first position that every draft can score
@@ -254,14 +188,14 @@ class Scorer {
 
 }  // namespace
 
-std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const model::DraftModel> drafts,
+std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const decode::DraftPtr> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                               const ProgressFn& progress) {
-  for (const model::DraftModel& draft : drafts)
-    if (target.config.vocab_size != draft.config().vocab_size)
+  for (const decode::DraftPtr& draft : drafts)
+    if (target.config.vocab_size != draft->config().vocab_size)
       throw Error(ErrorKind::kModel,
                   "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) + " and " +
-                      std::to_string(draft.config().vocab_size));
+                      std::to_string(draft->config().vocab_size));
   const c10::InferenceMode guard;
   std::vector<std::vector<RowScore>> scores(drafts.size(), std::vector<RowScore>(rows.size()));
   Scorer scorer(target, drafts, sampling);
@@ -283,10 +217,10 @@ std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std:
   return scores;
 }
 
-std::vector<RowScore> score_rows(const model::Decoder& target, const model::DraftModel& draft,
+std::vector<RowScore> score_rows(const model::Decoder& target, const decode::DraftPtr& draft,
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress) {
-  const model::DraftModel drafts[] = {draft};
+  const decode::DraftPtr drafts[] = {draft};
   return std::move(score_rows(target, drafts, rows, sampling, progress)[0]);
 }
 
@@ -294,7 +228,7 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress) {
   const std::shared_ptr<const model::Decoder> borrowed(std::shared_ptr<const void>(), &draft);
-  return score_rows(target, model::DraftModel{borrowed, nullptr}, rows, sampling, progress);
+  return score_rows(target, decode::make_draft(borrowed), rows, sampling, progress);
 }
 
 void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,

@@ -11,7 +11,7 @@
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
 #include "deploy/validate/gate.h"
-#include "engine/weights/draft_model.h"
+#include "engine/decode/runners/draft.h"
 
 namespace specdec::deploy {
 
@@ -20,8 +20,8 @@ struct RowScore {
   double alpha = 0;      // Σ_x min(p, q) under `sampling`; 1[argmax equal] if it is greedy
   double agreement = 0;  // 1[argmax equal] of the raw logits
   double entropy = 0;    // of p, nats
-  // Positions t >= 1 whose token has loss_mask 1 and is inside both models' context; t >= 2 if a draft is an EAGLE-3
-  // head, which pairs a token with the hidden state before it and so has no distribution after the first token.
+  // Positions t >= 1 whose token has loss_mask 1 and is inside both models' context; t >= 2 if a draft has no
+  // distribution after the first token (DraftScorer::first_position()).
   int64_t tokens = 0;
 };
 
@@ -31,10 +31,10 @@ struct RowScore {
 // device; top-k, top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at
 // most about 128 MiB at once. Throws Error(kData) for a token outside the vocabulary, Error(kModel) for logits that are
 // not finite, Error(kNetwork) if stopped.
-std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const model::DraftModel> drafts,
+std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const decode::DraftPtr> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                               const ProgressFn& progress = {});
-std::vector<RowScore> score_rows(const model::Decoder& target, const model::DraftModel& draft,
+std::vector<RowScore> score_rows(const model::Decoder& target, const decode::DraftPtr& draft,
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress = {});
 std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft,

@@ -277,7 +277,7 @@ class Run {
   // Scores whole conversations in batches until the verdict on acceptance is certain.
   void acceptance(bool answer_anew) {
     AcceptanceGate gate(rules());
-    std::vector<model::DraftModel> drafts = {pair_.draft};
+    std::vector<decode::DraftPtr> drafts = {pair_.draft};
     if (against_.draft) drafts.push_back(against_.draft);
     std::vector<RowScore> scores;
     const auto report = [&](size_t done) {

@@ -7,10 +7,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/schema/draft_kind.h"
 #include "distill/run/draft_vocab.h"
 #include "distill/teacher/teacher.h"
 #include "distill/train/evaluate.h"
-#include "engine/weights/draft_model.h"
+#include "engine/weights/eagle_head.h"
 
 namespace specdec::distill {
 
@@ -99,7 +100,7 @@ DraftInit init_eagle(const DraftInitOptions& options, const std::shared_ptr<cons
 
 bool is_eagle(const DraftSpec& spec) {
   if (spec.kind != "model") return spec.kind == "eagle3";
-  return fs::exists(fs::path(spec.argument) / "config.json") && model::holds_eagle_head(spec.argument);
+  return fs::exists(fs::path(spec.argument) / "config.json") && kind_of_draft(spec.argument) == DraftKind::kEagle3;
 }
 
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab) {

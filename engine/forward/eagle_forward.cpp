@@ -23,6 +23,13 @@ HiddenObserver TapReader::observer() {
 
 at::Tensor TapReader::rows() const { return at::cat(found_, -1); }
 
+HeadMemory head_memory(const EagleConfig& head) {
+  const bool shares = head.layer.hidden_size == head.target_hidden_size;
+  return {.elements = num_parameters(head) + (shares ? 0 : head.layer.vocab_size * head.layer.hidden_size),
+          .state_width = head.num_taps() * head.target_hidden_size,
+          .shares_embedding = shares};
+}
+
 at::Tensor fuse_taps(const EagleHead& head, const at::Tensor& taps) {
   const EagleWeights& w = head.weights;
   at::Tensor x = taps.to(w.fc.scalar_type());

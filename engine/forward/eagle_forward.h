@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/forward/forward.h"
+#include "engine/forward/memory_plan.h"
 #include "engine/weights/eagle_head.h"
 
 namespace specdec::model {
@@ -26,6 +27,9 @@ class TapReader {
   std::vector<int64_t> taps_;
   std::vector<at::Tensor> found_;
 };
+
+// Returns what a head needs. It shares the target's embedding, unless its width is another.
+HeadMemory head_memory(const EagleConfig& head);
 
 // Returns the hidden states [..., E] with which a head passes over rows for the first time. They are made of the
 // target's, which TapReader has gathered [..., A·Et].

@@ -14,7 +14,6 @@
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/paged_rows.h"
-#include "engine/weights/eagle_head.h"
 #include "engine/weights/weights.h"
 
 namespace specdec::model {
@@ -74,12 +73,6 @@ int64_t attention_bytes(const DecoderConfig& config, int64_t tokens) {
   constexpr int64_t kRows = 16, kLeastSplit = 128;
   const int64_t splits = std::min(kernels::kPagedSplits, (tokens + kLeastSplit - 1) / kLeastSplit);
   return 4 * kRows * config.num_heads * splits * (config.head_dim + 2);
-}
-
-// Returns the bytes of a head's weights. It shares the target's embedding, unless its width is another.
-int64_t head_bytes(const EagleConfig& head, at::ScalarType dtype) {
-  const int64_t own = head.layer.hidden_size == head.target_hidden_size ? 0 : head.layer.vocab_size;
-  return static_cast<int64_t>(c10::elementSize(dtype)) * (num_parameters(head) + own * head.layer.hidden_size);
 }
 
 kernels::Packing packing_of(const Quantisation& quantisation) {
@@ -191,15 +184,15 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
   }
   if (ranks == 1) plan.workspace_bytes += graph_bytes(request.target, request.target_dtype);
   if (request.draft && request.head) {
-    const EagleConfig& head = *request.head;
-    plan.draft_bytes = head_bytes(head, request.draft_dtype);
+    const HeadMemory& head = *request.head;
+    const auto element = static_cast<int64_t>(c10::elementSize(request.draft_dtype));
+    plan.draft_bytes = element * head.elements;
     // Where ranks have a share of the target's embedding each, the head has the whole one.
-    if (ranks > 1 && head.layer.hidden_size == head.target_hidden_size)
+    if (ranks > 1 && head.shares_embedding)
       plan.draft_bytes += static_cast<int64_t>(c10::elementSize(side_dtype(request.target_dtype, request.target))) *
                           request.target.vocab_size * request.target.hidden_size;
     // The target keeps its states of a prefill chunk for the head.
-    plan.workspace_bytes += request.sequences * kPromptRows * head.num_taps() * head.target_hidden_size *
-                            static_cast<int64_t>(c10::elementSize(request.draft_dtype));
+    plan.workspace_bytes += request.sequences * kPromptRows * head.state_width * element;
   }
   plan.target_weights = name_of_weights(request.target, request.target_dtype);
   if (request.draft) plan.draft_weights = name_of_weights(*request.draft, request.draft_dtype);

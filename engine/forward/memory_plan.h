@@ -7,7 +7,6 @@
 #include <string>
 
 #include "engine/config/config.h"
-#include "engine/config/eagle_config.h"
 
 namespace specdec::model {
 
@@ -29,6 +28,12 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
+// What a draft needs that reads the target's hidden states. Its weights are plain.
+struct HeadMemory {
+  int64_t elements = 0;           // of its weights, without what it shares with the target
+  int64_t state_width = 0;        // elements of the target's states that it reads at a position
+  bool shares_embedding = false;  // the target's, as a whole
+};
 // Describes what must fit into memory: both models and, for each of them, caches of `sequences` × tokens_per_sequence
 // tokens.
 struct MemoryRequest {
@@ -38,7 +43,7 @@ struct MemoryRequest {
   at::ScalarType draft_dtype;
   int64_t sequences, tokens_per_sequence;
   at::Device device;
-  const EagleConfig* head = nullptr;  // if the draft is an EAGLE-3 head; `draft` is then its layer
+  const HeadMemory* head = nullptr;  // if the draft is a head; `draft` then describes its layers
   // The number of ranks that hold the target together. The plan is that of rank 0, which also holds the draft. On a CPU
   // the ranks share its memory, so a rank may take an equal part of what is available.
   int ranks = 1;

@@ -25,7 +25,7 @@ using model::Decoder;
 // A target and a draft that often agrees with it.
 struct Pair {
   std::shared_ptr<Decoder> target;
-  model::DraftModel draft;
+  decode::DraftPtr draft;
 };
 Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
   const Decoder target = model::toy_decoder(model::toy_config(type, layers), 3);
@@ -35,13 +35,13 @@ Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
     at::manual_seed(seed++);
     if (tensor.dim() == 2) tensor = tensor + 0.2 * tensor.std() * at::randn(tensor.sizes());
   });
-  return {on_machine(target, dtype), {on_machine(draft, at::kBFloat16)}};
+  return {on_machine(target, dtype), decode::make_draft(on_machine(draft, at::kBFloat16))};
 }
 // A head with random weights, of whose tokens some are accepted by chance.
 Pair head_pair() {
   const Decoder target = model::toy_decoder(model::toy_config("llama", 4), 3);
   return {on_machine(target, at::kBFloat16),
-          {nullptr, on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16)}};
+          decode::make_draft(on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16))};
 }
 
 // How a batch is answered: K, the rule, and whether steps run as rounds of the device. With a tree, K is its depth;

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/safetensors.h"
+#include "engine/forward/eagle_forward.h"
 #include "engine/forward/memory_plan.h"
 #include "engine/weights/eagle_head.h"
 #include "tests/base/scratch.h"
@@ -325,16 +326,18 @@ TEST(MemoryPlan, CountsAHeadAsOne) {
   target.layers.resize(8);
   EagleConfig head = eagle_config_for(target);
   head.draft_vocab_size = 5;
-  const MemoryPlan plan = plan_memory({target, at::kFloat, &head.layer, at::kBFloat16, 3, 100, at::kCPU, &head});
+  const auto plan_of = [&] {
+    const HeadMemory memory = head_memory(head);
+    return plan_memory({target, at::kFloat, &head.layer, at::kBFloat16, 3, 100, at::kCPU, &memory});
+  };
+  const MemoryPlan plan = plan_of();
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(head));
   EXPECT_NE(plan.draft_bytes, 2 * num_parameters(head.layer));
   const MemoryPlan decoder = plan_memory({target, at::kFloat, &head.layer, at::kBFloat16, 3, 100, at::kCPU});
   EXPECT_EQ(plan.draft_cache_bytes, decoder.draft_cache_bytes);
   EXPECT_EQ(plan.workspace_bytes - decoder.workspace_bytes, 3 * 512 * 3 * 16 * 2) << "the states that the head reads";
   head.target_hidden_size = 32;
-  EXPECT_EQ(plan_memory({target, at::kFloat, &head.layer, at::kBFloat16, 3, 100, at::kCPU, &head}).draft_bytes,
-            2 * (num_parameters(head) + target.vocab_size * 16))
-      << "its embedding is its own";
+  EXPECT_EQ(plan_of().draft_bytes, 2 * (num_parameters(head) + target.vocab_size * 16)) << "its embedding is its own";
 }
 
 // If memory is short, the caches are made smaller first, then the draft becomes int8, and last the draft is left out.

@@ -198,7 +198,7 @@ TEST(Acceptance, HeadsReadTheTargetsStates) {
         target, reduced ? std::vector<int32_t>{1, 4, 7, 22, 49} : std::vector<int32_t>(), 3, at::kFloat));
     const auto other = std::make_shared<const model::Decoder>(decoder(2, 50, 6000));
     const std::vector<TokenRow> rows = {random_row(7, 30), random_row(6, 4300), random_row(8, 2)};
-    const model::DraftModel drafts[] = {{nullptr, head}, {other, nullptr}};
+    const decode::DraftPtr drafts[] = {decode::make_draft(head), decode::make_draft(other)};
     const auto scores = score_rows(target, drafts, rows, {});
     for (size_t i = 0; i < rows.size(); ++i) {
       const c10::InferenceMode guard;
@@ -267,9 +267,9 @@ TEST(Acceptance, SeveralDraftsInOnePassOfTheTarget) {
   cut.top_k = 5;
   for (const SamplingOptions& sampling : {SamplingOptions{}, cut}) {
     const auto borrowed = [](const model::Decoder& d) {
-      return model::DraftModel{std::shared_ptr<const model::Decoder>(std::shared_ptr<const void>(), &d), nullptr};
+      return decode::make_draft(std::shared_ptr<const model::Decoder>(std::shared_ptr<const void>(), &d));
     };
-    const model::DraftModel drafts[] = {borrowed(a), borrowed(b)};
+    const decode::DraftPtr drafts[] = {borrowed(a), borrowed(b)};
     const auto both = score_rows(target, drafts, rows, sampling);
     ASSERT_EQ(both.size(), 2u);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -359,10 +359,4 @@ std::unique_ptr<CausalModel> make_eagle_runner(std::shared_ptr<const model::Eagl
   return std::make_unique<EagleRunner>(std::move(head), *source, cache_bytes);
 }
 
-std::unique_ptr<CausalModel> make_draft_runner(const model::DraftModel& draft, CausalModel& target,
-                                               int64_t cache_bytes) {
-  if (draft.head) return make_eagle_runner(draft.head, target, cache_bytes);
-  return draft.decoder ? make_model_runner(draft.decoder, cache_bytes) : nullptr;
-}
-
 }  // namespace specdec::decode

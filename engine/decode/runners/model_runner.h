@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/decode/runners/causal_model.h"
-#include "engine/weights/draft_model.h"
+#include "engine/weights/eagle_head.h"
 #include "engine/weights/weights.h"
 
 namespace specdec::decode {
@@ -17,9 +17,6 @@ std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Deco
 // Creates the runner of an EAGLE-3 head for the target that `target` runs, which make_model_runner() made and which
 // must outlive it. cache_bytes as above. Throws Error(kModel) for a rope that depends on the length of the text.
 std::unique_ptr<CausalModel> make_eagle_runner(std::shared_ptr<const model::EagleHead> head, CausalModel& target,
-                                               int64_t cache_bytes = 0);
-// Creates the runner of a draft of either kind; null without one.
-std::unique_ptr<CausalModel> make_draft_runner(const model::DraftModel& draft, CausalModel& target,
                                                int64_t cache_bytes = 0);
 
 }  // namespace specdec::decode

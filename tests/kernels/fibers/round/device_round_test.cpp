@@ -25,7 +25,7 @@ constexpr int32_t kVocab = 32;
 // The target and its drafts: the target with other matrices in its head's way, in several dtypes.
 struct Models {
   std::shared_ptr<Decoder> target;
-  std::vector<model::DraftModel> drafts;
+  std::vector<DraftPtr> drafts;
 };
 
 std::shared_ptr<Decoder> close_to(const Decoder& target, double noise, at::ScalarType dtype, uint64_t seed) {
@@ -48,13 +48,13 @@ const Models& decoders() {
   static const Models all = [] {
     const Decoder target = narrow_target(1);
     Models out{on_fibers(target, at::kBFloat16), {}};
-    out.drafts.push_back({close_to(target, 0.2, at::kBFloat16, 10)});
-    out.drafts.push_back({close_to(target, 0.6, at::kChar, 20)});
+    out.drafts.push_back(make_draft(close_to(target, 0.2, at::kBFloat16, 10)));
+    out.drafts.push_back(make_draft(close_to(target, 0.6, at::kChar, 20)));
     const auto reduced = close_to(target, 0.3, at::kHalf, 30);
     for (int32_t id = 0; id < kVocab; ++id)
       if (id % 5 != 0) reduced->config.draft_vocab.push_back(id);
     reduce_head(*reduced);
-    out.drafts.push_back({reduced});
+    out.drafts.push_back(make_draft(reduced));
     return out;
   }();
   return all;
@@ -65,15 +65,15 @@ const Models& heads() {
   static const Models all = [] {
     const Decoder target = narrow_target(4);
     Models out{on_fibers(target, at::kBFloat16), {}};
-    out.drafts.push_back({nullptr, model::head_on_fibers(target, {}, 5, at::kBFloat16)});
+    out.drafts.push_back(make_draft(model::head_on_fibers(target, {}, 5, at::kBFloat16)));
     std::vector<int32_t> kept;
     for (int32_t id = 0; id < kVocab; ++id)
       if (id % 5 != 1) kept.push_back(id);
     const auto reduced = model::head_on_fibers(target, kept, 6, at::kBFloat16);
     reduced->config.norm_before_residual = reduced->config.norm_output = true;
     reduced->config.taps = {0, 2, 4};
-    out.drafts.push_back({nullptr, reduced});
-    out.drafts.push_back({close_to(target, 0.1, at::kBFloat16, 10)});
+    out.drafts.push_back(make_draft(reduced));
+    out.drafts.push_back(make_draft(close_to(target, 0.1, at::kBFloat16, 10)));
     return out;
   }();
   return all;
@@ -105,8 +105,8 @@ class World {
       return cache_tokens == 0 ? 0 : model::cache_bytes(config, at::kBFloat16, 1, cache_tokens);
     };
     target_ = make_model_runner(models.target, bytes(models.target->config));
-    for (const model::DraftModel& draft : models.drafts)
-      drafts_.push_back(make_draft_runner(draft, *target_, bytes(draft.config())));
+    for (const DraftPtr& draft : models.drafts)
+      drafts_.push_back(make_draft_runner(draft, *target_, bytes(draft->config())));
     stepper_ = std::make_unique<Stepper>(*target_, drafts_[0].get());
     if (!rounds) return;
     rounds_ = std::make_unique<CountedRounds>(make_device_round(*target_));

@@ -40,7 +40,8 @@ Decoder divisible_target(int64_t layers) {
 // The target, in fp32, and its draft.
 struct Models {
   Decoder target;
-  model::DraftModel draft;
+  DraftPtr draft;
+  std::shared_ptr<const Decoder> decoder = nullptr;  // of the draft, if it is one
 };
 
 const Models& with_decoder() {
@@ -51,7 +52,8 @@ const Models& with_decoder() {
       at::manual_seed(10);
       if (tensor.dim() == 2) tensor = tensor + 0.2 * tensor.std() * at::randn(tensor.sizes());
     });
-    out.draft.decoder = on_fibers(draft, at::kBFloat16);
+    out.decoder = on_fibers(draft, at::kBFloat16);
+    out.draft = make_draft(out.decoder);
     return out;
   }();
   return models;
@@ -60,7 +62,7 @@ const Models& with_decoder() {
 const Models& with_head() {
   static const Models models = [] {
     Models out{divisible_target(4), {}};
-    out.draft.head = model::head_on_fibers(out.target, {}, 5, at::kBFloat16);
+    out.draft = make_draft(model::head_on_fibers(out.target, {}, 5, at::kBFloat16));
     return out;
   }();
   return models;
@@ -210,7 +212,7 @@ struct Totals {
 std::vector<std::string> schedule(const Team& team, const Models& models, uint64_t number, bool in_rounds,
                                   int64_t cache_tokens, Totals& totals) {
   PhiloxStream random(78, number);
-  const auto draft = make_draft_runner(models.draft, team.target, bytes_of(models.draft.config(), cache_tokens));
+  const auto draft = make_draft_runner(models.draft, team.target, bytes_of(models.draft->config(), cache_tokens));
   CountedRounds rounds(team.target);
   Stepper stepper(team.target, draft.get());
   if (in_rounds) stepper.use_rounds(&rounds);
@@ -370,7 +372,7 @@ struct Answer {
   std::optional<Sequence> sequence;
 };
 
-std::shared_ptr<const Decoder> usual_draft() { return with_decoder().draft.decoder; }
+std::shared_ptr<const Decoder> usual_draft() { return with_decoder().decoder; }
 
 std::vector<int32_t> undisturbed_answer(int64_t prompt = 4) {
   std::vector<int32_t> tokens;
