@@ -24,7 +24,8 @@ def beside_code(line, mark):
     """Returns whether a comment ends a line of code. One that begins within a string is none."""
     at = line.find("  " + mark + " ")
     before = line[:at]
-    return at > 0 and before.strip() and before.count('"') % 2 == 0 and before.count("'") % 2 == 0
+    closes = re.match(r"\s*}\s*//\s*namespace", line)  # the formatter's
+    return at > 0 and before.strip() and before.count('"') % 2 == 0 and before.count("'") % 2 == 0 and not closes
 
 
 def blocks(lines, mark):
@@ -66,7 +67,8 @@ def main():
     drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
     for number, (file, lines, first, last) in enumerate(drawn, 1):
         print(f"{number}. {file}:{first + 1}")
-        print("\n".join(lines[first : last + 1 + FOLLOWING]), end="\n\n")
+        following = [line for line in lines[last + 1 :] if line.strip()][:FOLLOWING]
+        print("\n".join([*lines[first : last + 1], *following]), end="\n\n")
     print(f"{len(drawn)} of {len(found)} comments, seed {options.seed}")
 
 
