@@ -103,7 +103,8 @@ std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
 }
 
-// Returns the bytes of the largest matrix of layers in 16 bits: prompts are multiplied by one at a time.
+// Returns the bytes of the layers' largest quantised matrix in 16 bits. For prompts one matrix at a time is
+// dequantised.
 int64_t dequantised_bytes(const DecoderConfig& config) {
   DecoderWeights none;
   int64_t most = 0;

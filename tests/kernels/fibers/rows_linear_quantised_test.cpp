@@ -150,7 +150,8 @@ TEST(QuantisedProducts, AtRestWriteNothing) {
   EXPECT_EQ(product.run(with_live), product.run());
 }
 
-// The activation of two products, and the sum with what is in `out` already, whose rows are wider than the result.
+// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
+// result. Both give the bits of separate kernels.
 TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
