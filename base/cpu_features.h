@@ -16,8 +16,8 @@ struct CpuFeatures {
 // Returns those of this machine's features that LibTorch's products of 16-bit matrices may use. oneDNN makes these
 // products, and it obeys the environment variable ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
 CpuFeatures cpu_features();
-// Returns what is left of `found` under a value of that variable, such as "AVX2" or "AVX512_CORE_BF16". As in oneDNN,
-// an unknown value leaves everything. Source:
+// Returns those of the features `found` that oneDNN still uses if ONEDNN_MAX_CPU_ISA has this value, such as "AVX2" or
+// "AVX512_CORE_BF16". An unknown value limits nothing, as in oneDNN. Source:
 // https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 CpuFeatures limited_features(CpuFeatures found, std::string max_cpu_isa);
 

@@ -40,8 +40,8 @@ bool has_result(const fs::path& directory, const OutputRule& rule) {
   });
 }
 
-// Returns the names in the directory that count, in alphabetical order. Where the whole directory would be replaced,
-// all of them count.
+// Returns the names in the directory in alphabetical order: with `all` every one, else without those that no user made
+// (unfinished files, locks, lost+found). A directory that would be replaced as a whole is looked at with `all`.
 std::vector<std::string> entries_of(const fs::path& directory, bool all) {
   std::vector<std::string> names;
   try {

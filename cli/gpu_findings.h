@@ -15,8 +15,8 @@ struct Finding {
   std::string text;
 };
 
-// Returns the lines for what the engine printed, {gpus, none} (engine/self_test/gpu_check.h): of each GPU what it is
-// and whether its kernels compute what they should, with one line for each kernel that does not.
+// Returns the lines of `doctor` about GPUs, from the engine's JSON {gpus, none} (engine/self_test/gpu_check.h). They
+// say what each GPU is and whether the kernels compute correctly on it, with one line for each kernel that does not.
 std::vector<Finding> gpu_findings(const Json& checks);
 
 // Returns the lines for an engine that was asked for its GPUs and ended with this code after it had printed `output`.

@@ -11,14 +11,14 @@ namespace specdec::cli {
 
 namespace {
 
-// The lines of base/log.h as text ("warning: …"), and all lines as JSON.
+// Writes log lines (base/log.h) as text, "warning: …". With --log-format json it writes every line of stderr, as JSON.
 std::shared_ptr<spdlog::logger> logger;
 bool is_json = false;
 
 constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
                                                  spdlog::level::err};
 
-// Returns the members of a JSON line behind "time" and "level".
+// Returns the members of a JSON line that follow "time" and "level".
 std::string members(const std::string& message, const Json& more) {
   Json object = {{"message", message}};
   if (more.is_object()) object.update(more);

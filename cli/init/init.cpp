@@ -206,8 +206,8 @@ std::string cuda_image(const InitOptions& o) {
   return o.image.find('@') == std::string::npos ? o.image + "-cuda" : o.image;
 }
 
-// Returns the beginning of what to do about Kubernetes, if the image has no registry, whose name would tell a cluster
-// where to find it.
+// Returns the first step for Kubernetes: to push the image and name its registry. "" if the image's name has a registry
+// already, so that a cluster finds it.
 std::string image_step(const InitOptions& o) {
   if (o.image.find('/') != std::string::npos) return "";
   return "build and push the image (docs/install.md), and give its name: specdec init --image REGISTRY/" + o.image +

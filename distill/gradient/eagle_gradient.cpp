@@ -36,7 +36,7 @@ class TrainingTest {
   TrainingTest(const EagleDraft& draft, const at::Tensor& tokens, const at::Tensor& taps)
       : head_(draft.head), tokens_(tokens.to(taps.device())), hidden_(model::fuse_taps(head_, taps)) {}
 
-  // Returns the inputs [B·S, H] of lm_head of the next step.
+  // Returns the inputs [B·S, E] of lm_head of the next step.
   at::Tensor next() {
     const model::DecoderConfig& config = head_.config.layer;
     const int64_t length = tokens_.size(1), shift = ++step_;
@@ -57,7 +57,7 @@ class TrainingTest {
 
  private:
   const model::EagleHead& head_;
-  at::Tensor tokens_, hidden_;  // [B, S], [B, S, H]
+  at::Tensor tokens_, hidden_;  // [B, S], [B, S, E]
   kernels::KeysValues causal_;
   std::vector<kernels::KeysValues> own_;
   int64_t step_ = 0;
@@ -78,7 +78,7 @@ StepRows step_rows(const Batch& batch, int64_t step) {
 // the gradient of these inputs.
 struct StepPart {
   StepRows at;
-  at::Tensor normed, grad;  // [R, H]
+  at::Tensor normed, grad;  // [R, E]
 
   // Returns where the rows whose labels are entries [begin, end) of Batch::rows lie among this step's rows.
   std::pair<int64_t, int64_t> range(int64_t begin, int64_t end) const {

@@ -28,7 +28,7 @@ class GradientSums {
   struct Sum {
     at::Tensor parameter, value;
     bool used = false;  // something was added in this step
-    bool kept = false;  // of() has given it out, so its memory stays
+    bool kept = false;  // of() has returned it, so its memory is not replaced
   };
   std::vector<Sum> sums_;
 };

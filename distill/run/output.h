@@ -61,7 +61,7 @@ Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before,
 struct RunEnd {
   bool rising = false;   // the last measured checkpoint is the best one
   bool partial = false;  // an inconclusive verdict is due to a teacher that knows only a part of each distribution
-  // The limit that gives a verdict, as a multiple of this run's; 0 = a longer run would not help.
+  // How many times as long a run must be to end in a verdict; 0 = a longer run would not help.
   double longer = 0;
 };
 struct NextStep {

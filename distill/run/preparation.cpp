@@ -57,7 +57,7 @@ std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train, int64_t to
     TokenRow& row = out.back();
     row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
     row.loss_mask.resize(row.tokens.size());
-    row.loss_mask.back() = 1;  // so that a row that is cut within its prompt is read, too
+    row.loss_mask.back() = 1;  // else a row that is cut within its prompt would teach nothing and be dropped
     left -= static_cast<int64_t>(row.tokens.size());
   }
   return prepare_rows(std::move(out), 0).rows;

@@ -134,7 +134,7 @@ RunDirectory::~RunDirectory() {
   try {
     if (!is_new_ || has_begun(run_)) return;
     remove_own(run_);
-    // These go last: whatever else is left, the directory stays one that --resume takes, and it stays locked.
+    // Removes these last: if a removal before them fails, --resume still takes the directory, which stays locked.
     for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
     std::error_code not_empty;  // what others have put into it stays
     if (!existed_) fs::remove(run_, not_empty);

@@ -39,9 +39,9 @@ struct Setup {
   std::optional<Fingerprint> target_id;               // empty if the target has no weights
   PreparedRows train;
   Rejects rejects;                                   // of the training rows; empty without --rejects
-  std::shared_ptr<const DirectoryLock> data_in_use;  // so that --resume finds the same data
+  std::shared_ptr<const DirectoryLock> data_in_use;  // keeps others from replacing the data
   HeldOut held_out;
-  int64_t holdout_rows = 0, held_out_conversations = 0;  // of the verdict half before the time limit shortens it
+  int64_t holdout_rows = 0, held_out_conversations = 0;  // of the half that judges, before --time-limit cuts it
   RowLimits limits;                                      // of held-out rows
   bool answers_anew = false;                             // the target answers the held-out prompts
   Json given;                                            // the options that --resume compares

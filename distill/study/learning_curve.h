@@ -47,8 +47,8 @@ struct CurveForecast {
   std::vector<Estimate> measured;      // acceptance of each sample's draft, the mean over requests
   std::optional<LearningCurve> curve;  // empty if the samples do not allow a fit
   std::string reason;                  // one sentence, empty if there is a curve
-  // Acceptance with the whole data, and how much that is above the draft before training, with 95 % intervals. Without
-  // a curve the values are NaN, and the intervals reach from the lower end of the last sample to the highest possible.
+  // Acceptance with the whole data, and its gain over the draft before training, with 95 % intervals. Without a curve
+  // the values are NaN, and the intervals reach from the lower end of the largest sample's to the highest possible.
   Estimate acceptance, gain;
   double extrapolation = 1;  // rows of the whole data / rows of the largest sample
 };

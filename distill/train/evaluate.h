@@ -42,7 +42,7 @@ struct RowScore {
 struct Evaluation {
   std::vector<RowScore> rows;                                             // one per row, in the order given
   double acceptance = 0, rest = 0;                                        // means over requests
-  bool is_bound = false;                                                  // the teacher knows only a part
+  bool is_bound = false;                                                  // the teacher knows only a part: see above
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };

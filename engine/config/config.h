@@ -34,7 +34,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// Describes how a checkpoint stores its matrices (formats: quantised.h). They are dequantised while loading.
+// Describes how a checkpoint stores its matrices (formats: quantised_reader.h). They are dequantised while loading.
 struct Quantisation {
   enum class Method { kNone, kFp8, kGptq, kAwq };
   Method method = Method::kNone;

@@ -20,7 +20,7 @@ struct EagleConfig {
   // ids are not in config.json but in the tensor d2t, so a parsed config has only draft_vocab_size.
   DecoderConfig layer;
   int64_t draft_vocab_size = 0;    // D
-  int64_t target_hidden_size = 0;  // Ht
+  int64_t target_hidden_size = 0;  // Et
   // The layers of the target from which the head reads hidden states, ascending: `k` is the residual stream after the
   // first k layers (HiddenObserver, vLLM's numbering, hidden_states[k] in transformers).
   std::vector<int64_t> taps;

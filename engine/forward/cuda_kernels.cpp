@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda_errors.h"
+#include "engine/kernels/quantised_matrix.h"
 
 namespace specdec::model {
 
@@ -45,19 +45,19 @@ void CudaKernels::multiply(const Product& p) const {
       .out = static_cast<char*>(p.out.mutable_data_ptr()) + p.out_column * size,
       .stride = p.out.size(1),
       .packing = kernels::packing_of(p.weight),
-      .group = kernels::coded_group(p.weight),
-      .order = p.order && kernels::is_coded(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
+      .group = kernels::group_size_of(p.weight),
+      .order = p.order && kernels::is_group_quantised(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
       .live = p.live,
   };
   check(library_.rows_product(dtype_, device_, &call), "a product");
 }
 
 void CudaKernels::project(const at::Tensor& x, const Projection& w, const at::Tensor& out) const {
-  constexpr int64_t kBlock = 32;  // outputs that packed weights are packed by (kernels/cpu/cpu.h, kernels/coded.h)
-  const bool biased = w.q_bias.defined(), packed = kernels::packing_of(w.q) != kernels::Packing::kPlain;
+  constexpr int64_t kBlock = 32;  // outputs of a block of quantised weights (kernels/cpu/cpu.h, quantised_matrix.h)
+  const bool biased = w.q_bias.defined(), quantised = kernels::packing_of(w.q) != kernels::Packing::kPlain;
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&
-                   (!packed || (w.q.size(0) % kBlock == 0 && w.k.size(0) % kBlock == 0));
+                   (!quantised || (w.q.size(0) % kBlock == 0 && w.k.size(0) % kBlock == 0));
   const auto write = [&](const at::Tensor& weight, const at::Tensor& bias, int64_t n, int64_t at) {
     multiply({.x = x,
               .weight = weight,

@@ -17,7 +17,7 @@ class CudaKernels {
   // out = x weightᵀ + bias, with what RowsProduct adds to it. n and out_column are given for a part of a wider `out`.
   struct Product {
     const at::Tensor &x, &weight, &bias, &out;
-    const at::Tensor* order = nullptr;  // of the inputs, if the weights are codes (kernels/coded.h)
+    const at::Tensor* order = nullptr;  // of the inputs, if quantised by group (kernels/quantised_matrix.h)
     const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
     int64_t n = 0, out_column = 0;
     const int32_t* live = nullptr;  // kernels::PagedPass::live

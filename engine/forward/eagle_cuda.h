@@ -33,7 +33,7 @@ class CudaHeadPass {
   }
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
   size_t live_place() const { return rows_.live_place(); }
-  // Runs the pass on hidden states [num_rows, H], contiguous and of the head's dtype, and returns what the rows that
+  // Runs the pass on hidden states [num_rows, E], contiguous and of the head's dtype, and returns what the rows that
   // have logits give. Commits nothing.
   EagleOutput run(const DeviceUpload& upload, const at::Tensor& hidden) const;
   // As eagle_logits(), for what run() returned of up to kernels::kMaxProductRows rows.

@@ -15,8 +15,8 @@
 #include "engine/forward/paged_attention.h"
 #include "engine/forward/recompute.h"
 #include "engine/forward/rescaled_pass.h"
-#include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "engine/weights/draft_vocab.h"
 
 namespace specdec::model {
@@ -70,10 +70,10 @@ ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   return out;
 }
 
-// Returns x · weightᵀ + bias. `order` is that of the inputs if the matrix has stayed codes.
+// Returns x · weightᵀ + bias. `order` is that of the inputs if the matrix has stayed quantised.
 at::Tensor ordered_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& order) {
-  const bool moved = order.defined() && kernels::is_coded(weight);
+  const bool moved = order.defined() && kernels::is_group_quantised(weight);
   return ops::linear(moved ? x.index_select(-1, order) : x, weight, bias);
 }
 

@@ -18,7 +18,7 @@
 namespace specdec::model {
 
 // Returns the library whose kernels run a decoder's passes, or null if they do not cover it. They cover 16-bit decoders
-// (with int8 products and codes, too) of Llama's layers: norms before attention and before a dense feed-forward part
+// (with quantised matrices, too) of Llama's layers: norms before attention and before a dense feed-forward part
 // with SiLU.
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
 // Returns whether cuda_pass() can run: the decoder is covered, and few_causal_rows().

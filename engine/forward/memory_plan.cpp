@@ -9,11 +9,11 @@
 #include "base/log.h"
 #include "engine/cache/block_pool.h"
 #include "engine/forward/pass_graphs.h"
-#include "engine/kernels/coded.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/paged_rows.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "engine/weights/weights.h"
 
 namespace specdec::model {
@@ -80,12 +80,12 @@ kernels::Packing packing_of(const Quantisation& quantisation) {
          : quantisation.bits == 4                          ? kernels::Packing::kCodes4
                                                            : kernels::Packing::kCodes8;
 }
-// Returns the bytes of a matrix that stays codes, or 0 if it cannot. Scales of fp8 count as those of blocks.
-int64_t coded_bytes(const Quantisation& quantisation, const std::vector<int64_t>& shape) {
+// Returns the bytes of a matrix that stays quantised, or 0 if it cannot. Scales of fp8 count as those of blocks.
+int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int64_t>& shape) {
   const bool fp8 = quantisation.method == Quantisation::Method::kFp8;
   const int64_t group = fp8 ? quantisation.block_columns : quantisation.group_size;
   if (quantisation.method == Quantisation::Method::kNone || shape[0] % 4 != 0) return 0;
-  return shape[0] * kernels::coded_row_bytes(packing_of(quantisation), shape[1], group);
+  return shape[0] * kernels::packed_row_bytes(packing_of(quantisation), shape[1], group);
 }
 
 // Returns the name of the weights of products, if it is not that of a floating-point type of 16 or 32 bits.
@@ -96,12 +96,13 @@ std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
 }
 
-// Returns the bytes of the largest matrix of layers in 16 bits: prompts are multiplied by one at a time.
-int64_t unpacked_bytes(const DecoderConfig& config) {
+// Returns the bytes of the layers' largest quantised matrix in 16 bits. For prompts one matrix at a time is
+// dequantised.
+int64_t dequantised_bytes(const DecoderConfig& config) {
   DecoderWeights none;
   int64_t most = 0;
   for (const Parameter& p : list_parameters(none, config))
-    if (stays_coded(p)) most = std::max(most, 2 * c10::multiply_integers(p.shape));
+    if (stays_quantised(p)) most = std::max(most, 2 * c10::multiply_integers(p.shape));
   return most;
 }
 
@@ -139,8 +140,9 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
     std::vector<int64_t> shape = p.shape;
     const Slice slice = slice_of(ranks > 1 ? p.split : Split::kNone, shape, config, ranks - 1, ranks);
     shape[static_cast<size_t>(slice.dim)] = slice.share.length;
-    const int64_t coded = dtype == kAsStored && stays_coded(p) ? coded_bytes(config.quantisation, shape) : 0;
-    total += coded != 0                            ? coded
+    const int64_t quantised =
+        dtype == kAsStored && stays_quantised(p) ? quantised_bytes(config.quantisation, shape) : 0;
+    total += quantised != 0                        ? quantised
              : dtype == at::kChar && p.in_products ? int8(shape)
                                                    : wide * c10::multiply_integers(shape);
   }
@@ -171,7 +173,7 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
       plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
-    if (dtype == kAsStored) plan.workspace_bytes += unpacked_bytes(config);
+    if (dtype == kAsStored) plan.workspace_bytes += dequantised_bytes(config);
   };
   const int ranks = request.ranks;
   add(ranks > 1 ? shard_config(request.target, ranks - 1, ranks) : request.target, request.target_dtype,

@@ -23,7 +23,7 @@ int64_t num_parameters(const DecoderConfig& config);
 void warn_of_large_draft(const DecoderConfig& draft, const DecoderConfig& target);
 // Returns the bytes of all weights, or of the largest share that one of several ranks holds. For kChar, the matrices of
 // products count as int8 with their scales, and everything else as side_dtype(). For kAsStored, all matrices of layers
-// count as codes.
+// count as quantised.
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int ranks = 1);
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().

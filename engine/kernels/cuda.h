@@ -16,12 +16,12 @@ enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 // faster.
 inline constexpr int64_t kMaxProductRows = 256;
 
-// How a matrix [n, k] of a product lies in memory: row by row in 16 bits, as kernels/cpu/cpu.h describes Int8, or as
-// kernels/coded.h describes codes of 4 bits, of 8 bits, and of 8 bits that are E4M3.
+// How a matrix [n, k] of a product lies in memory: row by row in 16 bits; quantised, as kernels/cpu/cpu.h describes
+// Int8; or quantised by group, as kernels/quantised_matrix.h describes it for codes of 4 bits, of 8 bits, and E4M3.
 enum class Packing : int32_t { kPlain, kInt8, kCodes4, kCodes8, kE4m3 };
 
-// out = x weightᵀ + bias, with sums in fp32, for 16-bit numbers. x [rows, k], weight [n, k], bias [n] or null. Packed
-// weights begin at a multiple of 16 bytes.
+// out = x weightᵀ + bias, with sums in fp32, for 16-bit numbers. x [rows, k], weight [n, k], bias [n] or null.
+// Quantised weights begin at a multiple of 16 bytes.
 struct RowsProduct {
   int64_t rows, n, k;
   const void *x, *weight, *bias;
@@ -31,15 +31,15 @@ struct RowsProduct {
   void* out;             // row r begins at r · stride
   int64_t stride;
   Packing packing;  // of `weight` and `up`
-  int64_t group;    // with codes: inputs that share a scale, a multiple of kCodedUnit
-  // With codes, if given, [k]: the input in x of each input of the matrix.
+  int64_t group;    // of weights quantised by group: inputs that share a scale, a multiple of kUnitInputs
+  // Of weights quantised by group, if given, [k]: the input in x of each input of the matrix.
   const int32_t* order;
   const int32_t* live;  // if given and *live is 0, the product need not be computed (PagedPass::live)
 };
-inline constexpr int64_t kCodedUnit = 32;  // inputs of a unit of codes (kernels/coded.h)
+inline constexpr int64_t kUnitInputs = 32;  // inputs of a unit (kernels/quantised_matrix.h)
 
-// A matrix of codes that becomes one of 16-bit numbers, each rounded once. out [n, k].
-struct UnpackedMatrix {
+// A matrix quantised by group, and where it is written in 16-bit numbers, each rounded once. out [n, k].
+struct DequantisedMatrix {
   int64_t n, k;
   const void* weight;
   Packing packing;
@@ -140,7 +140,7 @@ struct CudaLibrary {
   int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // on the device
   // A row's bits do not depend on the other rows.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
-  int32_t (*unpack)(CudaDtype dtype, int32_t device, const UnpackedMatrix* matrix);
+  int32_t (*dequantise)(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix);
   int32_t (*prepare_heads)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads);
   // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
   // numbers. A row's bits depend only on its own query, keys and place.

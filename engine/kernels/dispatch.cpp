@@ -6,9 +6,9 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels {
@@ -66,17 +66,17 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   return linear(x.to(at::kFloat), wide, converted(bias, at::kFloat)).to(x.scalar_type());
 }
 
-// Products with codes. On a GPU, up to kMaxProductRows rows are multiplied by the codes, and more rows by the matrix in
-// 16 bits, which exists only meanwhile.
-at::Tensor coded_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+// Multiplies by a matrix quantised by group. On a GPU, up to kMaxProductRows rows are multiplied by the matrix as it
+// is, and more rows by a copy in 16 bits, which exists only for the time of the product.
+at::Tensor group_quantised_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const int64_t n = weight.size(0), k = x.size(-1);
   if (!x.is_cuda() || x.scalar_type() == at::kFloat || reference_forced()) {
-    const at::Tensor wide = unpack_codes({weight, {}}, k), offset = bias.defined() ? bias.to(at::kFloat) : bias;
+    const at::Tensor wide = dequantise({weight, {}}, k), offset = bias.defined() ? bias.to(at::kFloat) : bias;
     return linear(x.to(at::kFloat), wide, offset).to(x.scalar_type());
   }
   if (x.numel() > kMaxProductRows * k) {
     const at::Tensor wide = at::empty({n, k}, x.options());
-    cuda::unpack(weight, wide);
+    cuda::dequantise(weight, wide);
     return ref::linear(x, wide, bias, {});
   }
   auto shape = x.sizes().vec();
@@ -107,8 +107,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
-  if (weight.scalar_type() == at::kChar || is_coded(weight)) {
-    const at::Tensor result = is_coded(weight) ? coded_linear(x, weight, bias) : int8_linear(x, weight, bias);
+  const bool by_group = is_group_quantised(weight);
+  if (weight.scalar_type() == at::kChar || by_group) {
+    const at::Tensor result = by_group ? group_quantised_linear(x, weight, bias) : int8_linear(x, weight, bias);
     return out.defined() ? out.copy_(result) : result;
   }
   if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);

@@ -29,8 +29,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 
 // Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, and in bf16
 // and fp16 on CUDA with up to 256, each row is bit-identical to the same row computed alone. `weight` may be packed by
-// pack(), quantise_int8() or pack_codes() (coded.h; with the inputs in x in the order of the codes). On a CPU it is
-// then first unpacked as a whole, so decoding does not use this function for packed weights.
+// pack(), quantise_int8() or pack_codes() (quantised_matrix.h; the inputs of x are then in the order of the packed
+// ones). On a CPU it is then first unpacked or dequantised as a whole, so decoding does not use this function for
+// packed weights.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                   const at::Tensor& out = {});
 

@@ -54,10 +54,10 @@ void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const a
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 // For bf16 and fp16, with at most kMaxProductRows rows, or with any number of rows if the weight is int8. The inputs of
-// codes are in their order.
+// x are in the order of those of a matrix quantised by group.
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
-// Makes a matrix out [N, K] in bf16 or fp16 of codes (coded.h).
-void unpack(const at::Tensor& weight, const at::Tensor& out);
+// Writes a matrix that is quantised by group (quantised_matrix.h) to out [N, K] in bf16 or fp16.
+void dequantise(const at::Tensor& weight, const at::Tensor& out);
 }  // namespace cuda
 
 }  // namespace specdec::kernels

@@ -13,7 +13,7 @@ using Cases = std::vector<KernelCase>;
 inline constexpr float kNormEps = 1e-5f;
 
 void add_row_cases(Cases& cases, Extent extent);        // rms_norm, silu_mul, rope, gather_rows
-void add_product_cases(Cases& cases, Extent extent);    // rows_product, unpack
+void add_product_cases(Cases& cases, Extent extent);    // rows_product, dequantise
 void add_attention_cases(Cases& cases, Extent extent);  // prepare_heads, paged_attention, move_slots
 void add_token_cases(Cases& cases, Extent extent);      // sample, draft, verify
 

@@ -133,7 +133,7 @@ inline std::string difference(CudaDtype dtype, const Values& found, const Values
   return text.str();
 }
 
-// Packed weights [n, k] and the numbers that they stand for.
+// Quantised weights [n, k], packed as a kernel reads them, and the numbers that they stand for.
 struct PackedMatrix {
   std::vector<uint8_t> packed;
   Values values;
@@ -164,10 +164,10 @@ inline PackedMatrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
   return out;
 }
 
-// Codes in the layout that engine/kernels/coded.h describes, where `group` inputs share a scale. With a period, which
-// is a multiple of the group, inputs repeat after so many.
-inline PackedMatrix coded_matrix(kernels::Packing packing, size_t n, size_t k, size_t group, uint64_t seed = 7,
-                                 size_t period = 0) {
+// Weights in the layout that engine/kernels/quantised_matrix.h describes, where `group` inputs share a scale. A period
+// is a multiple of the group, and the weights of inputs repeat after it.
+inline PackedMatrix group_quantised_matrix(kernels::Packing packing, size_t n, size_t k, size_t group,
+                                           uint64_t seed = 7, size_t period = 0) {
   constexpr size_t kOutputs = 32, kUnit = 32;
   const bool four = packing == kernels::Packing::kCodes4, e4m3 = packing == kernels::Packing::kE4m3;
   const size_t unit_bytes = four ? 16 : 32, units = group / kUnit, groups = (k + group - 1) / group,

@@ -31,7 +31,7 @@ std::string name_of(Packing packing) {
   }
 }
 
-constexpr size_t kGroup = 64;  // inputs that share a scale, of codes
+constexpr size_t kGroup = 64;  // inputs that share a scale
 
 struct Product {
   CudaDtype dtype;
@@ -55,8 +55,8 @@ struct Matrix {
 };
 Matrix matrix_of(const Product& p, uint64_t stream) {
   if (p.packing != Packing::kPlain) {
-    PackedMatrix made =
-        p.packing == Packing::kInt8 ? int8_matrix(p.n, p.k, stream) : coded_matrix(p.packing, p.n, p.k, kGroup, stream);
+    PackedMatrix made = p.packing == Packing::kInt8 ? int8_matrix(p.n, p.k, stream)
+                                                    : group_quantised_matrix(p.packing, p.n, p.k, kGroup, stream);
     return {std::move(made.values), std::move(made.packed)};
   }
   Matrix made{random_values(p.dtype, p.n * p.k, stream), {}};
@@ -121,36 +121,36 @@ struct Size {
   bool bias;
 };
 
-std::string test_unpack(const TestDevice& device, CudaDtype dtype, Packing packing, const Size& size) {
-  const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, kGroup);
+std::string test_dequantise(const TestDevice& device, CudaDtype dtype, Packing packing, const Size& size) {
+  const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, kGroup);
   const DeviceArray<uint8_t> weight(device, matrix.packed);
   const DeviceValues out(device, dtype, size.n * size.k);
-  const kernels::UnpackedMatrix call = {.n = static_cast<int64_t>(size.n),
-                                        .k = static_cast<int64_t>(size.k),
-                                        .weight = weight.data(),
-                                        .packing = packing,
-                                        .group = kGroup,
-                                        .out = out.data()};
-  finish(device, device.library.unpack(dtype, device.index, &call));
+  const kernels::DequantisedMatrix call = {.n = static_cast<int64_t>(size.n),
+                                           .k = static_cast<int64_t>(size.k),
+                                           .weight = weight.data(),
+                                           .packing = packing,
+                                           .group = kGroup,
+                                           .out = out.data()};
+  finish(device, device.library.dequantise(dtype, device.index, &call));
   Values expected;
   for (const double w : matrix.values)
     expected.push_back(twins::rounded(dtype, static_cast<double>(static_cast<float>(w))));
   return difference(dtype, out.read(), expected, {.steps = 0, .share = 0});
 }
 
-void add_unpack(Cases& cases, const std::vector<Size>& sizes) {
+void add_dequantise(Cases& cases, const std::vector<Size>& sizes) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
       for (const Size& s : sizes)
-        cases.push_back({"unpack", self_test::name_of(dtype) + name_of(packing) + " " + shape_text({s.n, s.k}),
-                         [=](const TestDevice& on) { return test_unpack(on, dtype, packing, s); }});
+        cases.push_back({"dequantise", self_test::name_of(dtype) + name_of(packing) + " " + shape_text({s.n, s.k}),
+                         [=](const TestDevice& on) { return test_dequantise(on, dtype, packing, s); }});
 }
 
 void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes) {
-  const bool coded = packing >= Packing::kCodes4;  // outputs of which are in fours
+  const bool by_group = packing >= Packing::kCodes4;  // such a matrix has a multiple of four outputs
   for (const CudaDtype dtype : kHalves)
     for (const Size& s : sizes) {
-      const size_t n = coded ? (s.n + 3) / 4 * 4 : s.n;
+      const size_t n = by_group ? (s.n + 3) / 4 * 4 : s.n;
       const Product p = {
           .dtype = dtype, .packing = packing, .end = end, .rows = s.rows, .n = n, .k = s.k, .bias = s.bias};
       cases.push_back({"rows_product", p.name(), [p](const TestDevice& on) { return test_product(on, p); }});
@@ -161,7 +161,7 @@ void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes)
 
 void add_product_cases(Cases& cases, Extent extent) {
   std::vector<Size> plain = {{3, 20, 264, true}, {9, 17, 37, true}}, ends = {{9, 19, 72, true}},
-                    packed = {{5, 40, 192, true}}, unpacked = {{0, 36, 200, false}};
+                    quantised = {{5, 40, 192, true}}, dequantised = {{0, 36, 200, false}};
   if (extent != Extent::kFew) {
     plain.insert(plain.end(), {{1, 500, 4096, false},
                                {5, 4096 + 21, 24, true},
@@ -171,25 +171,26 @@ void add_product_cases(Cases& cases, Extent extent) {
                                {130, 17, 64, true},
                                {256, 64, 512, false}});
     ends.insert(ends.end(), {{1, 300, 1024, false}, {33, 4100, 8, true}, {70, 40, 37, true}});
-    packed.insert(packed.end(), {{1, 300, 4096, false}, {17, 33, 640, true}, {40, 9, 37, true}, {256, 64, 128, true}});
-    unpacked.insert(unpacked.end(), {{0, 300, 1024, false}, {0, 8, 37, false}});
+    quantised.insert(quantised.end(),
+                     {{1, 300, 4096, false}, {17, 33, 640, true}, {40, 9, 37, true}, {256, 64, 128, true}});
+    dequantised.insert(dequantised.end(), {{0, 300, 1024, false}, {0, 8, 37, false}});
   }
   if (extent == Extent::kMany) {
     for (const size_t rows : {2, 7, 8, 31, 32, 63, 65, 255}) plain.push_back({rows, 129, 328, rows % 2 == 1});
-    for (const size_t n : {1, 15, 16, 31, 6144}) packed.push_back({6, n, 448, true});
+    for (const size_t n : {1, 15, 16, 31, 6144}) quantised.push_back({6, n, 448, true});
     plain.push_back({12, 28672, 512, false});
     ends.push_back({64, 1500, 1024, false});
-    unpacked.push_back({0, 6144, 448, false});
+    dequantised.push_back({0, 6144, 448, false});
   }
   add(cases, Packing::kPlain, End::kPlain, plain);
-  add(cases, Packing::kInt8, End::kPlain, packed);
-  for (const Packing packing : kCodes) add(cases, packing, End::kPlain, packed);
+  add(cases, Packing::kInt8, End::kPlain, quantised);
+  for (const Packing packing : kCodes) add(cases, packing, End::kPlain, quantised);
   for (const End end : {End::kGated, End::kResidual}) {
     add(cases, Packing::kPlain, end, ends);
     add(cases, Packing::kInt8, end, ends);
     for (const Packing packing : kCodes) add(cases, packing, end, ends);
   }
-  add_unpack(cases, unpacked);
+  add_dequantise(cases, dequantised);
 }
 
 }  // namespace specdec::self_test

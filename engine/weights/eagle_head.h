@@ -13,17 +13,19 @@
 
 namespace specdec::model {
 
+// In shapes: E hidden size of the head, Et of the target; A taps; H heads of queries, G of keys and values, D of their
+// dimension; V vocabulary of the draft, Vt of the target.
 struct EagleWeights {
-  at::Tensor fc;                      // [H, A·Ht]
-  at::Tensor taps_norm;               // [A·Ht], undefined unless norm_before_fc
-  std::vector<at::Tensor> tap_norms;  // A of [Ht], empty unless fc_norm
-  // The layer: q [H·D, 2·H], k and v [G·D, 2·H], o, gate, up, down, mlp_norm as in a decoder. input_norm is the norm of
+  at::Tensor fc;                      // [E, A·Et]
+  at::Tensor taps_norm;               // [A·Et], undefined unless norm_before_fc
+  std::vector<at::Tensor> tap_norms;  // A of [Et], empty unless fc_norm
+  // The layer: q [H·D, 2·E], k and v [G·D, 2·E], o, gate, up, down, mlp_norm as in a decoder. input_norm is the norm of
   // the token's embedding.
   LayerWeights layer;
-  at::Tensor hidden_norm;  // [H]; the norm of the hidden state
-  at::Tensor norm;         // [H]
-  at::Tensor lm_head;      // [D, H]
-  // [V, H]; never trained and no parameter: the target's, unless the widths of target and head differ.
+  at::Tensor hidden_norm;  // [E]; the norm of the hidden state
+  at::Tensor norm;         // [E]
+  at::Tensor lm_head;      // [V, E]
+  // [Vt, E]; never trained and no parameter: it is the target's, unless the widths of target and head differ.
   at::Tensor embed;
 
   // Calls f(name, tensor&) once for each parameter, with its name in checkpoints of the plain layout.

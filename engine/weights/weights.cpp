@@ -15,8 +15,8 @@
 #include "engine/kernels/tensor_block.h"
 #include "engine/kernels/visible_devices.h"
 #include "engine/weights/draft_vocab.h"
-#include "engine/weights/kept_codes.h"
-#include "engine/weights/quantised.h"
+#include "engine/weights/quantised_layers.h"
+#include "engine/weights/quantised_reader.h"
 #include "engine/weights/stored_tensor.h"
 #include "engine/weights/tensor_reader.h"
 
@@ -55,8 +55,8 @@ at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
-  // Returns the codes of a parameter that stays as it is stored (kernels/coded.h); undefined: it does not.
-  virtual at::Tensor codes(const Parameter&) { return {}; }
+  // Returns the packed matrix of a parameter that stays quantised (kernels/quantised_matrix.h), or nothing.
+  virtual at::Tensor kept_quantised(const Parameter&) { return {}; }
   // Returns a whole parameter on the CPU.
   virtual at::Tensor whole(const Parameter& p) = 0;
   // Writes a slice of a parameter to `out`, which has the slice's shape, in the dtype and on the device of `out`.
@@ -65,9 +65,9 @@ class ParameterSource {
   }
 };
 
-// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; codes stay as they
-// are. decoder.config is that of the whole decoder. On the CPU all other parameters share one block of memory, in the
-// order in which a pass reads them.
+// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; what stays
+// quantised stays as it is. decoder.config is that of the whole decoder. On the CPU all other parameters share one
+// block of memory, in the order in which a pass reads them.
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSource& source) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
   const at::ScalarType side = side_dtype(dtype, decoder.config);
@@ -93,8 +93,8 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSo
     return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
   for (const Parameter& p : parameters) {
-    if (const at::Tensor codes = source.codes(p); codes.defined()) {
-      *p.tensor = codes.to(device);
+    if (const at::Tensor kept = source.kept_quantised(p); kept.defined()) {
+      *p.tensor = kept.to(device);
       continue;
     }
     const Slice slice = own_slice(p, decoder.config, decoder.group.get());
@@ -121,7 +121,7 @@ namespace {
 // The parameters in the files of a model.
 class StoredParameters final : public ParameterSource {
  public:
-  // Tensors that are quantised in the files are converted to `read_as`, unless they stay as codes in `keep`.
+  // Tensors that are quantised in the files are converted to `read_as`, unless they stay quantised in `keep`.
   StoredParameters(const SafetensorsDirectory& files, const DecoderConfig& config, at::Device device,
                    at::ScalarType read_as, DecoderWeights* keep)
       : files_(files),
@@ -134,9 +134,9 @@ class StoredParameters final : public ParameterSource {
       if (!ignored(name, config)) unread_.insert(name);
   }
 
-  at::Tensor codes(const Parameter& p) override {
-    if (!keep_ || !stays_coded(p) || !is_quantised(p)) return {};
-    at::Tensor kept = keep_codes(*keep_, p.tensor, coded_->outputs(p.row, p.shape[0]));
+  at::Tensor kept_quantised(const Parameter& p) override {
+    if (!keep_ || !stays_quantised(p) || !is_quantised(p)) return {};
+    at::Tensor kept = keep_quantised(*keep_, p.tensor, quantised_->outputs(p.row, p.shape[0]));
     if (!kept.defined()) ++widened_;
     return kept;
   }
@@ -169,7 +169,7 @@ class StoredParameters final : public ParameterSource {
                                          *unread_.begin());
   }
   bool narrowed_some() const { return narrowed_; }  // of fp32 to another dtype
-  int64_t widened() const { return widened_; }      // quantised matrices that could not stay as codes
+  int64_t widened() const { return widened_; }      // quantised matrices that could not stay so
 
  private:
   static std::vector<int64_t> stored_shape(const Parameter& p) {
@@ -177,14 +177,14 @@ class StoredParameters final : public ParameterSource {
     shape[0] = p.stored_rows;
     return shape;
   }
-  // Returns whether the tensor of which p is a part is quantised; then it is in coded_.
+  // Returns whether the tensor of which p is a part is quantised; then it is in quantised_.
   bool is_quantised(const Parameter& p) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
-    if (p.stored != coded_name_) {
-      coded_ = read_quantised(files_, config_.quantisation, p.stored, stored_shape(p), unread_);
-      coded_name_ = p.stored;
+    if (p.stored != quantised_name_) {
+      quantised_ = read_quantised(files_, config_.quantisation, p.stored, stored_shape(p), unread_);
+      quantised_name_ = p.stored;
     }
-    return coded_.has_value();
+    return quantised_.has_value();
   }
   bool is_joined(const Parameter& p) const {
     return !p.joined.stored.empty() && !files_.contains(p.stored) && files_.contains(p.joined.stored);
@@ -196,7 +196,7 @@ class StoredParameters final : public ParameterSource {
     unread_.erase(place.stored);
   }
   at::Tensor dequantised(const Parameter& p) const {
-    return converted(kernels::decode(coded_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
+    return converted(kernels::dequantise(quantised_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
   }
   void read(TensorReader& reader, const Parameter& p, const Slice& slice, const at::Tensor& out) {
     const bool by_rows = slice.dim == 0;
@@ -214,8 +214,8 @@ class StoredParameters final : public ParameterSource {
   DecoderWeights* keep_;
   TensorReader reader_, host_reader_;
   std::set<std::string> unread_;
-  std::string coded_name_;  // of the tensor that was looked at last
-  std::optional<kernels::CodedMatrix> coded_;
+  std::string quantised_name_;  // of the tensor that was looked at last
+  std::optional<kernels::QuantisedMatrix> quantised_;
   bool narrowed_ = false;
   int64_t widened_ = 0;
 };
@@ -237,7 +237,7 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
     require_tied_head(files, decoder.config);
     require_quantised(files, decoder.config.quantisation);
     fill(decoder, device, dtype, source);
-    if (keeps) finish_codes(decoder, device);
+    if (keeps) finish_quantised(decoder, device);
     source.check_all_read();
   });
   if (source.widened() > 0)
@@ -267,10 +267,10 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
     TensorReader reader(files, device);
     for (const Parameter& p : list_parameters(weights, decoder.config)) {
       if (!needed(p.tensor, decoder)) continue;
-      const std::optional<kernels::CodedMatrix> coded =
+      const std::optional<kernels::QuantisedMatrix> quantised =
           read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
-      *p.tensor = coded ? converted(kernels::decode(*coded), dtype, "tensor " + p.stored).to(device)
-                        : reader.read(p.stored, p.shape, dtype);
+      *p.tensor = quantised ? converted(kernels::dequantise(*quantised), dtype, "tensor " + p.stored).to(device)
+                            : reader.read(p.stored, p.shape, dtype);
     }
     if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
     weights.layers.clear();
@@ -356,14 +356,14 @@ void pack_matrices(Decoder& decoder) {
 void join_projections(Decoder& decoder) {
   const auto join = [](at::Tensor& q, at::Tensor& k, at::Tensor& v) {
     if (!q.defined() || q.scalar_type() == at::kByte) return;
-    const bool packed = kernels::packing_of(q) != kernels::Packing::kPlain;
+    const bool kept = kernels::packing_of(q) != kernels::Packing::kPlain;
     for (const at::Tensor* other : {&k, &v})
       if (other->scalar_type() != q.scalar_type() || other->sizes().slice(1) != q.sizes().slice(1)) return;
-    if (packed && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
+    if (kept && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
     // Codes are joined as bytes: ATen need not know how to join numbers of their dtype.
-    const auto bytes = [packed](const at::Tensor& t) { return packed ? t.view(at::kByte) : t; };
+    const auto bytes = [kept](const at::Tensor& t) { return kept ? t.view(at::kByte) : t; };
     const at::Tensor joined = at::cat({bytes(q), bytes(k), bytes(v)}),
-                     all = packed ? joined.view(q.scalar_type()) : joined;
+                     all = kept ? joined.view(q.scalar_type()) : joined;
     const std::vector<at::Tensor> parts = all.split_with_sizes({q.size(0), k.size(0), v.size(0)});
     q = parts[0], k = parts[1], v = parts[2];
   };

@@ -38,8 +38,8 @@ struct LayerWeights {
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router;  // [experts, E]
   std::vector<ExpertWeights> experts;
-  // Of matrices that stay codes: the input in x of each input of q, k and v, of o, of gate and up, and of down. Without
-  // them the inputs are in their order (kernels::PackedCodes).
+  // For matrices that stay quantised: the input in x of each input of q, k and v, of o, of gate and up, and of down.
+  // Undefined if the inputs are in their order (kernels::PackedCodes).
   at::Tensor attention_order, o_order, mlp_order, down_order;
 };
 
@@ -79,7 +79,7 @@ struct Parameter {
   JoinedPlace joined = {};
 };
 // Returns whether kAsStored leaves a parameter as it is if the checkpoint has it quantised. A head is dequantised.
-inline bool stays_coded(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
+inline bool stays_quantised(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
 
@@ -93,23 +93,23 @@ struct Decoder {
   const kernels::CudaLibrary* library = nullptr;
 };
 
-// A dtype for loading: matrices of layers that a checkpoint stores quantised stay codes (kernels/coded.h) where their
-// layout allows it. All else has the checkpoint's dtype, of 16 bits.
+// A dtype for loading: matrices of layers that a checkpoint stores quantised stay so (kernels/quantised_matrix.h) where
+// the layout of the kernels allows it. All else has the checkpoint's dtype, of 16 bits.
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
-// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h), except with kAsStored. Such a
-// decoder can be neither trained nor saved, and keeps its config's quantisation. Throws Error(kModel) for
-// missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
-// Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to int8
-// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
-// int8 decoder can be neither trained nor saved.
+// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised_reader.h), except with kAsStored.
+// A decoder with quantised matrices can be neither trained nor saved, and keeps its config's quantisation. Throws
+// Error(kModel) for missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are
+// known and ignored). Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to
+// int8 (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have
+// side_dtype(). An int8 decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads this rank's share of a decoder, as load_decoder() reads a whole one, but never with kAsStored. Of a matrix that
 // is divided by rows it reads its own rows alone; quantised ones it reads as a whole, one at a time. Throws what
 // load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
-// Returns a rank's share of a whole decoder whose matrices are not packed.
+// Returns a rank's share of a whole decoder whose matrices are neither packed nor quantised.
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
 // Reads only the embedding: a decoder for load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
@@ -127,8 +127,8 @@ void reduce_head(Decoder& decoder);
 // dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
 // Puts the matrices of queries, keys and values of each layer, and their biases, one after the other into one block of
-// memory, so that a kernel reads them as one matrix. Leaves packed matrices as they are if they are packed in different
-// ways, or if a block of their layout would have outputs of two of them.
+// memory, so that a kernel reads them as one matrix. Leaves quantised matrices as they are if they are quantised in
+// different ways, or if a block of their layout would have outputs of two of them.
 void join_projections(Decoder& decoder);
 // load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
 // always keeps its whole head, even if its checkpoint lists a draft vocabulary.

@@ -4,6 +4,7 @@ and shellcheck report nothing about its Python and shell files, and that no line
 (`make format`) it formats the files instead, Rust with rustfmt where there is one."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FORMATTERS = os.path.dirname(sys.executable)  # the environment that cmake/requirements.txt pins
-# Files that specdec or another program wrote and that tests use for comparison.
-GENERATED = ("tests/compat/0.1.0/", "tests/compat/e440b37/")
+# Files that released versions of specdec wrote: a folder for each version, beside the scripts.
+GENERATED = re.compile("tests/compat/[^/]+/")
 CXX = (".h", ".cuh", ".cpp", ".cu")
 SKIPPED = 77
 COLUMNS = 120  # of Rust; the other formatters know it
@@ -33,7 +34,7 @@ def files():
                 below[:] = [name for name in below if not name.startswith(("build", "dist", ".git"))]
             below[:] = [name for name in below if name not in ("target", "__pycache__")]
             found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
-    return sorted(f for f in found if not f.startswith(GENERATED) and os.path.isfile(os.path.join(ROOT, f)))
+    return sorted(f for f in found if not GENERATED.match(f) and os.path.isfile(os.path.join(ROOT, f)))
 
 
 def is_shell(file):

@@ -33,8 +33,8 @@ class Model:
 
     def kernels(self, gpu, rows, sequences, context):
         """Seconds of a pass's kernels: the slowest of memory, second-level cache and tensor cores. rows_product reads x
-        once for every 16 to 64 outputs (45 in the mean of an 8B model's matrices; packed: 32), and the weights once for
-        every 64 rows (packed: 32), of which all but the first time come from the second-level cache."""
+        once for every 16 to 64 outputs (45 in the mean of an 8B model's matrices; 32 if they are quantised), and the
+        weights once for every 64 rows (32), of which all but the first time come from the second-level cache."""
         memory, cache, cores = GPUS[gpu]
         most, outputs = (64, 16 if rows <= 8 else 32 if rows <= 16 else 45) if self.bytes_each == 2 else (32, 32)
         moved = self.bytes() + sequences * context * self.cached

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -111,6 +112,22 @@ class AllCommands : public ::testing::Test {
 };
 
 TEST_F(AllCommands, TakeTheSameSeeds) { EXPECT_GE(check_seeds(app_), 9); }
+
+TEST_F(AllCommands, PrintTheTrafficOfTheEditionThatIsNamed) {
+  const auto printed = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"demo", "traffic", "--count", "8"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app_.parse(std::move(words));
+    ::testing::internal::CaptureStdout();
+    cli_.selected();
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string first = printed({}), updated = printed({"--edition", "updated"});
+  EXPECT_EQ(std::count(updated.begin(), updated.end(), '\n'), 8);
+  EXPECT_NE(updated, first);
+  EXPECT_EQ(printed({"--edition", "first"}), first);
+}
 
 TEST_F(AllCommands, WriteRangesAsPeopleDo) {
   const std::string errors = errors_of_numbers(app_);

@@ -64,7 +64,7 @@ TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), made), "<think>\nhm</think>b<s>");
   EXPECT_EQ(prompt_of(t.tokenizer(), made), prompt);
   EXPECT_EQ(std::vector<int32_t>(made.tokens.begin() + made.prompt_tokens, made.tokens.end()), r.token_ids);
-  // The beginning that the server wrote is not the model's.
+  // If the template wrote the answer's beginning, the model did not, so the beginning is not learnt.
   r.token_ids = ids_of("hm</think>b");
   const TokenRow begun = row(t, r);
   EXPECT_EQ(learnt_text(t.tokenizer(), begun), "hm</think>b");

@@ -441,13 +441,11 @@ TEST(Controller, StopsWhereTheNextPassCostsMore) {
     const rules::StopLimits& limits = rule.limits[static_cast<size_t>(k - 1)];
     EXPECT_EQ(limits.overlap, controller.expected_overlap(k));
     EXPECT_NEAR(limits.shared, 2 * controller.rate() * w.draft / w.target, 0.02) << "for both sequences";
-    for (const double confidence : {0.05, 0.95})
-      for (const int drafting : {1, 2}) {
-        const double gain = limits.overlap * rule.acceptance.bins[rules::bin_of(confidence)];
+    for (const double sure : {0.05, 0.95})
+      for (const int drafting : {1, 2})
         EXPECT_EQ(rules::stops(
-                      limits, rule.acceptance, 1, [&](int) { return confidence; }, drafting),
-                  gain <= limits.shared / drafting + limits.own);
-      }
+                      limits, rule.acceptance, 1, [&](int) { return sure; }, drafting),
+                  limits.overlap * rule.acceptance.bins[rules::bin_of(sure)] <= limits.shared / drafting + limits.own);
   }
   KController fixed({.fixed_k = 3}, &w.costs);
   fixed.choose_k(2);

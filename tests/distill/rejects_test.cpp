@@ -104,8 +104,8 @@ struct OneBatch {
   }
 };
 
-// A batch of rows that were served at different temperatures has the loss and the gradients of its rows apart, each at
-// its own temperature.
+// Rows that were served at different temperatures may be in one batch: its loss and gradients are those of the rows
+// alone, each at its own temperature.
 TEST(RowTerms, RowsAreLearntAtTheirTemperatures) {
   OneBatch c;
   c.rows[0].has_sampling = c.rows[1].has_sampling = true;

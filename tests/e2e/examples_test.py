@@ -1,6 +1,5 @@
-"""Runs the scripts of examples/ on a run of a tiny model. metrics_to_mlflow.py needs a Python that has MLflow
-(tests/e2e/mlflow.txt), which SPECDEC_MLFLOW_PYTHON names; without one this is skipped. MLflow keeps its runs in a
-SQLite file here."""
+"""Runs the shell scripts of examples/ and the steps of gate.yml: with real models and, for verdicts that depend on
+times, with a stand-in for specdec. metrics_to_mlflow.py has a test of its own, as it needs MLflow."""
 
 import json
 import os
@@ -10,60 +9,132 @@ import sys
 import tempfile
 from pathlib import Path
 
-from specdec_run import SOURCE, expect, run
+import yaml
+from specdec_run import SKIP, SOURCE, SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
-PYTHON = os.environ.get("SPECDEC_MLFLOW_PYTHON") or sys.executable
-if subprocess.run([PYTHON, "-c", "import mlflow, sqlalchemy, alembic"], capture_output=True).returncode:
-    print("SKIPPED: no mlflow in", PYTHON, "(SPECDEC_MLFLOW_PYTHON names one; make nightly does)")
-    sys.exit(77)
-
+EXAMPLES = SOURCE / "examples"
+if not shutil.which("curl"):
+    print("SKIPPED: curl is not installed")
+    sys.exit(SKIP)
 work = Path(tempfile.mkdtemp(prefix="specdec-examples-"))
-environment = dict(os.environ, MLFLOW_TRACKING_URI=f"sqlite:///{work}/mlflow.db")
-# Prints a run of MLflow and the history of one of its metrics.
-READ = """
-import json, sys
-from mlflow.tracking import MlflowClient
-client = MlflowClient()
-run = client.get_run(sys.argv[1])
-history = [(m.step, m.value, m.timestamp) for m in client.get_metric_history(sys.argv[1], sys.argv[2])]
-print(json.dumps({"status": run.info.status, "tags": dict(run.data.tags), "params": dict(run.data.params),
-                  "history": history}))
-"""
 
 
-def python(*command):
-    done = subprocess.run([PYTHON, *map(str, command)], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+def script(*command, programs=SPECDEC.parent, **environment):
+    """Runs a script in the working directory. `programs` is the folder with specdec."""
+    path = {"PATH": f"{programs}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=work,
+        env={**os.environ, **path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def parts_of(printed):
+    """Returns what serve_and_curl.sh printed, by the title of each part."""
+    parts = printed.split("--- ")[1:]
+    return {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip() for part in parts}
+
+
+def check_serving():
+    flags = ["--target", "models/target", "--draft", "run/draft", "--k", 2, "--threads", 1]
+    code, out, err = script(EXAMPLES / "serve_and_curl.sh", *flags)
+    expect(code == 0 and "drained" not in out, f"serve_and_curl.sh ends with 0: {code} {err}")
+    models, chat, text, stream, figures = parts_of(out).values()
+    expect(json.loads(models)["data"][0]["id"], "the server says which models it has")
+    expect(json.loads(chat)["choices"][0]["message"]["role"] == "assistant", "it answers a chat")
+    expect(json.loads(text)["usage"]["completion_tokens"] == 16, "and goes on with a text")
+    lines = [line for line in stream.splitlines() if line]
+    pieces = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    expect(
+        lines[-1] == "data: [DONE]" and len(pieces) > 1 and all(p["object"] == "text_completion" for p in pieces),
+        f"a streamed answer comes in {len(pieces)} pieces",
+    )
+    drafted = [float(line.split()[-1]) for line in figures.splitlines() if "num_draft_tokens" in line]
+    expect(drafted and drafted[0] > 0, f"the figures say how many tokens were drafted: {figures}")
+    code, _, err = script(EXAMPLES / "serve_and_curl.sh", "--target", "models/none")
+    expect(code == 1 and "models/none" in err, "a server that does not start ends it, with the reason")
+    code, _, err = script(EXAMPLES / "serve_and_curl.sh")
+    expect(code == 2 and err.startswith("serve_and_curl.sh FLAG..."), "without flags it says how it is called")
+
+
+def gate(*flags, out="gate", **more):
+    shutil.rmtree(work / out, ignore_errors=True)
+    shutil.rmtree(work / "output", ignore_errors=True)
+    return script(EXAMPLES / "gate.sh", "models/target", "run/draft", "traffic", out, *flags, **more)
+
+
+def check_gate():
+    quick = ["--parts", "acceptance", "--contexts", "data", "--threads", 1]
+    code, out, _ = gate(*quick)
+    expect(code == 1 and out.endswith("take=no\n"), "a draft that fails is not taken")
+    code, out, _ = gate(*quick, "--floor", 0.0001, "--force")
+    expect(code == 0 and "inconclusive" in out and out.endswith("take=no\n"), "nor one of which nothing is known")
+    code, out, err = script(EXAMPLES / "gate.sh", "models/target", "run/draft", "no-data", "gate")
+    expect(code == 7 and "no-data" in err and out.endswith("take=no\n"), "bad data end it with their own code")
+    code, _, err = script(EXAMPLES / "gate.sh", "models/target")
+    expect(code == 2 and err.startswith("gate.sh TARGET"), "without arguments it says how it is called")
+
+    # All exit codes, from a stand-in: a pass depends on measured times.
+    stand_in = work / "stand-in"
+    stand_in.mkdir()
+    (stand_in / "specdec").write_text('#!/bin/sh\necho "$@" > said\nexit "$CODE"\n')
+    (stand_in / "specdec").chmod(0o755)
+    seen = {}
+    for verdict in (0, 2, 3, 4, 5, 6, 7, 8, 74, 75):
+        (work / "output").write_text("")
+        code, out, _ = gate("--k", 4, programs=stand_in, CODE=str(verdict), GITHUB_OUTPUT=str(work / "output"))
+        expect((work / "output").read_text() == out, f"GitHub is told the same: {out.strip()}")
+        seen[verdict] = (code, out.strip())
+    codes = {0: 0, 2: 2, 3: 1, 4: 0, 5: 1, 6: 1, 7: 7, 8: 8, 74: 74, 75: 75}
+    expect(
+        seen == {verdict: (code, f"take={'yes' if verdict == 0 else 'no'}") for verdict, code in codes.items()},
+        f"what a pipeline does after each exit code: {seen}",
+    )
+    said = (work / "said").read_text()
+    expect(said == "validate --target models/target --draft run/draft --data traffic --out gate --k 4\n", said)
+
+
+def check_workflow():
+    steps = yaml.safe_load((EXAMPLES / "gate.yml").read_text())["jobs"]["gate"]["steps"]
+    shutil.copy(EXAMPLES / "gate.sh", work)
+    gating, packaging = (step for step in steps if "run" in step)
+    expect(gating["id"] == "gate" and packaging["if"] == "steps.gate.outputs.take == 'yes'", "the gate decides")
+    shell = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
+    shutil.rmtree(work / "gate", ignore_errors=True)
+    variables = {"DRAFT": "run/draft", "GITHUB_OUTPUT": str(work / "output")}
+    (work / "output").write_text("")
+    quick = " --parts acceptance --contexts data --threads 1"
+    code, _, err = script(*shell, gating["run"] + quick, **variables)
+    outputs = (work / "output").read_text()
+    expect(code == 1 and outputs.endswith("take=no\n"), f"the first step gates: {code} {outputs} {err}")
+    code, _, err = script(*shell, packaging["run"], **variables)
+    expect(code != 0 and "gate" in err, f"and the second packages no draft that did not pass: {err.strip()}")
+    code, _, err = script(*shell, packaging["run"] + " --allow-failed", **variables)
+    expect(code == 0 and (work / "store/refs/candidate").exists(), f"unless it is told to: {err.strip()}")
 
 
 try:
-    target, data, out = work / "target", work / "data", work / "run"
-    write_tiny_model(target, layers=3, seed=1)
-    write_traffic(work / "log.jsonl", 200)
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--out", data, "--holdout", 0.3)
-    command = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--threads", 1]
-    run(*command, "--batch-tokens", 256, "--max-steps", 12, "--out", out, code=(0, 3, 4, 6))
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line) for line in lines if json.loads(line)["kind"] == "train"]
-
-    # First a part, as if the run went on; then all of it, twice.
-    part = work / "part"
-    part.mkdir()
-    shutil.copy(out / "run.json", part)
-    (part / "metrics.jsonl").write_text("\n".join(lines[:5]) + "\n" + lines[5][:20])
-    script = SOURCE / "examples/metrics_to_mlflow.py"
-    expect(python(script, part).startswith("5 lines sent"), "a line that is still being written waits")
-    shutil.copytree(out, part, dirs_exist_ok=True)
-    for _ in range(2):
-        expect(python(script, part, "--follow").startswith(f"{len(lines)} lines sent"), "all lines are sent")
-    run_id = json.loads((part / "mlflow.json").read_text())["run_id"]
-    seen = json.loads(python("-c", READ, run_id, "train/loss"))
-    expected = [[s["step"], s["loss"], s["time"] * 1000] for s in steps if s["loss"] is not None]
-    expect(seen["history"] == expected, f"MLflow has each of {len(expected)} losses once")
-    result = json.loads((out / "result.json").read_text())
-    expect(seen["status"] == "FINISHED" and seen["tags"]["verdict"] == result["verdict"], "the verdict ends the run")
-    expect(seen["params"]["draft"] == "prune:1", "options are parameters")
+    write_tiny_model(work / "models/target", layers=3, seed=1)
+    write_tiny_model(work / "run/draft", layers=1, seed=2)
+    write_traffic(work / "log.jsonl", 120)
+    run(
+        "data",
+        "ingest",
+        work / "log.jsonl",
+        "--target",
+        work / "models/target",
+        "--out",
+        work / "traffic",
+        "--holdout",
+        0.5,
+    )
+    check_serving()
+    check_gate()
+    check_workflow()
 finally:
     shutil.rmtree(work)

@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "engine/kernels/coded.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "engine/self_test/gpu_check.h"
 #include "engine/weights/eagle_head.h"
 #include "engine/weights/weights.h"

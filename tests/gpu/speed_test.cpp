@@ -64,7 +64,7 @@ TEST(Speed, ProductsOfInt8) {
   measure_products(", int8", weights, call);
 }
 
-// With the codes of quantised checkpoints in groups of 128. Their bytes, scales included, are random: the kernels take
+// With weights quantised in groups of 128. Their bytes, scales included, are random: the kernels take
 // as long for any numbers.
 TEST(Speed, ProductsOfCodes) {
   constexpr std::pair<const char*, kernels::Packing> kPackings[] = {
@@ -73,7 +73,7 @@ TEST(Speed, ProductsOfCodes) {
   for (const auto& [name, packing] : kPackings) {
     kernels::RowsProduct call = wide_product();
     call.packing = packing, call.group = std::min(kGroup, call.k);
-    const int64_t row_bytes = kernels::coded_row_bytes(packing, call.k, kGroup);
+    const int64_t row_bytes = kernels::packed_row_bytes(packing, call.k, kGroup);
     std::vector<at::Tensor> weights;
     for (int64_t i = in_rotation(call.n * row_bytes); i > 0; --i)
       weights.push_back(at::randint(0, 256, {call.n, row_bytes}, bf16().dtype(at::kByte)));

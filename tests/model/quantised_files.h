@@ -37,7 +37,7 @@ class QuantisedCheckpoint {
     uint64_t number = 0;
     for (const Parameter& p : list_parameters(plain.weights, plain.config)) {
       at::manual_seed(1000 + ++number);
-      if (stays_coded(p))
+      if (stays_quantised(p))
         quantise(p.name.substr(0, p.name.size() - std::string("weight").size()), p.shape);
       else
         tensors[p.name] = {half ? "F16" : "BF16", p.tensor->to(half ? at::kHalf : at::kBFloat16)};

@@ -105,7 +105,7 @@ class TargetWatch : public ::testing::Test {
   testing::ManualClock clock;
 };
 
-// What an endpoint says of its target counts only if it is a fingerprint, as on pages.
+// The target that an endpoint names is ignored unless it is a fingerprint, as is that of a /metrics page.
 TEST_F(TargetWatch, ATextThatIsNoFingerprintIsNoTarget) {
   for (const Json& odd : {Json("zz"), Json(""), Json(std::string(64, 'G')), Json(5)}) {
     engine.model["specdec"] = {{"target", odd}};

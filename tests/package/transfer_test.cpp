@@ -206,8 +206,8 @@ TEST(Transfer, AtEveryKillPoint) {
   EXPECT_GE(points, 50);
 }
 
-// Every other fault, and a power cut at any change: the package is whole or absent, what was reported as done stays,
-// and a second run succeeds.
+// Under every fault but SIGKILL, and a power cut at any change: the package is whole or absent, what was reported as
+// done stays, and a second run succeeds.
 TEST(Transfer, UnderFaultsAndPowerCuts) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "engine/kernels/coded.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "tests/parity/bent_checkpoint.h"
 #include "tests/parity/golden.h"
 
@@ -32,21 +32,21 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
   }
 }
 
-// Matrices that stay codes stand for the same numbers. Groups of 8 inputs have no place in their layout.
-TEST_P(Quantised, CodesStandForTheUnpackedWeights) {
+// Matrices that stay quantised stand for the same numbers. Groups of 8 inputs have no place in their layout.
+TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
   model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, model::kAsStored);
-  size_t coded = 0;
+  size_t kept = 0;
   decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
     const at::Tensor& expected = golden.at(name);
-    const bool codes = kernels::is_coded(tensor);
-    coded += codes ? 1 : 0;
-    EXPECT_TRUE(codes ? at::equal(kernels::unpack_codes({tensor, {}}, expected.size(1)), expected)
-                      : at::equal(tensor, expected.to(at::kHalf)))
+    const bool quantised = kernels::is_group_quantised(tensor);
+    kept += quantised ? 1 : 0;
+    EXPECT_TRUE(quantised ? at::equal(kernels::dequantise({tensor, {}}, expected.size(1)), expected)
+                          : at::equal(tensor, expected.to(at::kHalf)))
         << name;
   });
   const bool fits = GetParam() == "fp8_tensor" || GetParam() == "fp8_channel" || GetParam() == "gptq_8bit";
-  EXPECT_EQ(coded, fits ? 7u : 0u);
+  EXPECT_EQ(kept, fits ? 7u : 0u);
 }
 
 // A draft made from a quantised target is written as an ordinary checkpoint.

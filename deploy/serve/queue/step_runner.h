@@ -66,7 +66,7 @@ struct DepthEvidence {
   double draft_seconds = 0;            // one pass of the draft
   std::vector<double> verify_seconds;  // [K] one pass of the target that verifies K tokens; [0]: plain decoding
   std::vector<double> overlaps;        // expected, by position, mean over its sequences
-  // The drafted tokens whose overlap was measured so far, where they are so few that `overlaps` are mostly assumed.
+  // The number of drafted tokens whose overlap was measured, if it is so small that `overlaps` are mostly assumed.
   std::optional<int64_t> assumed_after = {};
 
   // Expected for the whole batch at this K; 0: plain decoding.

@@ -13,7 +13,7 @@ struct TeamMemory {
   double scores[32];
   int32_t ids[32];
   int32_t answer;
-  int32_t fault;  // whether the distributions were such that no rule can go on
+  int32_t fault;  // nonzero: a distribution has no mass, so no rule can go on
 };
 
 // Choices answer accept(team, purpose, probability), draw(team, purpose, n, weights) and draw_at(team, position, n,

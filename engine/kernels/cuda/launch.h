@@ -21,14 +21,14 @@ int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* s
                 int64_t d, void* out, Stream stream);
 int launch_gather_rows(CudaDtype dtype, const void* table, const int32_t* ids, int64_t rows, int64_t n, void* out,
                        Stream stream);
-// Of 16-bit weights and of packed ones.
+// Products with 16-bit weights and with quantised ones.
 int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream);
-int launch_rows_linear_packed(CudaDtype dtype, const RowsProduct& product, Stream stream);
+int launch_rows_linear_quantised(CudaDtype dtype, const RowsProduct& product, Stream stream);
 inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stream stream) {
   return product.packing == Packing::kPlain ? launch_rows_linear(dtype, product, stream)
-                                            : launch_rows_linear_packed(dtype, product, stream);
+                                            : launch_rows_linear_quantised(dtype, product, stream);
 }
-int launch_unpack(CudaDtype dtype, const UnpackedMatrix& matrix, Stream stream);
+int launch_dequantise(CudaDtype dtype, const DequantisedMatrix& matrix, Stream stream);
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 int launch_move_slots(const SlotMoves& moves, Stream stream);

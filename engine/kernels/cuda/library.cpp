@@ -112,8 +112,8 @@ int32_t rows_product(CudaDtype dtype, int32_t device, const RowsProduct* product
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rows_product(dtype, *product, stream); });
 }
 
-int32_t unpack(CudaDtype dtype, int32_t device, const UnpackedMatrix* matrix) {
-  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_unpack(dtype, *matrix, stream); });
+int32_t dequantise(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_dequantise(dtype, *matrix, stream); });
 }
 
 int32_t prepare_heads(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads) {
@@ -214,7 +214,7 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
-                                      .unpack = unpack,
+                                      .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,

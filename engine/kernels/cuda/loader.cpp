@@ -6,10 +6,10 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "engine/kernels/coded.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda_errors.h"
+#include "engine/kernels/quantised_matrix.h"
 #include "engine/kernels/tensor_data.h"
 #include "engine/kernels/variants.h"
 #include "engine/kernels/visible_devices.h"
@@ -154,21 +154,21 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                                  .out = to.data_ptr(),
                                  .stride = n,
                                  .packing = packing_of(weight),
-                                 .group = coded_group(weight),
+                                 .group = group_size_of(weight),
                                  .order = nullptr,
                                  .live = nullptr};
     check(cuda_library().rows_product(dtype_of(x), x.get_device(), &product), "linear");
   });
 }
 
-void unpack(const at::Tensor& weight, const at::Tensor& out) {
-  const UnpackedMatrix matrix = {.n = out.size(0),
-                                 .k = out.size(1),
-                                 .weight = weight.const_data_ptr(),
-                                 .packing = packing_of(weight),
-                                 .group = coded_group(weight),
-                                 .out = out.mutable_data_ptr()};
-  check(cuda_library().unpack(dtype_of(out), out.get_device(), &matrix), "unpack");
+void dequantise(const at::Tensor& weight, const at::Tensor& out) {
+  const DequantisedMatrix matrix = {.n = out.size(0),
+                                    .k = out.size(1),
+                                    .weight = weight.const_data_ptr(),
+                                    .packing = packing_of(weight),
+                                    .group = group_size_of(weight),
+                                    .out = out.mutable_data_ptr()};
+  check(cuda_library().dequantise(dtype_of(out), out.get_device(), &matrix), "dequantise");
 }
 
 }  // namespace cuda

@@ -1,6 +1,6 @@
 // Takes a layer's projected heads to attention in one launch, a warp for each head of a row: norms of queries and keys,
 // rotation, and the writing of keys and values to their slots. The results have the bits of rms_norm and rope
-// (kernels.cu).
+// (rows.cu).
 #include <ptx.h>
 
 #include "engine/kernels/cuda/device.h"

@@ -21,7 +21,7 @@ void rms_norm(const at::Tensor&, const at::Tensor&, double, const at::Tensor&) {
 void rope(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) { cuda_library(); }
 void silu_mul(const at::Tensor&, const at::Tensor&, const at::Tensor&) { cuda_library(); }
 void linear(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) { cuda_library(); }
-void unpack(const at::Tensor&, const at::Tensor&) { cuda_library(); }
+void dequantise(const at::Tensor&, const at::Tensor&) { cuda_library(); }
 }  // namespace cuda
 
 }  // namespace specdec::kernels

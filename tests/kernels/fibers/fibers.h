@@ -64,7 +64,8 @@ struct LaunchShape {
 // Runs `body` once for every thread of every block, as a kernel. Throws KernelFault, or what the kernel threw.
 void launch(const LaunchShape& shape, const std::function<void()>& body);
 
-// The following functions are what the headers in cuda/ make of CUDA's names. Only kernels call them.
+// The headers in cuda/ define CUDA's names (threadIdx, __syncthreads(), …) by the following functions. Only kernels
+// call them.
 
 const Index3& thread_index();
 const Index3& block_index();

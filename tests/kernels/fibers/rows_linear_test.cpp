@@ -125,8 +125,8 @@ TEST(RowsLinear, Int8EqualsItsTwin) {
     }
 }
 
-// What a product does to its results is bit for bit what separate kernels do: the activation of two products, and the
-// sum with what is in `out` already, whose rows are wider than the result.
+// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
+// result. Both give the bits of separate kernels.
 TEST(RowsLinear, EndsAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const bool int8 : {false, true})

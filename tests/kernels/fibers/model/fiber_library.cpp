@@ -83,8 +83,8 @@ int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
     return cuda::launch_rows_product(dtype, product, nullptr);
   });
 }
-int32_t unpack(CudaDtype dtype, int32_t, const UnpackedMatrix* matrix) {
-  return cuda::launch_unpack(dtype, *matrix, nullptr);
+int32_t dequantise(CudaDtype dtype, int32_t, const DequantisedMatrix* matrix) {
+  return cuda::launch_dequantise(dtype, *matrix, nullptr);
 }
 int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
   return run([=, pass = *pass, heads = *heads] { return cuda::launch_prepare_heads(dtype, pass, heads, nullptr); });
@@ -127,7 +127,7 @@ const CudaLibrary& fiber_library() {
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
-                                      .unpack = unpack,
+                                      .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,
                                       .sample = sample,

@@ -87,8 +87,8 @@ std::vector<Spoiled> spoiled_libraries() {
     spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
     return code;
   };
-  add("unpack").unpack = [](CudaDtype dtype, int32_t device, const kernels::UnpackedMatrix* matrix) {
-    const int32_t code = fiber_library().unpack(dtype, device, matrix);
+  add("dequantise").dequantise = [](CudaDtype dtype, int32_t device, const kernels::DequantisedMatrix* matrix) {
+    const int32_t code = fiber_library().dequantise(dtype, device, matrix);
     spoil(dtype, matrix->out, matrix->n * matrix->k - 1);
     return code;
   };

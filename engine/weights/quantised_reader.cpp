@@ -1,4 +1,4 @@
-#include "engine/weights/quantised.h"
+#include "engine/weights/quantised_reader.h"
 
 #include <ATen/Parallel.h>
 
@@ -10,8 +10,8 @@ namespace specdec::model {
 
 namespace {
 
-using kernels::CodedMatrix;
 using kernels::Packing;
+using kernels::QuantisedMatrix;
 using Method = Quantisation::Method;
 
 // Reads the stored tensors of one matrix.
@@ -65,7 +65,7 @@ void over_outputs(int64_t rows, int64_t columns, const F& f) {
   });
 }
 
-CodedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+QuantisedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t rows = shape[0], columns = shape[1];
   const char* scale_name = parts.has("weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
   if (!parts.has(scale_name))
@@ -89,11 +89,11 @@ CodedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, at::I
                    scales = parts.numbers(scale_name, found).view({down, across});
   if (codes.bitwise_and(127).eq(127).any().item<bool>())
     throw Error(ErrorKind::kModel, parts.where("weight") + " holds NaN or infinite values");
-  CodedMatrix out{Packing::kE4m3,
-                  codes,
-                  scales.t().repeat_interleave(std::min(block_rows, rows), 1).narrow(1, 0, rows).contiguous(),
-                  {},
-                  std::vector<int32_t>(static_cast<size_t>(columns))};
+  QuantisedMatrix out{Packing::kE4m3,
+                      codes,
+                      scales.t().repeat_interleave(std::min(block_rows, rows), 1).narrow(1, 0, rows).contiguous(),
+                      {},
+                      std::vector<int32_t>(static_cast<size_t>(columns))};
   for (int64_t k = 0; k < columns; ++k) out.group[static_cast<size_t>(k)] = static_cast<int32_t>(k / block_columns);
   return out;
 }
@@ -173,7 +173,7 @@ at::Tensor unpacked(const at::Tensor& packed, at::IntArrayRef shifts, int64_t bi
   return out;
 }
 
-CodedMatrix read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+QuantisedMatrix read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t outputs = shape[0], inputs = shape[1], bits = quantisation.bits, per_number = 32 / bits;
   require_multiple(parts, inputs, per_number, "inputs"), require_multiple(parts, outputs, per_number, "outputs");
   Integers q = read_integers(parts, quantisation, shape, {inputs / per_number, outputs}, per_number);
@@ -186,7 +186,7 @@ CodedMatrix read_gptq(const Parts& parts, const Quantisation& quantisation, at::
           .group = std::move(q.group)};
 }
 
-CodedMatrix read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
+QuantisedMatrix read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   constexpr std::array<int64_t, 8> kShifts = {0, 16, 4, 20, 8, 24, 12, 28};  // of output n % 8
   constexpr auto kPerNumber = static_cast<int64_t>(kShifts.size());
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
@@ -201,16 +201,16 @@ CodedMatrix read_awq(const Parts& parts, const Quantisation& quantisation, at::I
 
 }  // namespace
 
-std::optional<CodedMatrix> read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation,
-                                          const std::string& name, at::IntArrayRef shape,
-                                          std::set<std::string>& unread) {
+std::optional<QuantisedMatrix> read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation,
+                                              const std::string& name, at::IntArrayRef shape,
+                                              std::set<std::string>& unread) {
   if (quantisation.method == Method::kNone || shape.size() != 2 || !name.ends_with(".weight")) return {};
   const Parts parts(files, name, unread);
   const bool fp8 = quantisation.method == Method::kFp8;
   if (fp8 ? !parts.has("weight") || parts.entry("weight").dtype != "F8_E4M3" : !parts.has("qweight")) return {};
-  CodedMatrix out = fp8                                    ? read_fp8(parts, quantisation, shape)
-                    : quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape)
-                                                           : read_awq(parts, quantisation, shape);
+  QuantisedMatrix out = fp8                                    ? read_fp8(parts, quantisation, shape)
+                        : quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape)
+                                                               : read_awq(parts, quantisation, shape);
   if (!out.scales.isfinite().all().item<bool>())
     throw Error(ErrorKind::kModel, "tensor " + name + " holds NaN or infinite values: its scales are not finite");
   return out;

@@ -1,8 +1,8 @@
-// Products of few rows with packed weights: int8 ones in the layout of kernels/cpu/cpu.h, so that one file and one
-// quantiser serve both devices, and the codes of quantised checkpoints (kernels/coded.h). Weights become 16-bit
-// numbers, exactly, on their way to the tensor cores; each unit of inputs has its own sum, which is multiplied by the
+// Products of few rows with quantised weights: int8 ones in the layout of kernels/cpu/cpu.h, so that one layout and one
+// quantiser serve both devices, and those quantised by group (kernels/quantised_matrix.h). Codes become 16-bit numbers,
+// exactly, on their way to the tensor cores; each unit of inputs has its own sum, which is multiplied by the
 // outputs' scales. As in rows_linear.cu, a row's bits do not depend on other rows.
-#include "engine/kernels/cuda/packed_weights.h"
+#include "engine/kernels/cuda/quantised_weights.h"
 
 namespace specdec::kernels::cuda {
 
@@ -32,11 +32,11 @@ __device__ Eight load_inputs(const uint16_t* row, const int32_t* order, int64_t 
 // A block computes kBlockOutputs outputs of up to kMost rows, as in rows_linear.cu.
 template <class T, class Weights, int kTiles, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
-    rows_linear_packed_tiles(const uint16_t* __restrict__ x, const int32_t* __restrict__ order,
-                             const uint8_t* __restrict__ weight, const T* __restrict__ bias,
-                             const uint8_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual,
-                             int all_rows, int64_t n, int64_t k, int units, int64_t stride, const int32_t* live,
-                             T* out) {
+    rows_linear_quantised_tiles(const uint16_t* __restrict__ x, const int32_t* __restrict__ order,
+                                const uint8_t* __restrict__ weight, const T* __restrict__ bias,
+                                const uint8_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual,
+                                int all_rows, int64_t n, int64_t k, int units, int64_t stride, const int32_t* live,
+                                T* out) {
   if (live && *live == 0) return;
   auto& [parts, gates] = *static_cast<ProductMemory<kTiles>*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x) / 32, group = static_cast<int>(threadIdx.x) % 32 / 4,
@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
                 groups = (all_units + units - 1) / units, group_bytes = Weights::group_bytes(units);
   const int outputs = static_cast<int>(n - first < kBlockOutputs ? n - first : kBlockOutputs);
   // Loads of several units are on their way at once, as many as registers allow.
-  [[maybe_unused]] constexpr int kUnrolled = kVectors && kInputs == kCodedUnit ? (kTiles == 1   ? 4
-                                                                                  : kTiles == 2 ? 2
-                                                                                                : 1)
-                                                                               : 1;
+  [[maybe_unused]] constexpr int kUnrolled = kVectors && kInputs == kUnitInputs ? (kTiles == 1   ? 4
+                                                                                   : kTiles == 2 ? 2
+                                                                                                 : 1)
+                                                                                : 1;
   for (int matrix = 0; matrix < (kGated ? 2 : 1); ++matrix) {
     const uint8_t* block = (matrix == 0 ? weight : up) + first * groups * group_bytes;
     float sums[kTiles][2][4] = {};
@@ -118,8 +118,8 @@ int launch_tiles(const RowsProduct& p, int units, Stream stream) {
   const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
                     static_cast<unsigned>((p.n + kBlockOutputs - 1) / kBlockOutputs));
   return launch(stream, blocks, kWarps * 32, sizeof(ProductMemory<kTiles>),
-                vectors ? rows_linear_packed_tiles<T, Weights, kTiles, true, kGated>
-                        : rows_linear_packed_tiles<T, Weights, kTiles, false, kGated>,
+                vectors ? rows_linear_quantised_tiles<T, Weights, kTiles, true, kGated>
+                        : rows_linear_quantised_tiles<T, Weights, kTiles, false, kGated>,
                 static_cast<const uint16_t*>(p.x), p.order, static_cast<const uint8_t*>(p.weight),
                 static_cast<const T*>(p.bias), static_cast<const uint8_t*>(p.up), static_cast<const T*>(p.up_bias),
                 static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, p.k, units, p.stride, p.live,
@@ -136,11 +136,11 @@ int launch_rows(const RowsProduct& p, int units, Stream stream) {
 
 }  // namespace
 
-int launch_rows_linear_packed(CudaDtype dtype, const RowsProduct& product, Stream stream) {
+int launch_rows_linear_quantised(CudaDtype dtype, const RowsProduct& product, Stream stream) {
   if (product.rows == 0 || product.n == 0) return 0;
-  const bool coded = product.packing != Packing::kInt8;
-  if (!aligned_to_16(product.weight) || !aligned_to_16(product.up) || (coded && product.n % 4 != 0) ||
-      (!coded && product.order))
+  const bool by_group = product.packing != Packing::kInt8;
+  if (!aligned_to_16(product.weight) || !aligned_to_16(product.up) || (by_group && product.n % 4 != 0) ||
+      (!by_group && product.order))
     return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);

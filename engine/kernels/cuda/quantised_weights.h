@@ -1,6 +1,6 @@
-// Packed weights on their way to the tensor cores: a lane reads its share of a unit of inputs of a block of 32 outputs
-// and makes 16-bit numbers of it. The numbers are exact; scales, which are left to the caller, are fp32. The layouts
-// are those of kernels/cpu/cpu.h (Int8) and kernels/coded.h.
+// Reads quantised weights for the tensor cores: a lane reads its share of a unit of inputs of a block of 32 outputs
+// and makes 16-bit numbers of its codes. The numbers are exact; the caller multiplies by the scales, which are fp32.
+// The layouts are those of kernels/cpu/cpu.h (Int8) and kernels/quantised_matrix.h.
 #pragma once
 
 #include <ptx.h>
@@ -99,8 +99,8 @@ constexpr uint32_t kMinusZeros = 0x80008000u;
 // A lane's share of a unit of 32 inputs: inputs 8 · member to 8 · member + 7 of outputs 4 · group to 4 · group + 3.
 // Integers are less by their zero point.
 template <class T, Packing kPacking>
-struct CodedWeights {
-  static constexpr int kInputs = kCodedUnit, kUnitBytes = kPacking == Packing::kCodes4 ? 16 : 32;
+struct GroupQuantisedWeights {
+  static constexpr int kInputs = kUnitInputs, kUnitBytes = kPacking == Packing::kCodes4 ? 16 : 32;
   static __device__ int64_t group_bytes(int units) { return kUnitBytes * int64_t{units} + 4; }
 
   uint32_t pairs[4][4];  // of two inputs, by output
@@ -174,12 +174,12 @@ struct CodedWeights {
 // Returns f(Weights, units) for the weights of a packing with `group` inputs to a scale.
 template <class T, class F>
 int with_weights(Packing packing, int64_t group, const F& f) {
-  const int units = static_cast<int>(group / kCodedUnit);
-  const bool whole = group > 0 && group % kCodedUnit == 0 && group / kCodedUnit == units;
+  const int units = static_cast<int>(group / kUnitInputs);
+  const bool whole = group > 0 && group % kUnitInputs == 0 && group / kUnitInputs == units;
   if (packing == Packing::kInt8) return f(Int8Weights<T>{}, 1);
-  if (packing == Packing::kCodes4 && whole) return f(CodedWeights<T, Packing::kCodes4>{}, units);
-  if (packing == Packing::kCodes8 && whole) return f(CodedWeights<T, Packing::kCodes8>{}, units);
-  if (packing == Packing::kE4m3 && whole) return f(CodedWeights<T, Packing::kE4m3>{}, units);
+  if (packing == Packing::kCodes4 && whole) return f(GroupQuantisedWeights<T, Packing::kCodes4>{}, units);
+  if (packing == Packing::kCodes8 && whole) return f(GroupQuantisedWeights<T, Packing::kCodes8>{}, units);
+  if (packing == Packing::kE4m3 && whole) return f(GroupQuantisedWeights<T, Packing::kE4m3>{}, units);
   return static_cast<int>(cudaErrorInvalidValue);
 }
 

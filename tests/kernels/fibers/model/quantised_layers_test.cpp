@@ -1,6 +1,6 @@
-// Loads quantised checkpoints whose matrices stay codes, and runs their passes in the CUDA kernels on fibers beside the
-// dequantised decoder in fp32.
-#include "engine/weights/kept_codes.h"
+// Loads quantised checkpoints whose matrices stay quantised, and runs their passes in the CUDA kernels on fibers beside
+// the dequantised decoder in fp32.
+#include "engine/weights/quantised_layers.h"
 
 #include <gtest/gtest.h>
 
@@ -63,27 +63,27 @@ const at::Tensor& order_of(const LayerWeights& w, const std::string& name) {
                                                                                   : w.attention_order;
 }
 
-// Expects that matrices stand for the dequantised numbers. Returns the names of those that stayed codes.
+// Expects that matrices stand for the dequantised numbers. Returns the names of those that stayed quantised.
 std::vector<std::string> expect_numbers(Pair& pair) {
-  std::vector<std::string> coded;
+  std::vector<std::string> quantised;
   std::map<std::string, at::Tensor> wide;
   pair.wide.weights.visit(pair.wide.config, [&](const std::string& name, at::Tensor& t) { wide[name] = t; });
   for (const Parameter& p : list_parameters(pair.kept.weights, pair.kept.config)) {
     const at::Tensor& expected = wide.at(p.name);
-    if (!kernels::is_coded(*p.tensor)) {
+    if (!kernels::is_group_quantised(*p.tensor)) {
       EXPECT_TRUE(at::equal(*p.tensor, expected.to(pair.kept.config.dtype))) << p.name;
       continue;
     }
-    coded.push_back(p.name);
+    quantised.push_back(p.name);
     const auto layer = static_cast<size_t>(p.name[std::string("model.layers.").size()] - '0');
     const at::Tensor found =
-        kernels::unpack_codes({*p.tensor, order_of(pair.kept.weights.layers[layer], p.name)}, p.shape[1]);
+        kernels::dequantise({*p.tensor, order_of(pair.kept.weights.layers[layer], p.name)}, p.shape[1]);
     EXPECT_TRUE(at::equal(found, expected)) << p.name;
   }
-  return coded;
+  return quantised;
 }
 
-TEST(KeptCodes, StandForTheDequantisedNumbers) {
+TEST(QuantisedLayers, StandForTheDequantisedNumbers) {
   for (const Case& c : cases()) {
     Pair pair = load(c);
     EXPECT_EQ(expect_numbers(pair).size(), 14u) << c.name;
@@ -102,7 +102,7 @@ double error_of(const Pair& pair, const std::vector<Text>& texts) {
   return (found - expected).abs().max().item<double>() / spread;
 }
 
-TEST(KeptCodes, GiveTheLogitsOfTheDequantisedDecoder) {
+TEST(QuantisedLayers, GiveTheLogitsOfTheDequantisedDecoder) {
   for (const Case& c : cases()) {
     Pair pair = load(c);
     ASSERT_TRUE(cuda_pass_applies(pair.kept, Batch(pair.kept, kTexts).parts())) << c.name;
@@ -114,7 +114,7 @@ TEST(KeptCodes, GiveTheLogitsOfTheDequantisedDecoder) {
 }
 
 // Queries, keys and values in one product give the same bits, in as many launches as plain matrices.
-TEST(KeptCodes, JoinedProjectionsGiveTheSame) {
+TEST(QuantisedLayers, JoinedProjectionsGiveTheSame) {
   for (const Case& c : cases()) {
     Pair pair = load(c);
     const auto logits = [&] {
@@ -130,8 +130,8 @@ TEST(KeptCodes, JoinedProjectionsGiveTheSame) {
   }
 }
 
-TEST(KeptCodes, WhatHasNoPlaceInTheLayoutIsDequantised) {
-  const auto coded = [](const Case& c, const std::function<void(StoredTensors&)>& change) {
+TEST(QuantisedLayers, WhatHasNoPlaceInTheLayoutIsDequantised) {
+  const auto num_quantised = [](const Case& c, const std::function<void(StoredTensors&)>& change) {
     Pair pair = load(c, change);
     const std::vector<std::string> names = expect_numbers(pair);
     EXPECT_LT(error_of(pair, {{5, 3, 3}}), 0.15) << c.name;
@@ -141,25 +141,25 @@ TEST(KeptCodes, WhatHasNoPlaceInTheLayoutIsDequantised) {
   const std::string layer = "model.layers.1.";
   Case small = all[0];
   small.quantization["group_size"] = 8;
-  EXPECT_EQ(coded(small, {}), 0u);
+  EXPECT_EQ(num_quantised(small, {}), 0u);
   // One scale of a gate is no number of fp16, so both gates of the layer are dequantised.
-  EXPECT_EQ(coded(all[0],
-                  [&](StoredTensors& tensors) {
-                    StoredTensor& scales = tensors[layer + "mlp.up_proj.scales"];
-                    scales = {"F32", scales.data.to(at::kFloat)};
-                    scales.data[0][0] += 1e-6;
-                  }),
+  EXPECT_EQ(num_quantised(all[0],
+                          [&](StoredTensors& tensors) {
+                            StoredTensor& scales = tensors[layer + "mlp.up_proj.scales"];
+                            scales = {"F32", scales.data.to(at::kFloat)};
+                            scales.data[0][0] += 1e-6;
+                          }),
             12u);
   // Keys whose inputs have an order of their own.
-  EXPECT_EQ(coded(all[1],
-                  [&](StoredTensors& tensors) {
-                    at::Tensor& index = tensors[layer + "self_attn.k_proj.g_idx"].data;
-                    index = index.flip(0).contiguous();
-                  }),
+  EXPECT_EQ(num_quantised(all[1],
+                          [&](StoredTensors& tensors) {
+                            at::Tensor& index = tensors[layer + "self_attn.k_proj.g_idx"].data;
+                            index = index.flip(0).contiguous();
+                          }),
             13u);
 }
 
-TEST(KeptCodes, NumbersThatAreNotFiniteAreRefused) {
+TEST(QuantisedLayers, NumbersThatAreNotFiniteAreRefused) {
   const auto refused = [](const Case& c, const char* part, double value) {
     const Scratch scratch;
     QuantisedCheckpoint checkpoint(quantised_config(c.type, c.dtype, c.quantization));
@@ -172,7 +172,7 @@ TEST(KeptCodes, NumbersThatAreNotFiniteAreRefused) {
   refused(cases()[4], "weight_scale_inv", NAN);
 }
 
-TEST(KeptCodes, ThePlanCountsTheirBytes) {
+TEST(QuantisedLayers, ThePlanCountsTheirBytes) {
   for (const Case& c : cases()) {
     const Scratch scratch;
     QuantisedCheckpoint(quantised_config(c.type, c.dtype, c.quantization)).write(scratch.root());
@@ -188,13 +188,13 @@ TEST(KeptCodes, ThePlanCountsTheirBytes) {
   }
 }
 
-TEST(KeptCodes, ThePlanCountsSmallGroupsAsDequantised) {
+TEST(QuantisedLayers, ThePlanCountsSmallGroupsAsDequantised) {
   const Json quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 8}};
   const DecoderConfig config = parse_decoder_config(quantised_config("llama", "float16", quantization), "toy");
   EXPECT_EQ(weight_bytes(config, kAsStored), weight_bytes(config, at::kHalf));
 }
 
-TEST(KeptCodes, AreForWholeDecodersOnAGpu) {
+TEST(QuantisedLayers, AreForWholeDecodersOnAGpu) {
   const at::Device gpu(at::kCUDA, 0);
   DecoderConfig config =
       parse_decoder_config(quantised_config("llama", "bfloat16", {{"quant_method", "awq"}, {"bits", 4}}), "toy");

@@ -1,6 +1,6 @@
-// Makes matrices of 16-bit numbers from the codes of quantised checkpoints (kernels/coded.h), for products of many
+// Dequantises matrices that are quantised by group (kernels/quantised_matrix.h) to 16-bit numbers, for products of many
 // rows, which other libraries multiply faster.
-#include "engine/kernels/cuda/packed_weights.h"
+#include "engine/kernels/cuda/quantised_weights.h"
 
 namespace specdec::kernels::cuda {
 
@@ -18,8 +18,8 @@ __device__ uint32_t scaled_pair(uint32_t pair, float scale) {
 }
 
 template <class T, class Weights>
-__global__ void unpack_units(const uint8_t* __restrict__ weight, int64_t n, int64_t k, int units, bool vectors,
-                             uint16_t* out) {
+__global__ void dequantise_units(const uint8_t* __restrict__ weight, int64_t n, int64_t k, int units, bool vectors,
+                                 uint16_t* out) {
   const int warp = static_cast<int>(threadIdx.x) / 32, group = static_cast<int>(threadIdx.x) % 32 / 4,
             member = static_cast<int>(threadIdx.x) % 4;
   constexpr int kInputs = Weights::kInputs;
@@ -53,21 +53,21 @@ __global__ void unpack_units(const uint8_t* __restrict__ weight, int64_t n, int6
 
 }  // namespace
 
-int launch_unpack(CudaDtype dtype, const UnpackedMatrix& matrix, Stream stream) {
+int launch_dequantise(CudaDtype dtype, const DequantisedMatrix& matrix, Stream stream) {
   if (matrix.n == 0 || matrix.k == 0) return 0;
   if (!aligned_to_16(matrix.weight) || matrix.n % 4 != 0) return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
     return with_weights<T>(matrix.packing, matrix.group, [&](auto weights, int units) {
       using Weights = decltype(weights);
-      if constexpr (Weights::kInputs != kCodedUnit) {
+      if constexpr (Weights::kInputs != kUnitInputs) {
         return static_cast<int>(cudaErrorInvalidValue);
       } else {
-        const int64_t all_units = (matrix.k + kCodedUnit - 1) / kCodedUnit;
+        const int64_t all_units = (matrix.k + kUnitInputs - 1) / kUnitInputs;
         const bool vectors = matrix.k % 8 == 0 && aligned_to_16(matrix.out);
         const dim3 blocks(static_cast<unsigned>((all_units + kWarps - 1) / kWarps),
                           static_cast<unsigned>((matrix.n + kBlockOutputs - 1) / kBlockOutputs));
-        return launch(stream, blocks, kWarps * 32, 0, unpack_units<T, Weights>,
+        return launch(stream, blocks, kWarps * 32, 0, dequantise_units<T, Weights>,
                       static_cast<const uint8_t*>(matrix.weight), matrix.n, matrix.k, units, vectors,
                       static_cast<uint16_t*>(matrix.out));
       }

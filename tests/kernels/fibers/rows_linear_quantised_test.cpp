@@ -1,4 +1,4 @@
-// Runs products with the codes of quantised checkpoints, and their unpacking, on fibers.
+// Runs products with quantised matrices, and their dequantising, on fibers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 namespace cuda = kernels::cuda;
 namespace twins = kernels::twins;
 using kernels::Packing;
-using self_test::coded_matrix;
+using self_test::group_quantised_matrix;
 using self_test::PackedMatrix;
 
 constexpr Packing kCodes[] = {Packing::kCodes4, Packing::kCodes8, Packing::kE4m3};
@@ -62,7 +62,7 @@ struct Product {
   std::string name() const { return fibers::name_of(dtype) + ", " + name_of(packing) + ", " + size.name(); }
 };
 
-TEST(PackedProducts, EqualTheirTwinsOverTails) {
+TEST(QuantisedProducts, EqualTheirTwinsOverTails) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
       for (const Size& size : std::vector<Size>{{1, 32, 64, 32},
@@ -72,17 +72,17 @@ TEST(PackedProducts, EqualTheirTwinsOverTails) {
                                                 {3, 20, 1100, 352},
                                                 {33, 12, 37, 64},
                                                 {70, 32, 8, 32}}) {
-        const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, size.group);
+        const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, size.group);
         const Product product = {
             dtype, packing, size, matrix, random_values(dtype, size.rows * size.k, 1), random_values(dtype, size.n, 3)};
         EXPECT_EQ(difference(dtype, product.values(), product.expected()), "") << product.name();
       }
 }
 
-TEST(PackedProducts, EveryOrderOfThreadsGivesTheSameBits) {
+TEST(QuantisedProducts, EveryOrderOfThreadsGivesTheSameBits) {
   const Size size = {9, 36, 600, 64};
   for (const Packing packing : kCodes) {
-    const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, size.group);
+    const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, size.group);
     const Product product = {CudaDtype::kBFloat16, packing, size, matrix,
                              random_values(CudaDtype::kBFloat16, size.rows * size.k, 1)};
     settings().seed = 1;
@@ -95,10 +95,10 @@ TEST(PackedProducts, EveryOrderOfThreadsGivesTheSameBits) {
 }
 
 // Each sum is zero but for rounding, so its bits show every other order of additions.
-TEST(PackedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
+TEST(QuantisedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
   const Size size = {70, 20, 640, 64};
   for (const Packing packing : kCodes) {
-    const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, size.group, 7, size.k / 2);
+    const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, size.group, 7, size.k / 2);
     Values x = random_values(CudaDtype::kBFloat16, size.rows * size.k, 1);
     for (size_t i = 0; i < x.size(); ++i)
       if (i % size.k >= size.k / 2) x[i] = -x[i - size.k / 2];
@@ -121,11 +121,11 @@ std::vector<int32_t> shuffled(size_t k) {
   return order;
 }
 
-TEST(PackedProducts, TakeInputsInTheirOrder) {
+TEST(QuantisedProducts, TakeInputsInTheirOrder) {
   for (const Packing packing : kCodes)
     for (const Size& size : std::vector<Size>{{6, 36, 200, 64}, {18, 8, 75, 32}}) {
       const CudaDtype dtype = CudaDtype::kHalf;
-      const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, size.group);
+      const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, size.group);
       const Values x = random_values(dtype, size.rows * size.k, 1);
       const std::vector<int32_t> order = shuffled(size.k);
       Values moved(x.size());
@@ -138,9 +138,9 @@ TEST(PackedProducts, TakeInputsInTheirOrder) {
     }
 }
 
-TEST(PackedProducts, AtRestWriteNothing) {
+TEST(QuantisedProducts, AtRestWriteNothing) {
   const Size size = {2, 36, 64, 32};
-  const PackedMatrix matrix = coded_matrix(kCodes[0], size.n, size.k, size.group);
+  const PackedMatrix matrix = group_quantised_matrix(kCodes[0], size.n, size.k, size.group);
   const Product product = {CudaDtype::kHalf, kCodes[0], size, matrix,
                            random_values(CudaDtype::kHalf, size.rows * size.k, 1)};
   DeviceMemory<int32_t> live(std::vector<int32_t>{0});
@@ -150,14 +150,15 @@ TEST(PackedProducts, AtRestWriteNothing) {
   EXPECT_EQ(product.run(with_live), product.run());
 }
 
-// The activation of two products, and the sum with what is in `out` already, whose rows are wider than the result.
-TEST(PackedProducts, EndAsSeparateKernelsDo) {
+// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
+// result. Both give the bits of separate kernels.
+TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
       for (const Size& size : std::vector<Size>{{1, 32, 64, 32}, {9, 20, 72, 64}, {40, 40, 37, 64}}) {
         const size_t results = size.rows * size.n, stride = size.n + 3;
-        const PackedMatrix gate = coded_matrix(packing, size.n, size.k, size.group),
-                           up = coded_matrix(packing, size.n, size.k, size.group, 11);
+        const PackedMatrix gate = group_quantised_matrix(packing, size.n, size.k, size.group),
+                           up = group_quantised_matrix(packing, size.n, size.k, size.group, 11);
         const Values x = random_values(dtype, size.rows * size.k, 1), bias = random_values(dtype, size.n, 4);
         const Product of_gate = {dtype, packing, size, gate, x, bias},
                       of_up = {dtype, packing, size, up, x, random_values(dtype, size.n, 5)};
@@ -188,21 +189,21 @@ TEST(PackedProducts, EndAsSeparateKernelsDo) {
       }
 }
 
-TEST(PackedProducts, UnpackToTheNumbersThatTheyStandFor) {
+TEST(QuantisedProducts, DequantiseToTheNumbersThatTheyStandFor) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
       for (const Size& size :
            std::vector<Size>{{0, 32, 256, 32}, {0, 68, 200, 96}, {0, 12, 37, 64}, {0, 8, 600, 608}}) {
-        const PackedMatrix matrix = coded_matrix(packing, size.n, size.k, size.group);
+        const PackedMatrix matrix = group_quantised_matrix(packing, size.n, size.k, size.group);
         DeviceMemory<uint8_t> weight(matrix.packed);
         Array out(dtype, size.n * size.k);
-        const kernels::UnpackedMatrix call = {.n = static_cast<int64_t>(size.n),
-                                              .k = static_cast<int64_t>(size.k),
-                                              .weight = weight.data(),
-                                              .packing = packing,
-                                              .group = static_cast<int64_t>(size.group),
-                                              .out = out.data()};
-        ASSERT_EQ(cuda::launch_unpack(dtype, call, nullptr), 0);
+        const kernels::DequantisedMatrix call = {.n = static_cast<int64_t>(size.n),
+                                                 .k = static_cast<int64_t>(size.k),
+                                                 .weight = weight.data(),
+                                                 .packing = packing,
+                                                 .group = static_cast<int64_t>(size.group),
+                                                 .out = out.data()};
+        ASSERT_EQ(cuda::launch_dequantise(dtype, call, nullptr), 0);
         Values expected;
         for (const double w : matrix.values)
           expected.push_back(twins::rounded(dtype, static_cast<double>(static_cast<float>(w))));
@@ -210,10 +211,10 @@ TEST(PackedProducts, UnpackToTheNumbersThatTheyStandFor) {
       }
 }
 
-TEST(PackedProducts, NoBarrierCanBeLeftOut) {
+TEST(QuantisedProducts, NoBarrierCanBeLeftOut) {
   const Size size = {9, 32, 600, 64};
-  const PackedMatrix gate = coded_matrix(Packing::kCodes4, size.n, size.k, size.group),
-                     up = coded_matrix(Packing::kCodes4, size.n, size.k, size.group, 11);
+  const PackedMatrix gate = group_quantised_matrix(Packing::kCodes4, size.n, size.k, size.group),
+                     up = group_quantised_matrix(Packing::kCodes4, size.n, size.k, size.group, 11);
   const Product product = {CudaDtype::kHalf, Packing::kCodes4, size, gate,
                            random_values(CudaDtype::kHalf, size.rows * size.k, 1)};
   DeviceMemory<uint8_t> second(up.packed);
@@ -221,7 +222,7 @@ TEST(PackedProducts, NoBarrierCanBeLeftOut) {
                              [&] { return product.run([&](kernels::RowsProduct& call) { call.up = second.data(); }); });
 }
 
-TEST(PackedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {
+TEST(QuantisedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {
   alignas(16) float none[8] = {};
   const auto code = [&](int64_t n, int64_t group, Packing packing, const void* weight) {
     kernels::RowsProduct call = {};

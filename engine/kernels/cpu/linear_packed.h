@@ -3,7 +3,7 @@
 // way to read memory. In each group, an output sums the even and the odd inputs separately; the two sums are added, and
 // the groups follow one by one. This order does not depend on the vector width, so all instruction sets with a fused
 // multiply-add give the same bits.
-#include "engine/kernels/cpu/products.h"
+#include "engine/kernels/cpu/linear.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 

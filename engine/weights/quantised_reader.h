@@ -1,5 +1,5 @@
-// Reads matrices of quantised checkpoints. They are dequantised while loading, or stay codes (kernels/coded.h) for
-// products on a GPU, which multiply by the same numbers. Activations are not rounded as in FP8 engines.
+// Reads matrices of quantised checkpoints. They are dequantised while loading, or stay quantised for products on a
+// GPU (kernels/quantised_matrix.h), which multiply by the same numbers. Activations are not rounded as in FP8 engines.
 //
 // fp8: <name>.weight is F8_E4M3 [N, K] and is multiplied by <name>.weight_scale_inv or <name>.weight_scale. The scale
 // is one number, one per row ([N] or [N, 1]), or one per block ([ceil(N / rows), ceil(K / columns)]). Scales of
@@ -23,16 +23,16 @@
 
 #include "base/safetensors.h"
 #include "engine/config/config.h"
-#include "engine/kernels/coded.h"
+#include "engine/kernels/quantised_matrix.h"
 
 namespace specdec::model {
 
 // Returns the matrix `name` ("….weight") if the checkpoint stores it quantised. `shape` is what config.json requires.
 // Removes from `unread` the names of the tensors that it read. Throws Error(kModel) that names file and tensor for
 // missing parts, wrong shapes, wrong dtypes, and numbers that are not finite.
-std::optional<kernels::CodedMatrix> read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation,
-                                                   const std::string& name, at::IntArrayRef shape,
-                                                   std::set<std::string>& unread);
+std::optional<kernels::QuantisedMatrix> read_quantised(const SafetensorsDirectory& files,
+                                                       const Quantisation& quantisation, const std::string& name,
+                                                       at::IntArrayRef shape, std::set<std::string>& unread);
 
 // Throws Error(kModel) if no tensor is stored as config.json's quantization_config says: other engines look for tensors
 // that are not there, or fill the matrices with noise.

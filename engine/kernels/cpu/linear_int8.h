@@ -2,7 +2,7 @@
 // SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
 // to int16 instead, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd). Sums within a
 // group are exact integers, so their order does not matter.
-#include "engine/kernels/cpu/packed_products.h"
+#include "engine/kernels/cpu/linear_packed.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 

@@ -1,4 +1,4 @@
-#include "engine/kernels/coded.h"
+#include "engine/kernels/quantised_matrix.h"
 
 #include <ATen/Parallel.h>
 
@@ -36,7 +36,7 @@ std::array<float, 256> values_of(Packing packing) {
 struct Layout {
   Packing packing;
   int64_t n, k, units;  // units of a group
-  int64_t all_units() const { return (k + kCodedUnit - 1) / kCodedUnit; }
+  int64_t all_units() const { return (k + kUnitInputs - 1) / kUnitInputs; }
   int64_t groups() const { return (all_units() + units - 1) / units; }
   int64_t group_bytes() const { return units * unit_bytes(packing) + kScaleBytes; }
 };
@@ -61,14 +61,14 @@ void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f
   for (int64_t unit = 0; unit < layout.all_units(); ++unit) {
     const int64_t at =
         (unit / layout.units * layout.group_bytes() + unit % layout.units * unit_bytes(layout.packing)) * outputs;
-    const int64_t inputs = std::min(kCodedUnit, layout.k - unit * kCodedUnit);
+    const int64_t inputs = std::min(kUnitInputs, layout.k - unit * kUnitInputs);
     for (int64_t o = 0; o < outputs; ++o)
       for (int64_t i = 0; i < inputs; ++i) {
         const int64_t t = i % 8, number = at + 16 * (o / 4 * 4 + i / 8) + o % 4 * 4;
         if (four)
-          f(number + t % 2 * 2 + t / 4, t / 2 % 2 * 4, first + o, unit * kCodedUnit + i);
+          f(number + t % 2 * 2 + t / 4, t / 2 % 2 * 4, first + o, unit * kUnitInputs + i);
         else
-          f(number + t / 4 * 16 * outputs + kPlace[static_cast<size_t>(t % 4)], 0, first + o, unit * kCodedUnit + i);
+          f(number + t / 4 * 16 * outputs + kPlace[static_cast<size_t>(t % 4)], 0, first + o, unit * kUnitInputs + i);
       }
   }
 }
@@ -96,8 +96,8 @@ int64_t size_of_groups(const std::vector<int32_t>& group, const std::vector<int3
   const auto at = [&](int64_t i) { return group[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
   int64_t size = 0;
   while (size < k && at(size) == at(0)) ++size;
-  if (size == k) return (k + kCodedUnit - 1) / kCodedUnit * kCodedUnit;
-  if (size % kCodedUnit != 0) return 0;
+  if (size == k) return (k + kUnitInputs - 1) / kUnitInputs * kUnitInputs;
+  if (size % kUnitInputs != 0) return 0;
   for (int64_t i = 1; i < k; ++i)
     if ((at(i) != at(i - 1)) != (i % size == 0)) return 0;
   return size;
@@ -105,12 +105,12 @@ int64_t size_of_groups(const std::vector<int32_t>& group, const std::vector<int3
 
 }  // namespace
 
-CodedMatrix CodedMatrix::outputs(int64_t first, int64_t count) const {
+QuantisedMatrix QuantisedMatrix::outputs(int64_t first, int64_t count) const {
   const auto narrowed = [&](const at::Tensor& t) { return t.defined() ? t.narrow(1, first, count).contiguous() : t; };
   return {packing, codes.narrow(0, first, count), narrowed(scales), narrowed(zeros), group};
 }
 
-at::Tensor decode(const CodedMatrix& matrix) {
+at::Tensor dequantise(const QuantisedMatrix& matrix) {
   const int64_t n = matrix.codes.size(0), k = matrix.codes.size(1);
   const std::array<float, 256> values = values_of(matrix.packing);
   const at::Tensor out = at::empty({n, k}, at::kFloat), codes = matrix.codes.contiguous();
@@ -128,14 +128,14 @@ at::Tensor decode(const CodedMatrix& matrix) {
   return out;
 }
 
-std::optional<PackedCodes> pack_codes(const CodedMatrix& matrix) {
+std::optional<PackedCodes> pack_codes(const QuantisedMatrix& matrix) {
   const int64_t n = matrix.codes.size(0), k = matrix.codes.size(1);
   const at::Tensor halves = matrix.scales.to(at::kHalf);
   if (n % 4 != 0 || (matrix.zeros.defined() && !at::equal(halves.to(at::kFloat), matrix.scales))) return {};
   const std::vector<int32_t> order = sorted(matrix.group);
   const int64_t size = size_of_groups(matrix.group, order);
   if (size == 0) return {};
-  const Layout layout{matrix.packing, n, k, size / kCodedUnit};
+  const Layout layout{matrix.packing, n, k, size / kUnitInputs};
   const at::Tensor bytes = at::zeros({n, layout.groups(), layout.group_bytes()}, at::kByte),
                    codes = matrix.codes.contiguous();
   const uint8_t *code = codes.const_data_ptr<uint8_t>(),
@@ -159,10 +159,10 @@ std::optional<PackedCodes> pack_codes(const CodedMatrix& matrix) {
   return out;
 }
 
-at::Tensor unpack_codes(const PackedCodes& packed, int64_t k) {
+at::Tensor dequantise(const PackedCodes& packed, int64_t k) {
   const at::Tensor bytes = packed.matrix.cpu().contiguous().view(at::kByte),
                    order = packed.order.defined() ? packed.order.cpu() : at::Tensor();
-  const Layout layout{packing_of(packed.matrix), bytes.size(0), k, coded_group(packed.matrix) / kCodedUnit};
+  const Layout layout{packing_of(packed.matrix), bytes.size(0), k, group_size_of(packed.matrix) / kUnitInputs};
   const std::array<float, 256> values = values_of(layout.packing);
   const bool integers = layout.packing != Packing::kE4m3;
   const uint8_t mask = layout.packing == Packing::kCodes4 ? 15 : 255;
@@ -180,7 +180,7 @@ at::Tensor unpack_codes(const PackedCodes& packed, int64_t k) {
                    : std::pair(std::bit_cast<float>(word), 0.0f);
     });
     over_codes(layout, first, outputs, [&](int64_t byte, int64_t shift, int64_t o, int64_t i) {
-      const auto [scale, zero] = scales[static_cast<size_t>(i / kCodedUnit / layout.units * outputs + o - first)];
+      const auto [scale, zero] = scales[static_cast<size_t>(i / kUnitInputs / layout.units * outputs + o - first)];
       to[o * k + (input ? input[i] : i)] = scale * (values[block[byte] >> shift & mask] - zero);
     });
   });
@@ -202,15 +202,15 @@ Packing packing_of(const at::Tensor& weight) {
   }
 }
 
-int64_t coded_group(const at::Tensor& weight) {
-  if (!is_coded(weight)) return 0;
+int64_t group_size_of(const at::Tensor& weight) {
+  if (!is_group_quantised(weight)) return 0;
   const int64_t bytes = weight.size(2) * static_cast<int64_t>(weight.element_size());
-  return (bytes - kScaleBytes) / unit_bytes(packing_of(weight)) * kCodedUnit;
+  return (bytes - kScaleBytes) / unit_bytes(packing_of(weight)) * kUnitInputs;
 }
 
-int64_t coded_row_bytes(Packing packing, int64_t k, int64_t group) {
-  if (group % kCodedUnit != 0) return 0;
-  Layout layout{packing, 0, k, group / kCodedUnit};
+int64_t packed_row_bytes(Packing packing, int64_t k, int64_t group) {
+  if (group % kUnitInputs != 0) return 0;
+  Layout layout{packing, 0, k, group / kUnitInputs};
   if (group == 0 || layout.units > layout.all_units()) layout.units = layout.all_units();
   return layout.groups() * layout.group_bytes();
 }

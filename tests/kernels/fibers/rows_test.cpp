@@ -1,4 +1,4 @@
-// Runs the kernels of engine/kernels/cuda/kernels.cu on fibers and compares them with their twins, over sizes that end
+// Runs the kernels of engine/kernels/cuda/rows.cu on fibers and compares them with their twins, over sizes that end
 // within a warp, a block or a vector.
 #include <gtest/gtest.h>
 
@@ -88,31 +88,31 @@ void expect_twin(const Case& one) {
   }
 }
 
-TEST(DecoderKernels, RmsNormEqualsItsTwin) {
+TEST(Rows, RmsNormEqualsItsTwin) {
   for (const CudaDtype dtype : kDtypes)
     for (const size_t n : {1, 3, 31, 32, 33, 255, 256, 257, 1000})
       for (const size_t rows : {1, 3}) expect_twin(rms_norm_case(dtype, rows, n));
 }
 
-TEST(DecoderKernels, SiluMulEqualsItsTwin) {
+TEST(Rows, SiluMulEqualsItsTwin) {
   for (const CudaDtype dtype : kDtypes)
     for (const size_t n : {1, 31, 255, 256, 257, 1000}) expect_twin(silu_mul_case(dtype, n));
 }
 
-TEST(DecoderKernels, RopeEqualsItsTwin) {
+TEST(Rows, RopeEqualsItsTwin) {
   for (const CudaDtype dtype : kDtypes)
     for (const size_t d : {2, 6, 64, 128})
       for (const size_t heads : {1, 3})
         for (const size_t rows : {1, 5}) expect_twin(rope_case(dtype, rows, heads, d));
 }
 
-TEST(DecoderKernels, GatherRowsEqualsItsTwin) {
+TEST(Rows, GatherRowsEqualsItsTwin) {
   for (const CudaDtype dtype : kDtypes)
     for (const size_t n : {1, 255, 257, 600})
       for (const size_t rows : {1, 5}) expect_twin(gather_rows_case(dtype, rows, n));
 }
 
-TEST(DecoderKernels, NothingIsLaunchedForNoRows) {
+TEST(Rows, NothingIsLaunchedForNoRows) {
   const int64_t before = settings().launches;
   float none = 0;
   EXPECT_EQ(cuda::launch_rms_norm(CudaDtype::kFloat, &none, &none, kEps, 0, 8, &none, nullptr), 0);
@@ -125,7 +125,7 @@ TEST(DecoderKernels, NothingIsLaunchedForNoRows) {
 }
 
 // Leaves out each barrier that the kernels reach, one at a time, and expects that a result changes.
-TEST(DecoderKernels, NoBarrierCanBeLeftOut) {
+TEST(Rows, NoBarrierCanBeLeftOut) {
   const std::vector<Case> cases = {rms_norm_case(CudaDtype::kFloat, 3, 257)};
   settings() = {.barriers = {}};
   std::vector<uint8_t> bytes;
@@ -142,7 +142,7 @@ TEST(DecoderKernels, NoBarrierCanBeLeftOut) {
 }
 
 // Each token moves to the slot that the one before it was read from.
-TEST(DecoderKernels, MoveSlotsKeepsWhatIsStillToBeRead) {
+TEST(Rows, MoveSlotsKeepsWhatIsStillToBeRead) {
   constexpr size_t kPlanes = 3, kWidth = 100, kSlots = kernels::kPagedSlots;
   std::vector<uint16_t> values(kPlanes * kSlots * kWidth);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(i);
