@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/forward/device_errors.h"
 #include "engine/kernels/cuda.h"

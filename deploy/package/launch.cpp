@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/schema/gate_summary.h"
 
@@ -67,6 +68,23 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
          (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
 }
 
+// What a kind of draft is called in each engine's settings.
+struct KindInEngines {
+  DraftKind kind;
+  bool is_head;  // it reads hidden states of the target
+  const char *vllm, *sglang, *tensorrt_llm, *tensorrt_llm_1_2, *llama_cpp;
+};
+constexpr KindInEngines kKinds[] = {
+    {DraftKind::kModel, false, "draft_model", "STANDALONE", "Draft_Target", "DraftTarget", "draft-simple"},
+    {DraftKind::kEagle3, true, "eagle3", "EAGLE3", "Eagle3", "Eagle", "draft-eagle3"},
+};
+const KindInEngines& in_engines(const LaunchPlan& plan) {
+  const auto* const found = std::ranges::find(kKinds, plan.kind, &KindInEngines::kind);
+  if (found == std::end(kKinds))
+    throw Error(ErrorKind::kModel, std::string("no launch file is written for ") + name_of(plan.kind));
+  return *found;
+}
+
 // Returns a script line that sets `draft` to the validated draft or to the variant that the environment names.
 std::string choose_draft(const LaunchPlan& plan) {
   if (plan.variants.empty()) return "draft=$package/draft\n";
@@ -82,7 +100,7 @@ std::string choose_draft(const LaunchPlan& plan) {
 // Returns vLLM's --speculative-config. vLLM requires that the first range starts at batch size 1 and that every K is at
 // most num_speculative_tokens. It uses the last K for larger batches.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
-  Json config = {{"method", plan.eagle3 ? "eagle3" : "draft_model"},
+  Json config = {{"method", in_engines(plan).vllm},
                  {"model", draft},
                  {"num_speculative_tokens", plan.max_k()},
                  {"draft_sample_method", plan.greedy ? "greedy" : "probabilistic"},
@@ -114,7 +132,7 @@ std::string vllm(const LaunchPlan& plan) {
 }
 
 bool has_sglang_schedule(const LaunchPlan& plan) {
-  return plan.eagle3 && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
+  return in_engines(plan).is_head && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
 // Returns SGLang's flags for speculation. With a top-k of 1 the number of draft tokens is the number of steps plus one.
@@ -122,11 +140,11 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
 // refuses to start with the former and ignores the latter. Rejection sampling, which block verification needs, is
 // refused for a head with a reduced vocabulary; SGLang's own rule, which is exact, verifies such a head.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
-  std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") +
-                     " --speculative-draft-model-path " + draft;
+  std::string text =
+      std::string("--speculative-algorithm ") + in_engines(plan).sglang + " --speculative-draft-model-path " + draft;
   text += " --speculative-num-steps " + std::to_string(plan.max_k()) +
           " --speculative-eagle-topk 1 --speculative-num-draft-tokens " + std::to_string(plan.max_k() + 1);
-  const bool samples = plan.eagle3 && !plan.head.reduced_vocabulary;
+  const bool samples = in_engines(plan).is_head && !plan.head.reduced_vocabulary;
   if (samples && !plan.greedy) text += " --speculative-use-rejection-sampling";
   if (samples && plan.verify == "block") text += " --speculative-use-block-verification";
   return text;
@@ -158,12 +176,12 @@ std::string sglang_schedule(const LaunchPlan& plan) {
 // last key's K applies to all larger batches. In both versions the first entry must equal max_draft_len. In 1.3 the
 // decoding types are the tags of a union, which 1.2 looked up by the names of its classes.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
-  std::string text = plan.eagle3 ? "" : "disable_overlap_scheduler: true\n";
+  std::string text = in_engines(plan).is_head ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
-          (!plan.eagle3 ? (v1_2 ? "DraftTarget" : "Draft_Target") : (v1_2 ? "Eagle" : "Eagle3")) +
+          (v1_2 ? in_engines(plan).tensorrt_llm_1_2 : in_engines(plan).tensorrt_llm) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
   // A layer here is the one whose output is read, where the head's numbering counts the layers before.
-  if (plan.eagle3 && !plan.head.taps.empty()) {
+  if (in_engines(plan).is_head && !plan.head.taps.empty()) {
     std::string layers;
     for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);
     text += "  eagle3_layers_to_capture: [" + layers + "]\n";
@@ -204,7 +222,7 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
 // Returns what the log of the converter must say of a head that names its layers, as a comment line. Older converters
 // take the default layers whatever the head names.
 std::string llama_cpp_taps(const LaunchPlan& plan) {
-  if (!plan.eagle3 || plan.head.taps.empty() || plan.max_k() == 0) return "";
+  if (!in_engines(plan).is_head || plan.head.taps.empty() || plan.max_k() == 0) return "";
   std::string taps;
   for (const int64_t layer : plan.head.taps) taps += (taps.empty() ? "" : ", ") + std::to_string(layer);
   return "# The converter must print target_layers = [" + taps + "] for the draft: older ones take other layers.\n";
@@ -213,14 +231,14 @@ std::string llama_cpp_taps(const LaunchPlan& plan) {
 std::string llama_cpp(const LaunchPlan& plan) {
   const std::string own = own_dtype(plan), type = own == "bf16" ? "bf16" : own == "fp32" ? "f32" : "f16";
   const auto flags = [&](int k) {
-    return std::string("--spec-type ") + (plan.eagle3 ? "draft-eagle3" : "draft-simple") + " --spec-draft-n-max " +
-           std::to_string(k) + " --spec-draft-n-min 1 -ngld all";
+    return std::string("--spec-type ") + in_engines(plan).llama_cpp + " --spec-draft-n-max " + std::to_string(k) +
+           " --spec-draft-n-min 1 -ngld all";
   };
-  const std::string of_head = plan.eagle3 ? " --target-model-dir \"$target\"" : "";
-  std::string text =
-      script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
-                  std::string("convert PACKAGE/draft with convert_hf_to_gguf.py") +
-                      (plan.eagle3 ? " --target-model-dir TARGET" : "") + " and add -md FILE " + flags(plan.tried_k));
+  const std::string of_head = in_engines(plan).is_head ? " --target-model-dir \"$target\"" : "";
+  std::string text = script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
+                                 std::string("convert PACKAGE/draft with convert_hf_to_gguf.py") +
+                                     (in_engines(plan).is_head ? " --target-model-dir TARGET" : "") +
+                                     " and add -md FILE " + flags(plan.tried_k));
   text += llama_cpp_taps(plan);
   text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" +
           plan.draft_id.substr(0, 12) + "\n";
@@ -392,7 +410,7 @@ std::map<std::string, std::string> launch_files(const LaunchPlan& given, const s
   std::map<std::string, std::string> files;
   for (const std::string& engine : engines) {
     LaunchPlan plan = given;
-    if (plan.eagle3) plan.obstacle = head_obstacle(engine, plan.head);
+    if (in_engines(plan).is_head) plan.obstacle = head_obstacle(engine, plan.head);
     if (engine == "specdec") {
       files["specdec.toml"] = specdec_toml(plan);
     } else if (engine == "vllm") {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/schema/draft_kind.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
 #include "deploy/package/head_support.h"
@@ -27,14 +28,14 @@ struct LaunchPlan {
   // Verification rule that the gate used (run_options.h). Engines that know only `token` and `block` use `token` for
   // any other rule.
   std::string verify;
-  bool greedy = false;                // validated at temperature 0
-  bool eagle3 = false;                // the draft is an EAGLE-3 head, else a separate model
-  HeadFacts head;                     // of the head
-  std::vector<std::string> variants;  // formats of its quantised variants, in draft-<format>/
-  std::vector<ScheduleRow> schedule;  // from batch 1, ascending; if the gate did not pass, every k is 0
-  Verdict verdict = Verdict::kPass;   // of the gate
-  std::string gate;                   // gate_brief() of the report, for a comment; "" = none
-  int tried_k = 0;                    // the K that the gate tried, if it did not pass
+  bool greedy = false;                 // validated at temperature 0
+  DraftKind kind = DraftKind::kModel;  // kModel or kEagle3
+  HeadFacts head;                      // of the head
+  std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
+  std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
+  Verdict verdict = Verdict::kPass;    // of the gate
+  std::string gate;                    // gate_brief() of the report, for a comment; "" = none
+  int tried_k = 0;                     // the K that the gate tried, if it did not pass
   // Why the engine that a file is for cannot serve this draft. launch_files() sets it; if it is not "", the file starts
   // the engine without the draft and says why.
   std::string obstacle;

@@ -295,8 +295,8 @@ LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::s
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
   plan.variants = options.quantise;
   plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
-  plan.eagle3 = kind_of_draft(options.draft) == DraftKind::kEagle3;
-  if (plan.eagle3)
+  plan.kind = kind_of_draft(options.draft);
+  if (plan.kind != DraftKind::kModel)
     plan.head = head_facts(read_json(options.target / "config.json", ErrorKind::kModel),
                            read_json(options.draft / "config.json", ErrorKind::kModel));
   return plan;
@@ -325,7 +325,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   const std::vector<std::string>& engines = options.engines.empty() ? known_engines() : options.engines;
   const LaunchPlan plan = plan_of(options, in, name);
   const auto launch = launch_files(plan, engines);
-  if (plan.eagle3)
+  if (plan.kind != DraftKind::kModel)
     for (const std::string& engine : engines)
       if (const std::string why = head_obstacle(engine, plan.head); !why.empty())
         outcome.warnings.push_back(why + ": its launch file for " + engine + " starts without the draft");

@@ -20,7 +20,7 @@
 #include "distill/teacher/timed_teacher.h"
 #include "distill/train/timed_evaluation.h"
 #include "distill/train/trainer.h"
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/forward/device_errors.h"
 

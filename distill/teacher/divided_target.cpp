@@ -5,7 +5,7 @@
 
 #include "distill/teacher/branches.h"
 #include "distill/teacher/teacher.h"
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/mirrored_model.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/parallel/shard_ranks.h"

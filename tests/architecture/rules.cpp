@@ -53,15 +53,18 @@ const std::vector<Room> kRooms = {
     {{"engine/forward/"},
      {"engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "engine/kernels/*",
       "engine/kernels/cpu/", "base/"}},
-    // Only runners and rounds may include models; drafting, verification and the choice of K use distributions and
-    // counts. A round launches kernels between the passes.
+    // Only runners and rounds of a device may include models; drafting, verification and the choice of K use
+    // distributions and counts. A device's round launches kernels between the passes.
     {{"engine/decode/sampling/"}, {"engine/decode/sampling/", "engine/rules/", "base/"}},
     {{"engine/decode/control/"}, {"engine/decode/control/", "engine/rules/", "base/"}},
     {{"engine/decode/runners/"},
      {"engine/decode/runners/", "engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "base/"}},
     {{"engine/decode/round/"},
      {"engine/decode/round/", "engine/decode/runners/", "engine/decode/control/", "engine/decode/sampling/",
-      "engine/forward/", "engine/config/", "engine/kernels/*", "engine/rules/", "base/"}},
+      "engine/rules/", "base/"}},
+    {{"engine/decode/device/"},
+     {"engine/decode/device/", "engine/decode/round/", "engine/decode/runners/", "engine/decode/control/",
+      "engine/decode/sampling/", "engine/forward/", "engine/config/", "engine/kernels/*", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
     // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
     {{"engine/self_test/"},

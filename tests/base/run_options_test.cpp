@@ -45,9 +45,9 @@ TEST(RunOptions, VerifyRules) {
 
 TEST(RunOptions, Trees) {
   EXPECT_EQ(parse_tree("2,2,1"), (std::vector<int>{2, 2, 1}));
-  EXPECT_EQ(tree_nodes({2, 2, 1}, 0), 0);
-  EXPECT_EQ(tree_nodes({2, 2, 1}, 2), 6);
-  EXPECT_EQ(tree_nodes({2, 2, 1}, 9), 10);
+  EXPECT_EQ(tree_nodes(std::vector{2, 2, 1}, 0), 0);
+  EXPECT_EQ(tree_nodes(std::vector{2, 2, 1}, 2), 6);
+  EXPECT_EQ(tree_nodes(std::vector{2, 2, 1}, 9), 10);
   EXPECT_EQ(tree_nodes({}, 5), 5);
   for (const char* text : {"", "0", "9", "2,", ",2", "2,,2", "2x", "-1", "2 2", "8,8", "1e1", "99999999999999999999"})
     expect_error(ErrorKind::kUsage, {"--tree", "2,2,1"}, [&] { parse_tree(text); });

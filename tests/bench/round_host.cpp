@@ -12,7 +12,7 @@
 #include <cstring>
 #include <span>
 
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "engine/kernels/cuda.h"

@@ -1,5 +1,7 @@
 // Runs EAGLE-3 heads behind the step with a small target: greedy text equals plain text, whatever K, tree and batch,
 // and a draft keeps drafting through copied prompts, reused prefixes, preemption and full caches.
+#include "engine/decode/runners/eagle_runner.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -6,6 +6,7 @@
 
 #include "distill/gradient/eagle_gradient.h"
 #include "distill/gradient/trained_draft.h"
+#include "engine/decode/runners/eagle_runner.h"
 #include "engine/decode/runners/model_runner.h"
 #include "tests/distill/toy.h"
 

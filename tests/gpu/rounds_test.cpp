@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "engine/forward/forward.h"

@@ -120,7 +120,7 @@ TEST(Launch, SglangStandaloneHasOneK) {
 TEST(Launch, SglangEagleGetsScheduleAndRule) {
   const testing::Scratch dir;
   LaunchPlan p = plan();
-  p.eagle3 = true;
+  p.kind = DraftKind::kEagle3;
   p.verify = "block";
   auto made = files(p);
   const auto arguments = arguments_of("sglang.sh", made["sglang.sh"], "python", dir);
@@ -144,7 +144,7 @@ TEST(Launch, SglangSamplesOnlyFromAWholeVocabulary) {
   for (const char* verify : {"token", "block"})
     for (const bool greedy : {false, true}) {
       LaunchPlan p = plan();
-      p.eagle3 = true;
+      p.kind = DraftKind::kEagle3;
       p.head.reduced_vocabulary = true;
       p.verify = verify;
       p.greedy = greedy;
@@ -166,7 +166,7 @@ TEST(Launch, AHeadThatAnEngineCannotServeIsLeftOut) {
                                                       {"specdec", "specdec.toml"}};
   const auto served = [&](const HeadFacts& head) {
     LaunchPlan p = plan();
-    p.eagle3 = true;
+    p.kind = DraftKind::kEagle3;
     p.head = head;
     auto made = files(p);
     std::string engines;
@@ -240,7 +240,7 @@ TEST(Launch, LlamaCppConvertsAHeadWithItsTarget) {
   ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
   ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
   LaunchPlan p = plan();
-  p.eagle3 = true;
+  p.kind = DraftKind::kEagle3;
   p.head.target_type = "llama";
   p.head.taps = {1, 2, 4};
   const std::string script = files(p)["llama.cpp.sh"];
@@ -289,7 +289,7 @@ TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
     EXPECT_NE(file.find("/prometheus/metrics"), std::string::npos);
   }
   LaunchPlan head = plan();
-  head.eagle3 = true;
+  head.kind = DraftKind::kEagle3;
   head.head.taps = {1, 2, 4};
   for (const char* file : {"tensorrt-llm.yaml", "tensorrt-llm-1.2.yaml"})
     EXPECT_NE(files(head)[file].find("  eagle3_layers_to_capture: [0, 1, 3]\n"), std::string::npos)
@@ -336,7 +336,7 @@ TEST(Launch, FilesForTheEnginesParsers) {
   for (const bool eagle3 : {false, true})
     for (const char* verify : {"token", "block"}) {
       LaunchPlan p = plan();
-      p.eagle3 = eagle3;
+      p.kind = eagle3 ? DraftKind::kEagle3 : DraftKind::kModel;
       p.verify = verify;
       p.head.target_type = "llama";
       cases[std::string(eagle3 ? "eagle3-" : "standalone-") + verify] = p;
@@ -448,7 +448,7 @@ TEST(Launch, ADraftThatDidNotPassStartsPlain) {
         report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
         if (!earlier) report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
         LaunchPlan p = launch_plan(report, "n", "");
-        p.eagle3 = eagle3;
+        p.kind = eagle3 ? DraftKind::kEagle3 : DraftKind::kModel;
         p.variants = {"fp8"};
         EXPECT_EQ(p.max_k(), 0);
         for (const auto& [name, text] : files(p)) {

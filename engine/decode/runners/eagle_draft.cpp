@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/decode/runners/draft.h"
-#include "engine/decode/runners/model_runner.h"
+#include "engine/decode/runners/eagle_runner.h"
 #include "engine/forward/eagle_forward.h"
 #include "engine/weights/draft_vocab.h"
 

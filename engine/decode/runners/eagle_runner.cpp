@@ -4,6 +4,8 @@
 // Rows of the text read the target's states. A drafted token has none: its row reads the state that the row of its
 // parent fed back. Such rows are provisional; the step drops them, and reads the accepted tokens again with the states
 // that verification gave.
+#include "engine/decode/runners/eagle_runner.h"
+
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
@@ -14,7 +16,6 @@
 #include "engine/cache/kv_cache.h"
 #include "engine/config/rope.h"
 #include "engine/decode/runners/cached_model.h"
-#include "engine/decode/runners/model_runner.h"
 #include "engine/decode/runners/round_models.h"
 #include "engine/decode/runners/runner_parts.h"
 #include "engine/decode/runners/tap_source.h"

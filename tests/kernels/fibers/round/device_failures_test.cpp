@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/device_lost.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/generate.h"
-#include "engine/decode/round/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
 

@@ -1,7 +1,7 @@
 // Steps that run as rounds of a device, with the kernels on fibers, beside the same steps on the host: random schedules
 // of requests that come, end, are preempted and change their draft must give the same tokens, with chains, chains that
 // stop early, and trees. 2,000 of them have drafts that are decoders, and some EAGLE-3 heads.
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "tests/kernels/fibers/fibers.h"

@@ -1,4 +1,4 @@
-#include "engine/decode/round/draft_levels.h"
+#include "engine/decode/device/draft_levels.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "engine/decode/round/device_round.h"
+#include "engine/decode/device/device_round.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/config/rope.h"
-#include "engine/decode/round/draft_levels.h"
+#include "engine/decode/device/draft_levels.h"
 #include "engine/decode/runners/round_models.h"
 #include "engine/forward/device_errors.h"
 #include "engine/forward/forward_cuda.h"
