@@ -203,4 +203,60 @@ RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch) {
   };
 }
 
+void EagleDraft::visit_saved(const std::filesystem::path& directory, const Visit& f) const {
+  model::EagleHead saved = model::load_eagle_head(directory, *target, at::kCPU, config().dtype);
+  saved.weights.visit(saved.config, f);
+}
+
+void EagleDraft::write_as(at::ScalarType dtype, const std::filesystem::path& directory) const {
+  model::EagleHead written = head;
+  written.weights.visit(written.config, [&](const std::string&, at::Tensor& t) { t = t.detach().to(dtype); });
+  written.config.layer.dtype = dtype;
+  model::save_eagle_head(written, directory);
+}
+
+Json EagleDraft::shape() const {
+  return {{"head", "eagle3"},
+          {"config", to_json(head.config)},
+          {"dtype", model::dtype_flag(config().dtype)},
+          {"draft_vocab", config().draft_vocab},
+          {"ttt", {{"steps", ttt_steps}, {"decay", ttt_decay}}}};
+}
+
+std::unique_ptr<EagleDraft> eagle_like(const Json& shape, const std::shared_ptr<const model::Decoder>& target,
+                                       const std::string& where) {
+  model::EagleConfig config = model::parse_eagle_config(shape.at("config"), target->config, where);
+  config.layer.draft_vocab = shape.at("draft_vocab").get<std::vector<int32_t>>();
+  const at::ScalarType dtype = model::resolve_dtype(shape.at("dtype").get<std::string>(), config.layer);
+  return std::make_unique<EagleDraft>(model::empty_eagle_head(config, *target, dtype), target,
+                                      shape.at("ttt").at("steps").get<int64_t>(),
+                                      shape.at("ttt").at("decay").get<double>());
+}
+
+std::vector<at::Tensor> EagleDraft::frozen_weights() const {
+  if (head.config.layer.hidden_size == head.config.target_hidden_size) return {};
+  return {head.weights.embed};
+}
+
+GradientFigures EagleDraft::compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches,
+                                              GradientSums& sums, const std::function<void()>& between,
+                                              const std::vector<int64_t>& rows) const {
+  sums.clear();
+  const EagleFigures figures = add_eagle_gradients(*this, loss, batches, sums, between, rows);
+  sums.publish();
+  GradientFigures out;
+  out.finite = figures.finite;
+  double weight = 1;
+  for (const EagleStepFigures& step : figures.steps) out.loss += weight * step.loss, weight *= ttt_decay;
+  if (!figures.steps.empty()) out.acceptance = figures.steps.front().acceptance;
+  for (const Batch& batch : batches) out.tokens += batch.num_tokens;
+  return out;
+}
+
+std::vector<int64_t> EagleDraft::count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const {
+  return count_eagle_rows(batches, ttt_steps, ranks);
+}
+
+RowLogits EagleDraft::row_logits(const Batch& batch) const { return eagle_row_logits(*this, batch); }
+
 }  // namespace specdec::distill

@@ -8,27 +8,47 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "distill/gradient/gradient_sums.h"
-#include "distill/loss/losses.h"
-#include "distill/rows/batcher.h"
-#include "distill/teacher/divided_target.h"
-#include "distill/teacher/teacher.h"
-#include "engine/parallel/ranks.h"
+#include "distill/gradient/head_draft.h"
 #include "engine/weights/eagle_head.h"
 
 namespace specdec::distill {
 
 // A head under training, and the frozen target that it reads.
-struct EagleDraft {
+struct EagleDraft final : HeadDraft {
+  EagleDraft() = default;
+  EagleDraft(model::EagleHead of, std::shared_ptr<const model::Decoder> read, int64_t steps = 5, double decay = 0.8)
+      : head(std::move(of)), target(std::move(read)), ttt_steps(steps), ttt_decay(decay) {}
+
   model::EagleHead head;                         // its parameters require gradients
   std::shared_ptr<const model::Decoder> target;  // whole, or what is around the layers of `divided`
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
   int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
   std::shared_ptr<DividedTarget> divided = nullptr;
+
+  const model::DecoderConfig& config() const override { return head.config.layer; }
+  int64_t num_parameters() const override { return model::num_parameters(head.config); }
+  void visit(const Visit& f) override { head.weights.visit(head.config, f); }
+  void visit_saved(const std::filesystem::path& directory, const Visit& f) const override;
+  void write(const std::filesystem::path& directory) const override { model::save_eagle_head(head, directory); }
+  void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const override;
+  Json shape() const override;
+  std::vector<at::Tensor> frozen_weights() const override;  // the embedding, if it has one of its own
+  void divide(std::shared_ptr<DividedTarget> over) override { divided = std::move(over); }
+  // The loss is that of all steps, and the acceptance that of the first drafted position.
+  GradientFigures compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches, GradientSums& sums,
+                                    const std::function<void()>& between,
+                                    const std::vector<int64_t>& rows) const override;
+  std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const override;
+  RowLogits row_logits(const Batch& batch) const override;
 };
+// Makes a head with the shapes that another rank described, without values.
+std::unique_ptr<EagleDraft> eagle_like(const Json& shape, const std::shared_ptr<const model::Decoder>& target,
+                                       const std::string& where);
 
 // Of each step: the mean loss without its weight, the mean overlap, and the number of rows.
 struct EagleStepFigures {

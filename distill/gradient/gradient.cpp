@@ -33,22 +33,6 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
-// The loss of a head is that of all its steps, and its acceptance that of the first drafted position.
-GradientFigures eagle_figures(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
-                              const std::function<void()>& between) {
-  sums.clear();
-  const EagleFigures figures =
-      add_eagle_gradients(*source.eagle, source.loss, batches, sums, between, source.eagle_rows);
-  sums.publish();
-  GradientFigures out;
-  out.finite = figures.finite;
-  double weight = 1;
-  for (const EagleStepFigures& step : figures.steps) out.loss += weight * step.loss, weight *= source.eagle->ttt_decay;
-  if (!figures.steps.empty()) out.acceptance = figures.steps.front().acceptance;
-  for (const Batch& batch : batches) out.tokens += batch.num_tokens;
-  return out;
-}
-
 // Estimated time of an AdamW update, as a multiple of the time of the gradient norm. The update reads and writes
 // weights, gradients and two moments; the norm only reads the gradients.
 constexpr double kUpdateOverNorm = 8;
@@ -217,7 +201,7 @@ class BatchPass {
 
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between) {
-  if (source.eagle) return eagle_figures(source, batches, sums, between);
+  if (source.head) return source.head->compute_gradients(source.loss, batches, sums, between, source.head_rows);
   const std::function<void()> pause = [&] {
     if (between) between();
   };

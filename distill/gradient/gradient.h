@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "distill/gradient/eagle_gradient.h"
 #include "distill/gradient/gradient_sums.h"
+#include "distill/gradient/head_draft.h"
 #include "distill/gradient/optimizer.h"
 #include "distill/loss/losses.h"
 #include "distill/rows/rejects.h"
@@ -32,13 +32,13 @@ struct RowTerms {
 inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
-  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `eagle`
+  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `head`
   Teacher* teacher = nullptr;             // null if the loss is ce alone
   LossOptions loss;
   at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
-  const EagleDraft* eagle = nullptr;
-  std::vector<int64_t> eagle_rows = {};  // as `rows` of add_eagle_gradients()
+  const HeadDraft* head = nullptr;
+  std::vector<int64_t> head_rows = {};  // HeadDraft::count_rows()
   // Roll-outs of the draft, which is then no head, over the training rows that the batches' indices refer to. Their
   // random numbers follow `step`. `anchors` is the number of anchors that a mean over a depth is over, those of other
   // ranks included; 0 = those of the batches.
@@ -50,18 +50,7 @@ struct GradientSource {
   RowTerms terms = {};     // for a decoder alone
   bool recompute = false;  // as model::TrainBatch::recompute; for a decoder without branches alone
 
-  const model::DecoderConfig& config() const { return eagle ? eagle->head.config.layer : draft->config; }
-};
-
-// Sums over the branch rows of one depth.
-struct DepthFigures {
-  double acceptance = 0, rows = 0;
-};
-struct GradientFigures {
-  double loss = 0, acceptance = 0;   // acceptance at depth 1
-  std::vector<DepthFigures> deeper;  // from depth 2 on
-  int64_t tokens = 0;                // without padding
-  bool finite = true;                // if false, the gradients are useless
+  const model::DecoderConfig& config() const { return head ? head->config() : draft->config; }
 };
 
 // Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the

@@ -11,16 +11,14 @@
 
 namespace specdec::distill {
 
-const model::DecoderConfig& TrainedDraft::config() const {
-  return eagle_ ? eagle_->head.config.layer : decoder_->config;
-}
+const model::DecoderConfig& TrainedDraft::config() const { return head_ ? head_->config() : decoder_->config; }
 
 int64_t TrainedDraft::num_parameters() const {
-  return eagle_ ? model::num_parameters(eagle_->head.config) : model::num_parameters(decoder_->config);
+  return head_ ? head_->num_parameters() : model::num_parameters(decoder_->config);
 }
 
 void TrainedDraft::visit(const std::function<void(const std::string&, at::Tensor&)>& f) const {
-  eagle_ ? eagle_->head.weights.visit(eagle_->head.config, f) : decoder_->weights.visit(decoder_->config, f);
+  head_ ? head_->visit(f) : decoder_->weights.visit(decoder_->config, f);
 }
 
 std::vector<NamedTensor> TrainedDraft::trainable() const {
@@ -34,24 +32,19 @@ std::vector<NamedTensor> TrainedDraft::trainable() const {
 
 GradientSource TrainedDraft::source(Teacher* teacher, const LossOptions& loss) const {
   const std::vector<int32_t>& kept = config().draft_vocab;
-  return {decoder_, teacher, loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU), 0, eagle_};
+  return {decoder_, teacher, loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU), 0, head_};
 }
 
 RowLogits TrainedDraft::row_logits(const Batch& batch) const {
-  return eagle_ ? eagle_row_logits(*eagle_, batch) : distill::row_logits(*decoder_, batch);
+  return head_ ? head_->row_logits(batch) : distill::row_logits(*decoder_, batch);
 }
 
 void TrainedDraft::write(const std::filesystem::path& directory) const {
-  eagle_ ? model::save_eagle_head(eagle_->head, directory) : model::save_decoder(*decoder_, directory);
+  head_ ? head_->write(directory) : model::save_decoder(*decoder_, directory);
 }
 
 void TrainedDraft::write_as(at::ScalarType dtype, const std::filesystem::path& directory) const {
-  if (eagle_) {
-    model::EagleHead head = eagle_->head;
-    head.weights.visit(head.config, [&](const std::string&, at::Tensor& t) { t = t.detach().to(dtype); });
-    head.config.layer.dtype = dtype;
-    return model::save_eagle_head(head, directory);
-  }
+  if (head_) return head_->write_as(dtype, directory);
   model::Decoder decoder = *decoder_;
   decoder.weights.visit(decoder.config, [&](const std::string&, at::Tensor& t) { t = t.detach().to(dtype); });
   model::save_decoder(decoder, directory);
@@ -66,9 +59,8 @@ void TrainedDraft::read(const std::filesystem::path& directory) const {
   at::NoGradGuard guard;
   std::map<std::string, at::Tensor> tensors;
   const auto collect = [&](const std::string& name, at::Tensor& t) { tensors[name] = t; };
-  if (eagle_) {
-    model::EagleHead saved = model::load_eagle_head(directory, *eagle_->target, at::kCPU, config().dtype);
-    saved.weights.visit(saved.config, collect);
+  if (head_) {
+    head_->visit_saved(directory, collect);
   } else {
     model::Decoder saved = model::load_decoder(directory, at::kCPU, decoder_->weights.embed.scalar_type());
     saved.weights.visit(saved.config, collect);

@@ -1,4 +1,4 @@
-// Refers to a draft of either kind under training: a decoder, or an EAGLE-3 head with the target that it reads.
+// Refers to a draft of any kind under training: a decoder, or a head with the target that it reads.
 // Trainer, measurement, checkpoints and output know drafts through this class alone.
 #pragma once
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "distill/gradient/eagle_gradient.h"
 #include "distill/gradient/gradient.h"
+#include "distill/gradient/head_draft.h"
 #include "distill/gradient/optimizer.h"
 #include "engine/weights/weights.h"
 
@@ -17,9 +17,9 @@ namespace specdec::distill {
 class TrainedDraft {
  public:
   TrainedDraft(model::Decoder& decoder) : decoder_(&decoder) {}  // the draft must outlive this object
-  TrainedDraft(EagleDraft& eagle) : eagle_(&eagle) {}
+  TrainedDraft(HeadDraft& head) : head_(&head) {}
 
-  // Returns the decoder's configuration, or that of the head's layer: vocabulary, widths and dtype.
+  // Returns the decoder's configuration, or that of the head's layers: vocabulary, widths and dtype.
   const model::DecoderConfig& config() const;
   int64_t num_parameters() const;
   // Sets requires_grad on every parameter and returns them all.
@@ -38,7 +38,7 @@ class TrainedDraft {
 
  private:
   model::Decoder* decoder_ = nullptr;
-  EagleDraft* eagle_ = nullptr;
+  HeadDraft* head_ = nullptr;
 };
 
 }  // namespace specdec::distill

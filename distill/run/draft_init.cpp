@@ -7,11 +7,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/schema/draft_kind.h"
 #include "distill/run/draft_vocab.h"
+#include "distill/run/heads.h"
 #include "distill/teacher/teacher.h"
 #include "distill/train/evaluate.h"
-#include "engine/weights/eagle_head.h"
 
 namespace specdec::distill {
 
@@ -79,29 +78,20 @@ SearchPlan plan_search(int64_t keep, int64_t total, size_t rows, int64_t limit) 
 }
 
 // Makes a new head, or reads the one that model: names.
-DraftInit init_eagle(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
-                     const std::vector<TokenRow>& train) {
+DraftInit init_head(const HeadKind& kind, const DraftInitOptions& options,
+                    const std::shared_ptr<const model::Decoder>& target, const std::vector<TokenRow>& train) {
   const model::DecoderConfig& theirs = target->config;
-  const at::ScalarType dtype = model::resolve_dtype(options.dtype, theirs);
-  auto draft = std::make_unique<EagleDraft>();
-  draft->target = target;
-  draft->ttt_steps = options.ttt_steps;
-  draft->ttt_decay = options.ttt_decay;
-  if (options.spec.kind == "model") {
-    draft->head = model::load_eagle_head(options.spec.argument, *target, options.device, dtype);
-  } else {
-    const int64_t size = options.draft_vocab > 0 ? options.draft_vocab : theirs.vocab_size;
-    draft->head = model::new_eagle_head(*target, choose_draft_vocab(train, size, theirs), options.seed, dtype);
-  }
-  return {{}, nullptr, std::move(draft)};
+  const HeadOptions head{.dtype = model::resolve_dtype(options.dtype, theirs),
+                         .device = options.device,
+                         .seed = options.seed,
+                         .ttt_steps = options.ttt_steps,
+                         .ttt_decay = options.ttt_decay};
+  if (options.spec.kind == "model") return {{}, nullptr, kind.read(head, target, options.spec.argument)};
+  const int64_t size = options.draft_vocab > 0 ? options.draft_vocab : theirs.vocab_size;
+  return {{}, nullptr, kind.make(head, target, choose_draft_vocab(train, size, theirs))};
 }
 
 }  // namespace
-
-bool is_eagle(const DraftSpec& spec) {
-  if (spec.kind != "model") return spec.kind == "eagle3";
-  return fs::exists(fs::path(spec.argument) / "config.json") && kind_of_draft(spec.argument) == DraftKind::kEagle3;
-}
 
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab) {
   std::vector<TokenRow> probe;
@@ -192,7 +182,7 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
 DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
                      const std::vector<TokenRow>& train) {
   const DraftSpec& spec = options.spec;
-  if (is_eagle(spec)) return init_eagle(options, target, train);
+  if (const HeadKind* const kind = head_kind(spec)) return init_head(*kind, options, target, train);
   if (spec.kind == "prune") {
     if (!target)
       throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");

@@ -1,5 +1,5 @@
-// Creates the draft that training starts from: layers of the target, an existing model or EAGLE-3 head, a configuration
-// with random weights, or a new EAGLE-3 head.
+// Creates the draft that training starts from: layers of the target, an existing model or head, a configuration with
+// random weights, or a new head.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,10 @@ namespace specdec::distill {
 struct DraftInit {
   model::Decoder decoder;  // empty if the draft is a head
   Json search;  // prune: {"kept": [..], "acceptance", "trials": [{"layers": [..], "acceptance"}, ..]}; else null
-  std::unique_ptr<EagleDraft> eagle = nullptr;
+  std::unique_ptr<HeadDraft> head = nullptr;
 
-  TrainedDraft draft() { return eagle ? TrainedDraft(*eagle) : TrainedDraft(decoder); }
+  TrainedDraft draft() { return head ? TrainedDraft(*head) : TrainedDraft(decoder); }
 };
-
-// Returns whether the draft is an EAGLE-3 head: eagle3, or model: with the directory of one.
-bool is_eagle(const DraftSpec& spec);
 
 // Returns the target with only `layers` (ascending), renumbered. pick_layers shares the tensors, keep_layers copies
 // them.

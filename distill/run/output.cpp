@@ -160,7 +160,7 @@ Json describe(const DistillOptions& o) {
               {"seed", o.device.seed}};
   // Runs of earlier versions and of other drafts have no such settings.
   const DistillOptions usual;
-  if (o.draft == "eagle3" || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
+  if (new_head(parse_draft_spec(o.draft)) || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
   if (o.served_temperatures) out["served_temperatures"] = true;
   if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "distill/run/draft_vocab.h"
+#include "distill/run/heads.h"
 #include "distill/teacher/head_loss.h"
 #include "distill/train/contexts.h"
 #include "distill/train/timed_evaluation.h"
@@ -70,9 +71,9 @@ struct Work {
 
 Work work_of(const PreparationInput& in) {
   model::DecoderConfig draft = in.draft;
-  if (in.eagle)
+  if (in.head_parameters > 0)
     return {flop_per_token(in.target->config),
-            2.0 * static_cast<double>(model::num_parameters(*in.eagle)) * static_cast<double>(in.options.ttt_steps)};
+            2.0 * static_cast<double>(in.head_parameters) * static_cast<double>(in.options.ttt_steps)};
   if (in.spec.kind == "prune")
     draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
@@ -291,7 +292,7 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   if (in.ranks->is_first()) out = make_start(in, held_out, stages, time);
   if (in.divided) in.divided->finish();
   share_start(in, out);
-  if (out.init.eagle) out.init.eagle->divided = in.divided;
+  if (out.init.head) out.init.head->divide(in.divided);
   if (!in.ranks->is_first()) {
     shorten(held_out, out.selection_rows, out.verdict_rows, out.exactly);
     if (!out.answers.is_null())
@@ -310,7 +311,7 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   held_out.verdict_conversations = count_conversations(held_out.verdict);
   // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
   // the reduction loses. A head has its ids from the start.
-  if (in.options.draft_vocab > 0 && !in.eagle) {
+  if (in.options.draft_vocab > 0 && !out.init.head) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);
   }
@@ -384,31 +385,24 @@ void apply_settings(const Json& chosen, DistillOptions& o) {
 namespace {
 
 Json describe_draft(DraftInit& init) {
-  const EagleDraft* eagle = init.eagle.get();
-  const model::DecoderConfig& config = init.draft().config();
-  Json out = {{"config", eagle ? to_json(eagle->head.config) : to_json(config)},
-              {"dtype", model::dtype_flag(eagle ? config.dtype : init.decoder.weights.embed.scalar_type())},
-              {"draft_vocab", config.draft_vocab}};
-  if (eagle) out["ttt"] = {{"steps", eagle->ttt_steps}, {"decay", eagle->ttt_decay}};
-  return out;
+  if (init.head) return init.head->shape();
+  const model::DecoderConfig& config = init.decoder.config;
+  return {{"config", to_json(config)},
+          {"dtype", model::dtype_flag(init.decoder.weights.embed.scalar_type())},
+          {"draft_vocab", config.draft_vocab}};
 }
 
 // Makes a draft with the shapes of the described one.
 DraftInit draft_like(const Json& first, const std::shared_ptr<const model::Decoder>& target, at::Device device) {
   constexpr const char* kWhere = "the draft of rank 0";
-  const auto ids = first.at("draft_vocab").get<std::vector<int32_t>>();
-  const auto dtype = first.at("dtype").get<std::string>();
   DraftInit out;
-  if (first.contains("ttt")) {
-    model::EagleConfig config = model::parse_eagle_config(first.at("config"), target->config, kWhere);
-    config.layer.draft_vocab = ids;
-    out.eagle = std::make_unique<EagleDraft>(
-        model::empty_eagle_head(config, *target, model::resolve_dtype(dtype, config.layer)), target,
-        first.at("ttt").at("steps").get<int64_t>(), first.at("ttt").at("decay").get<double>());
+  if (first.contains("head")) {
+    out.head = head_kind(parse_draft_spec(first.at("head").get<std::string>()))->like(first, target, kWhere);
   } else {
     model::DecoderConfig config = model::parse_decoder_config(first.at("config"), kWhere);
-    config.draft_vocab = ids;
-    out.decoder = model::random_decoder(config, 0, device, model::resolve_dtype(dtype, config));
+    config.draft_vocab = first.at("draft_vocab").get<std::vector<int32_t>>();
+    out.decoder =
+        model::random_decoder(config, 0, device, model::resolve_dtype(first.at("dtype").get<std::string>(), config));
   }
   return out;
 }
@@ -425,8 +419,8 @@ void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& t
     init.search = std::move(search);
   }
   share_weights(init.draft(), ranks);
-  if (init.eagle && init.eagle->head.config.layer.hidden_size != init.eagle->head.config.target_hidden_size)
-    ranks.broadcast({init.eagle->head.weights.embed});
+  if (!init.head) return;
+  if (const std::vector<at::Tensor> frozen = init.head->frozen_weights(); !frozen.empty()) ranks.broadcast(frozen);
 }
 
 void share_weights(const TrainedDraft& draft, const parallel::Ranks& ranks) {

@@ -49,8 +49,8 @@ struct PreparationInput {
   const model::DecoderConfig& draft;             // for prune, the target's; of a head, its layer's
   at::Device device;
   const PreparedRows& train;
-  RowLimits limits = {};                      // of held-out rows
-  const model::EagleConfig* eagle = nullptr;  // null unless the draft is a head
+  RowLimits limits = {};        // of held-out rows
+  int64_t head_parameters = 0;  // 0 unless the draft is a head
   // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();

@@ -129,10 +129,9 @@ HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, const Ans
 
 Start start_anew(Setup& s, Stages& stages) {
   const model::DecoderConfig draft = draft_config(s);
-  const model::EagleConfig eagle = s.eagle ? eagle_config(s) : model::EagleConfig();
   PreparationInput input{s.options, s.spec, s.target, s.teacher.get(), draft, s.device, s.train};
   input.limits = s.limits;
-  input.eagle = s.eagle ? &eagle : nullptr;
+  if (s.head) input.head_parameters = head_plan(s).parameters;
   input.ranks = s.ranks;
   input.divided = s.divided;
   if (s.answers_anew)
@@ -151,9 +150,9 @@ Start start_anew(Setup& s, Stages& stages) {
 
 // Reads the draft of a checkpoint.
 DraftInit read_draft(const Setup& s, const fs::path& directory) {
-  if (!s.eagle)
+  if (!s.head)
     return {model::load_decoder(directory, s.device, model::load_decoder_config(directory).dtype), nullptr, nullptr};
-  const std::string dtype = model::dtype_flag(model::load_eagle_config(directory, s.target->config).layer.dtype);
+  const std::string dtype = model::dtype_flag(s.head->plan_of(directory, s.target->config).layers.dtype);
   return init_draft({.spec = {"model", directory.string()},
                      .dtype = dtype,
                      .device = s.device,
@@ -187,7 +186,7 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   DraftInit init;
   if (s.ranks->is_first()) init = read_draft(s, checkpoint.directory);
   share_draft(init, s.target, *s.ranks, s.device);
-  if (init.eagle) init.eagle->divided = s.divided;
+  if (init.head) init.head->divide(s.divided);
   return {std::move(init), checkpoint, kept, 0};
 }
 
@@ -262,7 +261,7 @@ TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional
   if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
   // A head's step takes the target's logits from the pass that gives the hidden states; the target also reads every
   // text again that a draft goes on from by itself.
-  const bool reads_every_step = s.eagle || s.options.on_policy > 0;
+  const bool reads_every_step = s.head || s.options.on_policy > 0;
   if (!s.ce)
     teacher = std::make_unique<TimedTeacher>(s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache), clock);
   if (s.teacher) judge = s.teacher->teach(s.held_out.selection, cache);
@@ -278,7 +277,7 @@ TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional
   const double begin = clock.seconds();
   const TrainingSummary summary = trainer.run();
   const double taken = clock.seconds() - begin;
-  if (teacher && taken > 0 && s.device.is_cpu() && !s.eagle) teacher_share = teacher->seconds() / taken;
+  if (teacher && taken > 0 && s.device.is_cpu() && !s.head) teacher_share = teacher->seconds() / taken;
   return summary;
 }
 

@@ -108,14 +108,14 @@ Setup begin_setup(const DistillOptions& options) {
   s.options = s.asked = options;
   s.spec = parse_draft_spec(options.draft);
   s.from = parse_teacher(options.teacher);
-  s.eagle = is_eagle(s.spec);
+  s.head = head_kind(s.spec);
   s.ce = !parse_loss(options.loss).needs_target();
-  if (s.eagle && s.from.kind != TeacherSpec::Kind::kTarget)
-    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher +
-                                       ": an EAGLE-3 head is trained from the target itself: leave --teacher out");
-  if (s.eagle && s.spec.kind == "model") {  // an existing head has the limits of a new one
+  if (s.head && s.from.kind != TeacherSpec::Kind::kTarget)
+    throw Error(ErrorKind::kUsage, "--teacher " + options.teacher + ": " + name_of(s.head->kind) +
+                                       " is trained from the target itself: leave --teacher out");
+  if (s.head && s.spec.kind == "model") {  // an existing head has the limits of a new one
     DistillOptions as_new = options;
-    as_new.draft = "eagle3";
+    as_new.draft = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind)->draft;
     validate(as_new);
   }
   const fs::path directory = options.target;
@@ -180,7 +180,7 @@ void load_divided(Setup& s, at::ScalarType dtype) {
   s.divided = std::make_shared<DividedTarget>(
       model::load_shard_for_decoding(directory, s.device, dtype, parallel::make_shard_group(team)), team);
   model::Decoder around =
-      s.eagle ? model::load_without_layers(directory, s.device, dtype) : model::load_head(directory, s.device, dtype);
+      s.head ? model::load_without_layers(directory, s.device, dtype) : model::load_head(directory, s.device, dtype);
   around.config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   model::add_eos_id(around.config, s.options.tokenizer_end);
   s.target = std::make_shared<const model::Decoder>(std::move(around));
@@ -192,7 +192,7 @@ void load_divided(Setup& s, at::ScalarType dtype) {
 
 // Chooses the dtype of computing, which is that of rank 0 on all ranks, and that of the draft that will be written.
 void choose_dtype(Setup& s) {
-  const bool from_target = s.target_config && (s.spec.kind == "prune" || s.spec.kind == "eagle3");
+  const bool from_target = s.target_config && (s.spec.kind == "prune" || new_head(s.spec));
   const model::DecoderConfig draft = from_target ? *s.target_config : draft_config(s);
   s.compute = s.begun_dtype && s.options.device.dtype == "auto"
                   ? ComputeDtype{*s.begun_dtype, "the run began so"}
@@ -240,25 +240,21 @@ const model::DecoderConfig* whole_target(const Setup& s) {
 
 }  // namespace
 
-// Returns the configuration of the head that will be trained.
-model::EagleConfig eagle_config(const Setup& s) {
+HeadKind::Plan head_plan(const Setup& s) {
   const model::DecoderConfig* target = whole_target(s);
   if (!target)
-    throw Error(ErrorKind::kUsage, "--draft " + s.options.draft +
-                                       ": an EAGLE-3 head reads the target's hidden states, and " + s.options.target +
+    throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": " + name_of(s.head->kind) +
+                                       " reads the target's hidden states, and " + s.options.target +
                                        " has no weights");
-  if (s.spec.kind == "model") {
-    if (s.options.draft_vocab > 0)
-      throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of an existing EAGLE-3 head are fixed");
-    return model::load_eagle_config(s.spec.argument, *target);
-  }
-  model::EagleConfig config = model::eagle_config_for(*target);
-  if (s.options.draft_vocab > 0) config.draft_vocab_size = s.options.draft_vocab;
-  return config;
+  if (s.spec.kind != "model") return s.head->plan_new(*target, s.options.draft_vocab);
+  if (s.options.draft_vocab > 0)
+    throw Error(ErrorKind::kUsage, "--draft-vocab: the ids of a head that exists are fixed, and " + s.spec.argument +
+                                       " holds " + name_of(s.head->kind));
+  return s.head->plan_of(s.spec.argument, *target);
 }
 
 model::DecoderConfig draft_config(const Setup& s) {
-  if (s.eagle) return eagle_config(s).layer;
+  if (s.head) return head_plan(s).layers;
   if (s.spec.kind == "prune") {
     const model::DecoderConfig* target = whole_target(s);
     if (!target)
@@ -303,14 +299,14 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   check_tokens(train, draft.vocab_size, o.data);
   check_tokens(holdout, draft.vocab_size, o.data);
-  if (s.eagle) forget_second_tokens(train), forget_second_tokens(holdout);
+  if (s.head) forget_second_tokens(train), forget_second_tokens(holdout);
   int64_t longest = 2;
   for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
   s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
-  s.limits = {.longest = context, .first_learnt = s.eagle ? 2 : 1};
+  s.limits = {.longest = context, .first_learnt = s.head ? 2 : 1};
   const Json unanswered = open_teacher(s, held_out, stages);
   const Json whole = {{"rows", s.train.rows.size()}, {"tokens", s.train.tokens}};
   if (o.sample < 1) s.train = prepare_rows(sample_rows(std::move(s.train.rows), o.sample, o.device.seed), 0);
@@ -352,7 +348,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft, Stages& stages) {
 namespace {
 
 int64_t parameters_of(const Setup& s, const model::DecoderConfig& config) {
-  return s.eagle ? model::num_parameters(eagle_config(s)) : model::num_parameters(draft_to_train(s, config));
+  return s.head ? head_plan(s).parameters : model::num_parameters(draft_to_train(s, config));
 }
 
 }  // namespace
@@ -381,9 +377,9 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
       s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   const double drafted = s.options.anchors * static_cast<double>(std::max<int64_t>(0, s.options.on_policy - 1));
   plan.workspace_bytes += activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)),
-                                           element, s.options.recompute && !s.eagle) +
+                                           element, s.options.recompute && !s.head) +
                           2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
-  if (s.target && !s.ce && !s.eagle && s.options.on_policy == 0)
+  if (s.target && !s.ce && !s.head && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   return plan;
 }
@@ -398,7 +394,7 @@ void plan_memory(Setup& s, const model::DecoderConfig& config) {
         "the optimizer's state does not fit on every rank, so each keeps a share (as with --shard-optimizer)");
   }
   log(LogLevel::kInfo, "memory: " + plan.text());
-  if (s.ranks->is_first() && s.target_config && !s.eagle)
+  if (s.ranks->is_first() && s.target_config && !s.head)
     model::warn_of_large_draft(draft_to_train(s, config), *s.target_config);
   model::check_memory(plan);
   s.spare_bytes = plan.available_bytes - plan.total();

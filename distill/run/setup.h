@@ -9,6 +9,7 @@
 #include "distill/rows/rejects.h"
 #include "distill/run/compute_dtype.h"
 #include "distill/run/draft_init.h"
+#include "distill/run/heads.h"
 #include "distill/run/preparation.h"
 #include "distill/settings/options.h"
 #include "distill/settings/time_plan.h"
@@ -18,7 +19,6 @@
 #include "distill/train/evaluate.h"
 #include "engine/forward/memory_plan.h"
 #include "engine/parallel/ranks.h"
-#include "engine/weights/eagle_head.h"
 
 namespace specdec::distill {
 
@@ -29,9 +29,9 @@ struct Setup {
   DraftSpec spec;
   TeacherSpec from;
   bool ce = false;
-  bool eagle = false;  // the draft is an EAGLE-3 head
-  // Null: its layers are not needed. With `divided` what is around the layers: norm and head, and for an EAGLE-3 head
-  // the embedding.
+  const HeadKind* head = nullptr;  // null: the draft is a decoder
+  // Null: its layers are not needed. With `divided` what is around the layers: norm and head, and for a draft that is
+  // a head the embedding.
   std::shared_ptr<const model::Decoder> target;
   std::shared_ptr<DividedTarget> divided;             // null: every rank has the whole target
   std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
@@ -70,9 +70,10 @@ void take_over_options(Setup& setup);
 // Loads the target as far as the run needs it, and computes its fingerprint. With --teacher-parallel it divides the
 // target among teams of ranks. Throws Error(kUsage) if the ranks, or the target, cannot be divided so.
 void load_target(Setup& setup);
-// Return the configuration of the draft (of a head, that of its layer; for prune, the target's), and that of a head.
+// Return the configuration of the draft (of a head, that of its layers; for prune, the target's), and what is known of
+// a head. Throw Error(kModel | kUsage).
 model::DecoderConfig draft_config(const Setup& setup);
-model::EagleConfig eagle_config(const Setup& setup);
+HeadKind::Plan head_plan(const Setup& setup);
 // Throws Error(kData | kModel | kUsage) unless the draft can learn from this target on data with this index. Returns
 // how many tokens of a row both models take.
 int64_t check_fit(const Setup& setup, const model::DecoderConfig& draft, const ShardIndex& data);

@@ -66,6 +66,12 @@ LossMix parse_loss(const std::string& text) {
   return mix;
 }
 
+const NewHead* new_head(const DraftSpec& spec) {
+  const auto* const found =
+      std::ranges::find_if(kNewHeads, [&](const NewHead& head) { return spec.kind == head.draft; });
+  return found == std::end(kNewHeads) ? nullptr : found;
+}
+
 DraftSpec parse_draft_spec(const std::string& text) {
   DraftSpec spec;
   const size_t colon = text.find(':');
@@ -75,7 +81,7 @@ DraftSpec parse_draft_spec(const std::string& text) {
     const char* end = spec.argument.data() + spec.argument.size();
     const auto [stop, error] = std::from_chars(spec.argument.data(), end, spec.layers);
     if (error == std::errc() && stop == end && spec.layers >= 1) return spec;
-  } else if (text == "eagle3") {
+  } else if (new_head(spec) && colon == std::string::npos) {
     return spec;
   } else if ((spec.kind == "model" || spec.kind == "config") && !spec.argument.empty()) {
     return spec;
@@ -176,17 +182,19 @@ void validate(const DistillOptions& o) {
   require(o.on_policy == 0 || (o.on_policy >= 2 && o.on_policy <= 16), "--on-policy",
           "a number of tokens in [2, 16], or 0 for none");
   require(o.anchors > 0 && o.anchors <= 1, "--anchors", "a number in (0, 1]");
-  require(o.on_policy == 0 || parse_draft_spec(o.draft).kind != "eagle3", "--on-policy",
-          "0 for an EAGLE-3 head, whose training always goes on by itself (--ttt-steps)");
+  const NewHead* const head = new_head(parse_draft_spec(o.draft));
+  const std::string head_name = head ? name_of(head->kind) : "";
+  require(o.on_policy == 0 || !head, "--on-policy",
+          "0 for " + head_name + ", whose training always goes on by itself (--ttt-steps)");
   require(o.on_policy == 0 || parse_loss(o.loss).needs_target(), "--on-policy",
           "0 for the loss ce: the draft's own tokens have no labels");
   require(o.on_policy == 0 || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget, "--on-policy",
           "0 for --teacher " + o.teacher + ": only the target in this process can score what the draft writes");
   require(!o.recompute || o.on_policy == 0, "--recompute",
           "no --on-policy: the draft's own tokens read the keys and values that recomputing would not keep");
-  const bool is_head = parse_draft_spec(o.draft).kind == "eagle3";
-  require(!is_head || (!o.served_temperatures && o.rejects.empty()),
-          o.rejects.empty() ? "--served-temperatures" : "--rejects", "no EAGLE-3 head; only decoders learn with it");
+  require(!head || (!o.served_temperatures && o.rejects.empty()),
+          o.rejects.empty() ? "--served-temperatures" : "--rejects",
+          "a decoder as --draft: only decoders learn with it");
   require(!o.served_temperatures || parse_teacher(o.teacher).kind == TeacherSpec::Kind::kTarget ||
               parse_teacher(o.teacher).kind == TeacherSpec::Kind::kHidden,
           "--served-temperatures", "--teacher target or hidden:DIR: labels have the temperature they were made at");

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/run_options.h"
+#include "base/schema/draft_kind.h"
 
 namespace specdec::distill {
 
@@ -113,6 +114,14 @@ struct DraftSpec {
   int64_t layers = 0;    // N of prune:N
 };
 DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+// The kinds of --draft that make a new head, which reads the target's hidden states (distill/run/heads.h).
+struct NewHead {
+  const char* draft;
+  DraftKind kind;
+};
+inline constexpr NewHead kNewHeads[] = {{"eagle3", DraftKind::kEagle3}};
+const NewHead* new_head(const DraftSpec& spec);  // null: it makes none
+
 // Returns the JSON of config:FILE. Throws Error(kModel), which for a directory names the file in it.
 Json read_config_file(const DraftSpec& spec);
 

@@ -161,7 +161,7 @@ Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   if (options_.on_policy.applies())
     for (const size_t row : share.rows)
       source.anchors += anchor_count((*data_.train)[row], options_.on_policy, draft_.config().max_position);
-  if (source.eagle) source.eagle_rows = count_eagle_rows(share.batches, source.eagle->ttt_steps, ranks_);
+  if (source.head) source.head_rows = source.head->count_rows(share.batches, ranks_);
   GradientFigures f;
   try {
     f = compute_gradients(source, share.batches, sums_, stopped);

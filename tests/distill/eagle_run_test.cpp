@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/schema/binding.h"
+#include "distill/gradient/eagle_gradient.h"
 #include "distill/run/run.h"
 #include "distill/train/checkpoint.h"
 #include "distill/train/contexts.h"

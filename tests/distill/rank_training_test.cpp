@@ -1,6 +1,7 @@
 // Two ranks train as one process does, and a run goes on with another number of ranks.
 #include <gtest/gtest.h>
 
+#include "distill/gradient/eagle_gradient.h"
 #include "distill/run/draft_init.h"
 #include "distill/run/run.h"
 #include "distill/train/trainer.h"
