@@ -25,26 +25,36 @@ void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
   CLI::App* sub = cli.app.add_subcommand(
       "validate", "Runs the gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
-  sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
-  sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+      ->type_name("MODEL")
       ->required();
-  sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
+  sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)")->type_name("MODEL");
+  sub->add_option("--data", options->data, "Output of data ingest")->type_name("DIR")->required();
+  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")
+      ->type_name("DIR")
+      ->required();
+  sub->add_option("--split", options->split, "holdout | train | all")
+      ->type_name("holdout|train|all")
+      ->capture_default_str();
   sub->add_option("--contexts", options->contexts,
                   "target: the target first rewrites answers that it did not write | data: the text is used as it is")
+      ->type_name("target|data")
       ->capture_default_str();
   sub->add_option("--parts", options->parts,
                   "Comma-separated list; with fewer parts the verdict is inconclusive unless it is already decided")
+      ->type_name("acceptance|rollout|speed|lossless,...")
       ->capture_default_str();
-  sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request");
+  sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request")
+      ->type_name("FILE");
   sub->add_option("--against", options->against,
                   "MODEL or STORE:CHANNEL whose draft serves now; it is scored on the same requests, in the same "
-                  "passes of the target");
+                  "passes of the target")
+      ->type_name("MODEL|STORE:CHANNEL");
   sub->add_option("--floor", options->floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
       ->capture_default_str()
       ->group("Gate");
   sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR for one segment; may be repeated")
+      ->type_name("NAME=FLOOR")
       ->allow_extra_args(false)
       ->group("Gate");
   sub->add_option("--segments-floor", options->segments_floor, "Floor of every segment with at least 30 requests")
@@ -75,6 +85,7 @@ void add_validate(Cli& cli) {
   sub->add_option(
          "--predict", options->predict,
          "c=C,v=V[,batch=B]: predict the speed-up of another engine from its costs in plain steps; may be repeated")
+      ->type_name("c=C,v=V[,batch=B]")
       ->allow_extra_args(false);
   sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens per answer in roll-outs and rewritten contexts")
       ->capture_default_str()

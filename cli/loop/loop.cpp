@@ -424,7 +424,7 @@ void add_loop(Cli& cli) {
       "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   auto order = std::make_shared<LoopOrder>();
-  sub->add_option("file", *file, "LOOP.toml")->required();
+  sub->add_option("file", *file, "LOOP.toml")->type_name("FILE")->required();
   sub->add_flag("--plan", order->plan, "Print what would run, with every command, and write nothing");
   sub->add_flag("--force", order->force, "Run even if an earlier verdict on this target and these settings forbids it");
   sub->footer(
