@@ -1,6 +1,7 @@
 // `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
+#include "base/format.h"
 #include "base/version.h"
 #include "cli/package.h"
 #include "deploy/package/store.h"
@@ -42,10 +43,9 @@ int run_list(const Global& global, const PackageFlags& flags) {
       row["target"] = p.manifest.target.id;
       row["visibility"] = p.manifest.is_public ? "public" : "private";
       row["parent"] = p.manifest.parent;
-      char figures[96];
-      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", to_string(report.verdict),
-                    report.alpha.value,
-                    report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
+      const std::string figures =
+          format("%-8s alpha %.3f  speed-up %s", to_string(report.verdict), report.alpha.value,
+                 report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
       text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
     }
     result["packages"].push_back(row);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "cli/loop/loop.h"
@@ -24,11 +25,7 @@ std::string text_of(const toml::node& node, const std::string& where) {
     return text;
   }
   if (node.is_integer()) return std::to_string(*node.value<int64_t>());
-  if (node.is_floating_point()) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.15g", *node.value<double>());
-    return text;
-  }
+  if (node.is_floating_point()) return format("%.15g", *node.value<double>());
   throw Error(ErrorKind::kConfig, where + ": expected a string, a number, true or a list of them");
 }
 
