@@ -11,7 +11,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run
+from specdec_run import SPECDEC, expect, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp())
@@ -71,51 +71,12 @@ try:
     shutil.copytree(target, work / "same")
     write_traffic(work / "log.jsonl", 12)
     for name in ("target", "other"):
-        run(
-            "data",
-            "ingest",
-            work / "log.jsonl",
-            "--target",
-            work / name,
-            "--holdout",
-            0.5,
-            "--out",
-            work / f"data-{name}",
-        )
-        run(
-            "validate",
-            "--target",
-            work / name,
-            "--draft",
-            work / "same",
-            "--data",
-            work / f"data-{name}",
-            "--out",
-            work / f"gate-{name}",
-            "--parts",
-            "acceptance,rollout",
-            "--contexts",
-            "data",
-            "--k",
-            3,
-            "--threads",
-            1,
-            code=(0, 3, 4, 6),
-        )
-        run(
-            "package",
-            "--target",
-            work / name,
-            "--draft",
-            work / "same",
-            "--report",
-            work / f"gate-{name}/report.json",
-            "--store",
-            work / f"store-{name}",
-            "--allow-failed",
-            "--channel",
-            "canary",
-        )
+        specdec.data_ingest(work / "log.jsonl", target=work / name, holdout=0.5, out=work / f"data-{name}")
+        pair = {"target": work / name, "draft": work / "same"}
+        gate_of = {"parts": "acceptance,rollout", "contexts": "data", "k": 3, "threads": 1}
+        specdec.validate(**pair, **gate_of, data=work / f"data-{name}", out=work / f"gate-{name}")
+        report, store = work / f"gate-{name}/report.json", work / f"store-{name}"
+        specdec.package(**pair, report=report, store=store, allow_failed=True, channel="canary")
     server, url = serve(target, work / "same")
     texts = [answer(seed) for seed in range(8)]
     code, status = admin()
@@ -171,10 +132,10 @@ try:
     deep = work / "deep"
     write_tiny_model(deep, layers=5, seed=2)
     shutil.copytree(deep, work / "deep-same")
-    run("data", "ingest", work / "log.jsonl", "--target", deep, "--holdout", 0.5, "--out", work / "data-deep")
-    head = ["--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3, "--max-steps", 20, "--batch-tokens", 400]
-    head += ["--lr", 0.001, "--contexts", "data", "--loss", "kl", "--out", work / "head"]
-    run("distill", "--target", deep, "--data", work / "data-deep", *head, code=(0, 3, 4))
+    specdec.data_ingest(work / "log.jsonl", target=deep, holdout=0.5, out=work / "data-deep")
+    head = {"draft": "eagle3", "draft_vocab": 100, "ttt_steps": 3, "loss": "kl", "lr": 0.001, "contexts": "data"}
+    steps = {"max_steps": 20, "batch_tokens": 400}
+    specdec.distill(**head, **steps, target=deep, data=work / "data-deep", out=work / "head")
     server, url = serve(deep, work / "deep-same")
     texts = [answer(seed) for seed in range(8)]
     code, status = admin(action="load", draft=str(work / "head/draft"), score=1)

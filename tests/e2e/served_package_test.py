@@ -14,7 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run
+from specdec_run import SPECDEC, expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp())
@@ -97,39 +97,13 @@ try:
     # The target is its own draft: everything is accepted, so every drafted position is reached.
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", work / "data")
-    run(
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--data",
-        work / "data",
-        "--out",
-        work / "gate",
-        "--parts",
-        "acceptance,rollout",
-        "--contexts",
-        "data",
-        "--k",
-        5,
-        "--threads",
-        1,
-        code=(0, 3, 4, 6),
-    )
+    specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
+    gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
+    specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
     # The gate did not measure speed, so it did not pass. The package says so everywhere, and serve starts without
     # drafting.
     code, out, err = run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "lost",
+        f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
         code=4,
     )
     expect(
@@ -137,16 +111,8 @@ try:
         f"refused with the reason and the command to run next: {err.splitlines()[-1]}",
     )
     code, out, err = run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "lost",
-        "--allow-failed",
+        f"package --target {target} --draft {work}/draft --report {work}/gate/report.json "
+        f"--store {work}/lost --allow-failed",
     )
     expect(
         "the gate did not pass: inconclusive: not measured" in err
@@ -208,17 +174,7 @@ try:
         "sampled_p_value": 0.5,
     }
     (work / "gate/report.json").write_text(json.dumps(report))
-    run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "store",
-    )
+    specdec.package(target=target, draft=work / "draft", report=work / "gate/report.json", store=work / "store")
     package = next((work / "store/packages").iterdir())
     expect(
         "K 5 (validated: measured 1.50 [1.40, 1.60])" in (package / "engines/specdec.toml").read_text(),
@@ -235,8 +191,7 @@ try:
     # the checkpoint's.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
-    pair = ("--target", target, "--draft", work / "draft", "--report", work / "gate/bf16.json")
-    run("package", *pair, "--store", work / "narrow")
+    specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")
     narrow = next((work / "narrow/packages").iterdir())
     expect(
         'dtype = "bf16"' in (narrow / "engines/specdec.toml").read_text()
@@ -288,12 +243,8 @@ try:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server, answered = (
-        subprocess.Popen(
-            [str(SPECDEC), "serve", "--target", str(killer), "--port", str(port)], stderr=subprocess.PIPE, text=True
-        ),
-        0,
-    )
+    words, answered = ["serve", "--target", str(killer), "--port", str(port)], 0
+    server = subprocess.Popen([SPECDEC, *words], stderr=subprocess.PIPE, text=True)
     # Reads /proc instead of connecting: repeated attempts would miss a port that is open for milliseconds.
     while server.poll() is None:
         answered += f"0100007F:{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()
