@@ -19,6 +19,26 @@ const char kGateExamples[] =
     "--predict c=0.05,v=1.1,batch=8\n"
     "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.";
 
+void add_gate_flags(CLI::App& sub, deploy::ValidateOptions& o) {
+  sub.add_option("--floor", o.floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
+      ->capture_default_str()
+      ->group("Gate");
+  sub.add_option("--segment-floor", o.segment_floors, "NAME=FLOOR for one segment; may be repeated")
+      ->type_name("NAME=FLOOR")
+      ->allow_extra_args(false)
+      ->group("Gate");
+  sub.add_option("--segments-floor", o.segments_floor, "Floor of every segment with at least 30 requests")
+      ->group("Gate");
+  sub.add_option(
+         "--min-gain", o.min_gain,
+         "Least gain of acceptance over the other draft; default: -0.02 with --against, not checked with --baseline")
+      ->group("Gate");
+  sub.add_option("--goal", o.goal, "Acceptance to aim for; it is only reported")->capture_default_str()->group("Gate");
+  sub.add_flag("--force", o.force, "Allow a floor below 0.5")->group("Gate");
+  sub.add_flag("--allow-stale", o.allow_stale, "Measure a draft that was made for another target")->group("Gate");
+  sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict")->group("Gate");
+}
+
 }  // namespace
 
 void add_validate(Cli& cli) {
@@ -50,26 +70,7 @@ void add_validate(Cli& cli) {
                   "MODEL or STORE:CHANNEL whose draft serves now; it is scored on the same requests, in the same "
                   "passes of the target")
       ->type_name("MODEL|STORE:CHANNEL");
-  sub->add_option("--floor", options->floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
-      ->capture_default_str()
-      ->group("Gate");
-  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR for one segment; may be repeated")
-      ->type_name("NAME=FLOOR")
-      ->allow_extra_args(false)
-      ->group("Gate");
-  sub->add_option("--segments-floor", options->segments_floor, "Floor of every segment with at least 30 requests")
-      ->group("Gate");
-  sub->add_option(
-         "--min-gain", options->min_gain,
-         "Least gain of acceptance over the other draft; default: -0.02 with --against, not checked with --baseline")
-      ->group("Gate");
-  sub->add_option("--goal", options->goal, "Acceptance to aim for; it is only reported")
-      ->capture_default_str()
-      ->group("Gate");
-  sub->add_flag("--force", options->force, "Allow a floor below 0.5")->group("Gate");
-  sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")
-      ->group("Gate");
-  sub->add_flag("--exit-zero", options->exit_zero, "Exit 0 whatever the verdict")->group("Gate");
+  add_gate_flags(*sub, *options);
   sub->add_option("--max-requests", options->max_requests,
                   "Number of requests from the split, in random order; scoring stops earlier when the verdict on "
                   "acceptance is sure; 0 = all")
