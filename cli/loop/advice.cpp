@@ -30,6 +30,12 @@ std::string interval(const Json& object) {
 }
 std::string verdict_of(const Json& result) { return readable(words(result, "verdict")); }
 
+std::string command_of(const std::string& stage) {
+  for (const LoopStage& s : loop_stages())
+    if (s.name == stage) return s.command;
+  return stage;
+}
+
 // Returns the LOOP.toml setting that multiplies the training limit of this run by four; "4h" if it had no limit.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
@@ -145,11 +151,7 @@ Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& tra
   if (reason.empty()) reason = "it gave no reason";
   if (exit_code >= 74) return {reason, "specdec loop run " + settings.file.string() + ": it goes on where it was"};
   return {reason, "what that line names; flags of the stage stand in [" + stage + "] of " + settings.file.string() +
-                      " (specdec " +
-                      (stage == "data"         ? "data ingest"
-                       : stage == "regenerate" ? "data regenerate"
-                                               : stage) +
-                      " --help)"};
+                      " (specdec " + command_of(stage) + " --help)"};
 }
 
 }  // namespace specdec::cli
