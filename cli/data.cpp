@@ -33,12 +33,6 @@ void print_json(Json result, const std::string& verdict, const std::string& star
   std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-std::string counts_text(const std::map<std::string, int64_t>& counts) {
-  std::string text;
-  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
-  return text;
-}
-
 Json index_json(const ShardIndex& index) {
   Json result = to_json(index);
   Json splits = Json::object();
@@ -152,9 +146,9 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   std::map<std::string, int64_t> formats;
   for (const data::SourceCounts& s : report.sources)
     for (const auto& [name, n] : s.formats) formats[name] += n;
-  std::printf("read     %8lld rows: %s\n", static_cast<long long>(report.records), counts_text(formats).c_str());
+  std::printf("read     %8lld rows: %s\n", static_cast<long long>(report.records), data::counts_text(formats).c_str());
   print_left_out(report, options.out);
-  if (!report.redactions.empty()) std::printf("redacted %s\n", counts_text(report.redactions).c_str());
+  if (!report.redactions.empty()) std::printf("redacted %s\n", data::counts_text(report.redactions).c_str());
   if (options.records) {
     std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted),
                 (fs::path(options.out) / "records.jsonl").c_str());

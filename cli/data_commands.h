@@ -1,7 +1,6 @@
 // What the files of `specdec data` share.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "base/json.h"
@@ -23,6 +22,5 @@ Json index_json(const ShardIndex& index);
 void print_json(Json result, const std::string& verdict, const std::string& started, double seconds);
 // Prints the splits of index_json().
 void print_splits(const Json& result, const std::string& out);
-std::string counts_text(const std::map<std::string, int64_t>& counts);
 
 }  // namespace specdec::cli

@@ -15,6 +15,7 @@
 #include "data/regenerate/regenerate.h"
 #include "data/shards/shard_reader.h"
 #include "data/shards/shard_writer.h"
+#include "data/stats.h"
 
 namespace specdec::cli {
 
@@ -99,10 +100,10 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
               static_cast<long long>(done.asked), static_cast<long long>(done.reused),
               static_cast<long long>(done.turns), done.model.c_str());
   if (!done.ended.empty())
-    std::printf("ended early: %s (see %s)\n", counts_text(done.ended).c_str(),
+    std::printf("ended early: %s (see %s)\n", data::counts_text(done.ended).c_str(),
                 (fs::path(options.out) / "rejects.jsonl").c_str());
   if (!done.index.rejects.empty())
-    std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(),
+    std::printf("rejected %s (see %s)\n", data::counts_text(done.index.rejects).c_str(),
                 (fs::path(options.out) / "rejects.jsonl").c_str());
   print_splits(result, options.out);
   return 0;

@@ -57,12 +57,6 @@ std::string line(const std::string& name, const GroupCounts& g) {
                 static_cast<long long>(g.loss_tokens));
 }
 
-std::string list(const std::map<std::string, int64_t>& counts) {
-  std::string text;
-  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
-  return text.empty() ? "none" : text;
-}
-
 }  // namespace
 
 DataStats data_stats(const std::filesystem::path& directory) {
@@ -113,7 +107,14 @@ Json to_json(const DataStats& s) {
           {"redactions", s.index.redactions}};
 }
 
+std::string counts_text(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
+  return text;
+}
+
 std::string to_table(const DataStats& s) {
+  const auto list = [](const auto& counts) { return counts.empty() ? "none" : counts_text(counts); };
   std::string table = format("%-24s %10s %14s %14s %14s\n", "", "rows", "conversations", "tokens", "learnt");
   for (const auto& [split, g] : s.splits) {
     table += line(split, g);
