@@ -70,8 +70,6 @@ bool is_at(const fs::path& file, int fd) {
 
 }  // namespace
 
-IdKey IdKey::load_or_make(const fs::path& file) { return HeldSalt(file).key(); }
-
 HeldSalt::HeldSalt(fs::path file) : file_(std::move(file)) {
   try {
     for (int attempt = 0; !hold(); ++attempt) {
