@@ -4,18 +4,16 @@ refused."""
 import http.client
 import json
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, specdec
+from background import Server
+from specdec_run import expect, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp())
-server = None
 
 
 class Admin(http.client.HTTPConnection):
@@ -44,20 +42,8 @@ def answer(seed):
 
 def serve(target, draft):
     """Starts a server and returns it and its URL."""
-    process = subprocess.Popen(
-        [str(SPECDEC), "serve", "--target", str(target), "--draft", str(draft), "--k", "3", "--port", "0"]
-        + ["--threads", "1", "--admin-socket", str(work / "admin.sock")],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = next(line for line in process.stderr if "listening on" in line)
-    return process, line.split()[-1]
-
-
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    process.stderr.read()
-    expect(process.wait(timeout=60) == 0, "drained")
+    server = Server(f"--target {target} --draft {draft} --k 3 --admin-socket {work}/admin.sock")
+    return server, server.url
 
 
 def gate(query=""):
@@ -126,7 +112,7 @@ try:
     code, reply = admin(action="load", draft=f"{work}/store-target:canary")
     expect(code == 409 and admin()[1]["state"] == "refused", f"a damaged package: {reply}")
     expect([answer(seed) for seed in range(8)] == texts, "and nothing has changed")
-    stop(server)
+    server.drain()
 
     # An EAGLE-3 head is tried beside a draft model, and then serves.
     deep = work / "deep"
@@ -150,8 +136,6 @@ try:
     expect([answer(seed) for seed in range(8)] == texts, "the same texts with the head")
     live = gate()
     expect(live["role"] == "serving" and 0.05 < live["acceptance"] < 0.999, f"the head serves: {live}")
-    stop(server)
+    server.drain()
 finally:
-    if server:
-        server.kill()
     shutil.rmtree(work, ignore_errors=True)

@@ -5,14 +5,13 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
+from background import Server
 from fake_s3 import FakeS3
-from specdec_run import SOURCE, SPECDEC, expect, run, run_json, specdec
+from specdec_run import SOURCE, expect, run, run_json, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-package-"))
@@ -30,17 +29,6 @@ def make(seed, channel=None):
     specdec.validate(**pair, **GATE, data=data, out=gate)
     given = {"report": gate / "report.json", "store": store, "channel": channel}
     return specdec.package(**pair, **given, allow_failed=True, name="tiny", quiet=True).digest
-
-
-def start_server(package):
-    log = open(work / "serve.log", "w+")
-    process = subprocess.Popen([SPECDEC, "serve", package, "--port", "0", "--threads", "1"], stdout=log, stderr=log)
-    deadline = time.monotonic() + 60
-    while not re.search("listening on", (work / "serve.log").read_text()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            expect(False, "the server starts: " + (work / "serve.log").read_text())
-        time.sleep(0.05)
-    return process
 
 
 try:
@@ -63,7 +51,7 @@ try:
         expect(out.endswith(f"next     specdec {following}\n"), f"ingest says what to run next: {out}")
     first, second = make(2), make(3)
     specdec.package_promote(first, store=store, channel="production", quiet=True)
-    server = start_server(f"{store}:production")
+    server = Server(f"{store}:production")
     specdec.package_promote(second, store=store, channel="production", quiet=True)
     (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, which S3 receives in parts
     third = make(4, "production")
@@ -75,8 +63,7 @@ try:
         and [r["digest"] for r in gc["removed"]] == [second],
         f"gc leaves the package that a server still serves, though no channel names it: {gc}",
     )
-    server.send_signal(signal.SIGTERM)
-    expect(server.wait(timeout=60) == 0, "the server drains")
+    server.drain()
     specdec.package_pin(first, store=store, why="audit")
     gc = specdec.package_gc(store=store, keep=1).raw
     expect(gc["verdict"] == "unchanged", "a pin keeps it")

@@ -3,17 +3,14 @@ nobody else can write what is meant for others to read."""
 
 import json
 import os
-import re
-import shlex
 import shutil
-import signal
 import stat
-import subprocess
 import tempfile
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, specdec
+from background import Server
+from specdec_run import expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-privacy-"))
@@ -75,27 +72,23 @@ def public(name):
 
 
 def serve(words):
-    words = shlex.split(f"serve {words} --port 0 --threads 1")
-    server = subprocess.Popen([SPECDEC, *words], stderr=subprocess.PIPE, text=True)
-    url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
+    server = Server(words)
     body = {
         "model": "served",
         "messages": [{"role": "user", "content": "a secret"}],
         "max_tokens": 16,
         "temperature": 1,
     }
-    models = json.load(urllib.request.urlopen(url + "/v1/models"))
+    models = json.load(urllib.request.urlopen(server.url + "/v1/models"))
     for _ in range(8):
         urllib.request.urlopen(
             urllib.request.Request(
-                url + "/v1/chat/completions",
+                server.url + "/v1/chat/completions",
                 json.dumps(body | {"model": models["data"][0]["id"]}).encode(),
                 {"Content-Type": "application/json"},
             )
         ).read()
-    server.send_signal(signal.SIGTERM)
-    server.stderr.read()
-    expect(server.wait(timeout=60) == 0, "the server drains")
+    server.drain()
 
 
 os.umask(0)
