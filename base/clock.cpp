@@ -1,8 +1,9 @@
 #include "base/clock.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
+
+#include "base/format.h"
 
 namespace specdec {
 
@@ -11,10 +12,8 @@ std::string format_utc(int64_t unix_seconds) {
   tm utc{};
   // A time too far away for a calendar date is shown as a number, because showing a time must not fail.
   if (gmtime_r(&t, &utc) == nullptr) return "unix " + std::to_string(unix_seconds);
-  char text[64];
-  std::snprintf(text, sizeof text, "%04lld-%02d-%02dT%02d:%02d:%02dZ", static_cast<long long>(utc.tm_year) + 1900,
-                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
-  return text;
+  return format("%04lld-%02d-%02dT%02d:%02d:%02dZ", static_cast<long long>(utc.tm_year) + 1900, utc.tm_mon + 1,
+                utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
 }
 
 double parse_duration(const std::string& text, const std::string& where, ErrorKind kind, const DurationRules& rules) {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/log.h"
 #include "base/progress.h"
 
@@ -70,9 +70,7 @@ int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
 fs::path partial_name(const fs::path& path) {
   uint64_t bits = 0;
   if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) io_error(path, "no random name for the temporary file", errno);
-  char text[40];
-  std::snprintf(text, sizeof text, ".%016llx%s", static_cast<unsigned long long>(bits), kPartialSuffix);
-  return path.string() + text;
+  return path.string() + format(".%016llx%s", static_cast<unsigned long long>(bits), kPartialSuffix);
 }
 
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
@@ -390,10 +388,9 @@ void make_private_directory(const fs::path& directory) {
   static std::set<fs::path> said;
   const std::lock_guard guard(mutex);
   if (!said.insert(without_trailing_slash(fs::absolute(directory).lexically_normal())).second) return;
-  char mode[8];
-  std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777);
   log(LogLevel::kWarn, directory.string() + ": other users can " +
-                           ((info.st_mode & 022) != 0 ? "write to" : "look into") + " this directory (mode " + mode +
+                           ((info.st_mode & 022) != 0 ? "write to" : "look into") + " this directory (mode " +
+                           format("%04o", info.st_mode & 07777) +
                            "), and it will hold data that is yours alone: chmod 700 " + directory.string());
 }
 

@@ -1,9 +1,12 @@
 // Formats numbers into sentences.
 #pragma once
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <string>
+
+#include "base/statistics.h"
 
 namespace specdec {
 
@@ -24,6 +27,22 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
 inline std::string number_text(double value) {
   const std::string text = format("%.15g", value);
   return text.find('e') == std::string::npos ? text : format("%g", value);
+}
+
+// Writes a number with this many decimals, "–" for one that is not finite. signed_decimals() writes +, too.
+inline std::string decimals(double value, int digits = 3) {
+  return std::isfinite(value) ? format("%.*f", digits, value) : "–";
+}
+inline std::string signed_decimals(double value, int digits = 3) {
+  return std::isfinite(value) ? format("%+.*f", digits, value) : "–";
+}
+
+// Writes "[0.512, 0.534]".
+inline std::string interval_text(const Interval& i, int digits = 3) {
+  return "[" + decimals(i.low, digits) + ", " + decimals(i.high, digits) + "]";
+}
+inline std::string signed_interval_text(const Interval& i, int digits = 3) {
+  return "[" + signed_decimals(i.low, digits) + ", " + signed_decimals(i.high, digits) + "]";
 }
 
 }  // namespace specdec

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <set>
 
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -12,13 +12,8 @@ namespace specdec {
 
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 fs::path home() {
-  const std::string home = variable("HOME");
+  const std::string home = environment({"HOME"});
   if (home.empty())
     throw Error(ErrorKind::kConfig, "HOME is not set: set HF_HOME to the folder of the Hugging Face cache");
   return home;
@@ -66,14 +61,14 @@ std::optional<HubName> parse_hub_name(std::string text) {
 }
 
 fs::path hub_home() {
-  if (const std::string given = variable("HF_HOME"); !given.empty()) return expanded(given);
-  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return expanded(xdg) / "huggingface";
+  if (const std::string given = environment({"HF_HOME"}); !given.empty()) return expanded(given);
+  if (const std::string xdg = environment({"XDG_CACHE_HOME"}); !xdg.empty()) return expanded(xdg) / "huggingface";
   return home() / ".cache" / "huggingface";
 }
 
 fs::path hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
-    if (const std::string value = variable(name); !value.empty()) return expanded(value);
+    if (const std::string value = environment({name}); !value.empty()) return expanded(value);
   return hub_home() / "hub";
 }
 

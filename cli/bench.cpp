@@ -32,22 +32,31 @@ void add_bench(Cli& cli) {
   auto options = std::make_shared<deploy::BenchOptions>();
   CLI::App* sub = cli.app.add_subcommand(
       "bench", "Compares normal and speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+      ->type_name("MODEL")
+      ->required();
   sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")
+      ->type_name("MODEL")
       ->required()
       ->expected(1, 64);
-  sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for bench.json, bench.html and bench.md")->required();
-  sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
+  sub->add_option("--data", options->data, "Output of data ingest")->type_name("DIR")->required();
+  sub->add_option("--out", options->out, "Directory for bench.json, bench.html and bench.md")
+      ->type_name("DIR")
+      ->required();
+  sub->add_option("--split", options->split, "holdout | train | all")
+      ->type_name("holdout|train|all")
+      ->capture_default_str();
   sub->add_option_function<std::vector<std::string>>(
          "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); },
          "Draft tokens per step: comma list of numbers and auto")
+      ->type_name("N|auto")
       ->delimiter(',')
       ->default_str("2,4,6,auto");
   sub->add_option_function<std::vector<std::string>>(
          "--batches",
          [options](const std::vector<std::string>& words) { options->batches = parse_list("--batches", words, false); },
          "Sequences decoded together: comma list")
+      ->type_name("N")
       ->delimiter(',')
       ->default_str("1,2,4");
   sub->add_option("--prompts", options->prompts, "Number of prompts, spread over the split")->capture_default_str();

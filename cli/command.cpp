@@ -67,11 +67,17 @@ CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& hel
   return sub.add_option("--seed", seed, help)->capture_default_str()->check(check_seed);
 }
 
+constexpr char kTypes[] = "auto|fp32|bf16|fp16|int8";  // names the values of --dtype and --draft-dtype
+
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
-  sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
+  sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")
+      ->type_name("auto|cpu|cuda|cuda:I")
+      ->capture_default_str()
+      ->group("Device");
   sub.add_option("--dtype", options.dtype,
                  "auto (the checkpoint's own; on a GPU, quantised matrices stay as they are) | fp32 | bf16 | fp16 | "
                  "int8 (weights only, for decoding)")
+      ->type_name(kTypes)
       ->capture_default_str()
       ->group("Device");
   add_seed_flag(sub, options.seed, "Seed of every random choice")->group("Device");
@@ -80,6 +86,7 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options) {
 
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--draft-dtype", options.draft_dtype, "dtype of the draft, with the values of --dtype")
+      ->type_name(kTypes)
       ->default_str("as --dtype")
       ->group("Device");
 }
@@ -117,6 +124,7 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
            options.k = value;
          },
          "Draft tokens per step: a number, 0 = plain, or auto")
+      ->type_name("N|auto")
       ->default_str("auto")
       ->group("Speculation");
   add_verify_flags(sub, options);
@@ -130,6 +138,7 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options) {
   sub.add_option_function<std::string>(
          "--tree", [&options](const std::string& text) { options.tree = parse_tree(text); },
          "Draft a tree: children of every node by depth, such as 2,2,1; K is then the number of levels used")
+      ->type_name("N,N,...")
       ->group("Speculation");
 }
 
@@ -138,6 +147,7 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
   sub.add_option_function<std::string>(
          "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); },
          "token | block | target | coupled (the text depends on the seed alone, not on draft and K)")
+      ->type_name("token|block|target|coupled")
       ->default_str("token")
       ->group("Speculation");
 }

@@ -2,13 +2,36 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 
 #include "base/version.h"
-#include "cli/value_names.h"
 
 namespace specdec::cli {
 
 namespace {
+
+// Ends the name of a value that is a comma list, although its flag parses the list itself.
+constexpr char kListMark[] = ",...";
+
+// True for a word that is typed as it is, in contrast to a placeholder such as FILE or cuda:I.
+bool is_literal(const std::string& alternative) {
+  return !alternative.empty() && std::all_of(alternative.begin(), alternative.end(), [](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || c == '-' || c == '_' || c == '.';
+  });
+}
+
+// Returns the files that a placeholder stands for.
+Offer offer_of(const std::string& placeholder) {
+  static const std::map<std::string, Offer> kOffers = {{"FILE", Offer::kFiles},
+                                                       {"PATH", Offer::kFiles},
+                                                       {"DIR", Offer::kDirectories},
+                                                       {"MODEL", Offer::kDirectories},
+                                                       {"PACKAGE", Offer::kDirectories},
+                                                       {"STORE", Offer::kDirectories},
+                                                       {"STORE:CHANNEL", Offer::kDirectories}};
+  const auto found = kOffers.find(placeholder);
+  return found == kOffers.end() ? Offer::kNone : found->second;
+}
 
 // Fills in what the name of the value says. Alternatives are separated by |. Those in lower case are typed as they are,
 // FILE, DIR and the like are paths, and other words stand for something that no shell can offer.

@@ -13,6 +13,9 @@ class App;
 
 namespace specdec::cli {
 
+// Names a positional argument that is a command of the program.
+inline constexpr char kCommandName[] = "COMMAND";
+
 // The files that a shell offers for a value. Of two alternatives the later one includes the earlier one.
 enum class Offer { kNone, kDirectories, kFiles };
 

@@ -1,11 +1,8 @@
-// `specdec data ingest | stats | audit | regenerate`; cli/data_label.cpp has `label`.
+// `specdec data ingest | stats | audit`; cli/data_regenerate.cpp and cli/data_label.cpp have the other two.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -14,27 +11,19 @@
 #include "base/secret.h"
 #include "base/shell.h"
 #include "base/version.h"
-#include "cli/child_process.h"
 #include "cli/command.h"
+#include "cli/data_commands.h"
 #include "cli/data_label.h"
 #include "cli/holdout_advice.h"
 #include "data/audit.h"
 #include "data/formats/row_parser.h"
 #include "data/ingest.h"
-#include "data/regenerate/openai_client.h"
-#include "data/regenerate/regenerate.h"
-#include "data/shards/shard_reader.h"
 #include "data/shards/shard_writer.h"
 #include "data/stats.h"
-#include "net/http_client.h"
 
 namespace specdec::cli {
 
-namespace {
-
-constexpr double kServerStartSeconds = 60, kModelLoadSeconds = 1800;
-
-bool is_url(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
+bool names_endpoint(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
 
 void print_json(Json result, const std::string& verdict, const std::string& started, double seconds) {
   result["verdict"] = verdict;
@@ -44,13 +33,6 @@ void print_json(Json result, const std::string& verdict, const std::string& star
   std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-std::string counts_text(const std::map<std::string, int64_t>& counts) {
-  std::string text;
-  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
-  return text;
-}
-
-// Returns index.json plus the rows and tokens of each split.
 Json index_json(const ShardIndex& index) {
   Json result = to_json(index);
   Json splits = Json::object();
@@ -72,6 +54,8 @@ void print_splits(const Json& result, const std::string& out) {
                 static_cast<long long>(g["loss_tokens"].get<int64_t>()));
   std::printf("written to %s\n", out.c_str());
 }
+
+namespace {
 
 // Prints the rows that were left out, one line per reason: first the rejected rows, the most frequent reason first,
 // then the dropped rows.
@@ -162,9 +146,9 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   std::map<std::string, int64_t> formats;
   for (const data::SourceCounts& s : report.sources)
     for (const auto& [name, n] : s.formats) formats[name] += n;
-  std::printf("read     %8lld rows: %s\n", static_cast<long long>(report.records), counts_text(formats).c_str());
+  std::printf("read     %8lld rows: %s\n", static_cast<long long>(report.records), data::counts_text(formats).c_str());
   print_left_out(report, options.out);
-  if (!report.redactions.empty()) std::printf("redacted %s\n", counts_text(report.redactions).c_str());
+  if (!report.redactions.empty()) std::printf("redacted %s\n", data::counts_text(report.redactions).c_str());
   if (options.records) {
     std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted),
                 (fs::path(options.out) / "records.jsonl").c_str());
@@ -218,114 +202,33 @@ int run_stats(const Global& global, const data::StatsOptions& options) {
   return 0;
 }
 
-// Waits until the server has loaded its model. The port is open before that, but completions would be refused. Throws
-// Error(kNetwork) if the server ends or needs more than 30 minutes.
-void wait_until_ready(BackgroundChild& server, const std::string& url) {
-  data::ClientOptions options;
-  options.url = url;
-  data::OpenAiClient client(options);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kModelLoadSeconds);
-  while (client.probe("/ready").status != 200) {
-    if (!server.running())
-      throw Error(ErrorKind::kNetwork,
-                  "the server ended while it loaded the model (exit code " + std::to_string(server.stop()) + ")");
-    if (std::chrono::steady_clock::now() > end)
-      throw Error(ErrorKind::kNetwork, "the server did not load the model in 30 minutes");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
-
-struct RegenerateFlags {
-  data::RegenerateOptions options;
-  std::string target, target_files, api_key_file;
-  DeviceOptions device;
-};
-
-int run_regenerate(const Global& global, RegenerateFlags flags) {
-  const SystemClock clock;
-  const std::string started = format_utc(clock.unix_seconds());
-  const double start = clock.seconds();
-  data::RegenerateOptions& options = flags.options;
-  data::require_replaceable(options.out);  // before a target is downloaded
-  options.seed = flags.device.seed;
-  if (!flags.api_key_file.empty() || is_url(flags.target))
-    options.api_key = endpoint_key(flags.api_key_file, flags.target);
-  const ProgressFn progress = make_progress(global);
-  std::unique_ptr<BackgroundChild> server;
-  const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
-  if (is_url(flags.target)) {
-    options.url = flags.target;
-    if (!flags.target_files.empty()) options.target = resolve_model(flags.target_files).directory.string();
-  } else {
-    options.target = resolve_model(flags.target).directory.string();
-    options.url = "http://127.0.0.1";
-    data::validate(options);  // these two fail before a server is started in vain
-    const data::ShardReader readable(options.data);
-    const std::string width = std::to_string(options.concurrency);
-    make_directories(server_log.parent_path());
-    if (progress) progress({"starting a server for the target", 0, 0, "", options.target});
-    server = std::make_unique<BackgroundChild>(
-        global.program,
-        std::vector<std::string>{"--log-format", "text", "serve", "--target", options.target, "--port", "0", "--device",
-                                 flags.device.device, "--dtype", flags.device.dtype, "--threads",
-                                 std::to_string(flags.device.threads), "--max-batch", width},
-        server_log);
-    options.url = server->wait_for_line("listening on ", kServerStartSeconds);
-    wait_until_ready(*server, options.url);
-  }
-  const data::RegenerateResult done = data::regenerate(options, progress);
-  if (server) {
-    server->stop();
-    fs::remove(server_log);
-  }
-  Json result = index_json(done.index);
-  if (global.json) {
-    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}},
-                                    {{"path", flags.target}, {"id", done.index.target_id}}});
-    result["out"] = options.out;
-    result["model"] = done.model;
-    result["asked"] = done.asked;
-    result["reused"] = done.reused;
-    result["turns"] = done.turns;
-    result["ended_early"] = done.ended;
-    print_json(std::move(result), "done", started, clock.seconds() - start);
-    return 0;
-  }
-  std::printf("answers  %8lld rows new, %lld kept from an earlier run, %lld answers by %s\n",
-              static_cast<long long>(done.asked), static_cast<long long>(done.reused),
-              static_cast<long long>(done.turns), done.model.c_str());
-  if (!done.ended.empty())
-    std::printf("ended early: %s (see %s)\n", counts_text(done.ended).c_str(),
-                (fs::path(options.out) / "rejects.jsonl").c_str());
-  if (!done.index.rejects.empty())
-    std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(),
-                (fs::path(options.out) / "rejects.jsonl").c_str());
-  print_splits(result, options.out);
-  return 0;
-}
-
 void add_split_flags(CLI::App& sub, data::IngestOptions& o) {
   sub.add_option("--holdout", o.holdout, "Share of the conversations held out")->capture_default_str()->group("Split");
   sub.add_option("--holdout-count", o.holdout_count, "Number of conversations held out, instead of a share")
       ->group("Split");
   sub.add_option("--holdout-rule", o.holdout_rule, "auto | time (the latest) | hash (seeded) | first")
+      ->type_name("auto|time|hash|first")
       ->capture_default_str()
       ->group("Split");
   sub.add_option("--holdout-src", o.holdout_source, "File whose rows are all held out, with their conversations")
+      ->type_name("FILE")
       ->group("Split");
   sub.add_option("--order", o.order, "given | shuffle: rows of the training split")
+      ->type_name("given|shuffle")
       ->capture_default_str()
       ->group("Split");
   add_seed_flag(sub, o.seed, "Seed of the hash split and of the shuffle")->group("Split");
 }
 
 void add_domain_flags(CLI::App& sub, data::IngestOptions& o) {
-  sub.add_option("--domain", o.domain, "Domain tag for every row of this call")->group("Domains");
+  sub.add_option("--domain", o.domain, "Domain tag for every row of this call")->type_name("NAME")->group("Domains");
   sub.add_option("--domain-field", o.domain_field,
                  "Field that holds the domain tag (else \"domain\"); a.b looks inside a")
+      ->type_name("FIELD")
       ->group("Domains");
   sub.add_option("--domain-rules", o.domain_rules,
                  "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first match counts")
+      ->type_name("FILE")
       ->group("Domains");
   sub.add_option("--domain-clusters", o.domain_clusters,
                  "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their "
@@ -333,8 +236,10 @@ void add_domain_flags(CLI::App& sub, data::IngestOptions& o) {
       ->capture_default_str()
       ->group("Domains");
   sub.add_option("--mix", o.mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")
+      ->type_name("DOMAIN=SHARE,...")
       ->group("Domains");
   sub.add_option("--tenant-field", o.tenant_field, "Field that holds the tenant (else the format's own: team, user, …)")
+      ->type_name("FIELD")
       ->group("Domains");
   sub.add_option("--tenant-cap", o.tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")
       ->capture_default_str()
@@ -348,19 +253,25 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("sources", o->sources,
                   "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .tsv, .parquet "
                   "and .txt files (serve --record fills one), or - for standard input;\n"
-                  "gzip and zstd are read as they are");
-  sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
+                  "gzip and zstd are read as they are")
+      ->type_name("FILE|DIR");
+  sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used")->type_name("MODEL");
   sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")
+      ->type_name("DIR")
       ->required();
   sub->add_flag("--records", o->records,
                 "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
-  sub->add_option("--format", o->format, data::format_names())->capture_default_str();
+  std::string formats = data::format_names();
+  std::erase(formats, ' ');
+  sub->add_option("--format", o->format, data::format_names())->type_name(formats)->capture_default_str();
   sub->add_option("--map", o->map,
                   "KEY=FIELD,…: read every row by these fields and recognise no format, for example "
                   "prompt=question,answer=meta.reply; a.b looks inside a. KEY: prompt and\n"
-                  "answer, or messages; and system, model, domain, time, conversation, tenant, temperature");
+                  "answer, or messages; and system, model, domain, time, conversation, tenant, temperature")
+      ->type_name("KEY=FIELD,...");
   sub->add_option("--separator", o->separator,
                   "Separator between documents of plain text; \"\" = one document per file")
+      ->type_name("TEXT")
       ->capture_default_str();
   sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")
       ->capture_default_str();
@@ -371,14 +282,16 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--skip", o->skip, "Skip the first N accepted rows, in file order");
   sub->add_option("--limit", o->limit, "Keep N rows after these and stop reading; 0 = all");
   sub->add_option("--written-by", o->written_by, "Model that wrote the answers, where the log does not say")
+      ->type_name("NAME")
       ->capture_default_str();
   add_split_flags(*sub, *o);
   add_domain_flags(*sub, *o);
   sub->add_option(
-      "--salt", o->salt,
-      "File of the secret that tenants, conversations and ids are hashed with; created if it is missing (default: "
-      "OUT.salt). Data directories\n"
-      "that share it have the same ids; whoever has it can test guesses of names: do not share it with others");
+         "--salt", o->salt,
+         "File of the secret that tenants, conversations and ids are hashed with; created if it is missing (default: "
+         "OUT.salt). Data directories\n"
+         "that share it have the same ids; whoever has it can test guesses of names: do not share it with others")
+      ->type_name("FILE");
   sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
   sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
   sub->add_option(
@@ -405,7 +318,7 @@ void add_stats(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::StatsOptions>();
   CLI::App* sub = data.add_subcommand(
       "stats", "Shows counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
-  sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->required();
+  sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->type_name("DIR")->required();
   sub->footer("Examples:\n  specdec data stats traffic\n  specdec --json data stats traffic");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_stats(cli.global, *o); }; });
 }
@@ -415,60 +328,13 @@ void add_audit(Cli& cli, CLI::App& data) {
   CLI::App* sub = data.add_subcommand("audit",
                                       "Shows what a data directory contains and where it came from: sources, formats, "
                                       "tenants, rejects, personal data, lengths");
-  sub->add_option("dir", f->data, "Output of data ingest or data regenerate")->required();
+  sub->add_option("dir", f->data, "Output of data ingest or data regenerate")->type_name("DIR")->required();
   sub->add_option("--target", f->target,
                   "MODEL that the data was made for: its tokenizer turns the rows back into text, which is searched "
-                  "for personal data again");
+                  "for personal data again")
+      ->type_name("MODEL");
   sub->footer("Examples:\n  specdec data audit traffic\n  specdec --json data audit traffic --target T");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_audit(cli.global, *f); }; });
-}
-
-void add_regenerate(Cli& cli, CLI::App& data) {
-  auto f = std::make_shared<RegenerateFlags>();
-  data::RegenerateOptions& o = f->options;
-  CLI::App* sub = data.add_subcommand(
-      "regenerate", "Has the current target rewrite the answers turn by turn, through an OpenAI-compatible endpoint");
-  sub->add_option("dir", o.data, "Output of data ingest")->required();
-  sub->add_option("--target", f->target,
-                  "MODEL (served by a child process on a free port) or URL http(s)://host[:port][/v1]")
-      ->required();
-  sub->add_option("--out", o.out, "Directory to write")->required();
-  sub->add_option(
-      "--target-files", f->target_files,
-      "With a URL: local directory of the same model; its fingerprint is recorded and its tokenizer is used, which "
-      "recognises calls of functions");
-  sub->add_option("--model", o.model, "Name of the model at the endpoint (else the first of /v1/models)");
-  sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
-  sub->add_option("--temperature", o.temperature, "Temperature for every row (else the row's own, else 1)");
-  sub->add_option(
-         "--max-tokens", o.max_tokens,
-         "Longest answer; 0 = as many tokens as the recorded one has (twice as many and 64 where the conversation "
-         "goes on)")
-      ->capture_default_str();
-  sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
-  sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
-  sub->add_flag("--prompt-as-text", o.prompt_as_text,
-                "Send prompts as text, for endpoints that do not accept token ids");
-  sub->add_flag("--resume", o.resume,
-                "Keep the answers of an interrupted run, or of a finished one with the same data and options");
-  add_device_flags(*sub, f->device);
-  sub->footer(
-      "Examples:\n"
-      "  specdec data regenerate traffic --target stories260K --out traffic-new\n"
-      "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out "
-      "traffic-new --concurrency 32\n"
-      "  specdec data regenerate traffic --target stories260K --out traffic-new --resume\n"
-      "Exit codes: 0 done (rows without an answer and those that end early are in OUT/rejects.jsonl), 2 key or model "
-      "or "
-      "the first 8 rows refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: --resume continues.");
-  sub->callback([&cli, f] {
-    cli.check = [f] {
-      data::RegenerateOptions options = f->options;
-      options.url = is_url(f->target) ? f->target : "http://127.0.0.1";
-      data::validate(options);
-    };
-    cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); };
-  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/model_directory.h"
 #include "base/version.h"
+#include "cli/data_commands.h"
 #include "distill/labels/label_endpoint.h"
 
 namespace specdec::cli {
@@ -17,8 +18,6 @@ struct LabelFlags {
   distill::LabelOptions options;
   std::string target, target_files, api_key_file;
 };
-
-bool names_endpoint(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
 
 }  // namespace
 
@@ -61,18 +60,23 @@ void add_label(Cli& cli, CLI::App& data) {
   distill::LabelOptions& o = f->options;
   CLI::App* sub =
       data.add_subcommand("label", "Writes the target's answers at every learnt token, for distill --teacher");
-  sub->add_option("dir", o.data, "Output of data ingest or data regenerate")->required();
-  sub->add_option("--target", f->target, "MODEL (runs in this process) or URL http(s)://host[:port][/v1]")->required();
-  sub->add_option("--out", o.out, "Directory to write")->required();
+  sub->add_option("dir", o.data, "Output of data ingest or data regenerate")->type_name("DIR")->required();
+  sub->add_option("--target", f->target, "MODEL (runs in this process) or URL http(s)://host[:port][/v1]")
+      ->type_name("MODEL|URL")
+      ->required();
+  sub->add_option("--out", o.out, "Directory to write")->type_name("DIR")->required();
   sub->add_option("--top-k", o.top_k,
                   "Probabilities of this many likeliest tokens, and of the rest together; 0 = 32, or 20 at a URL")
       ->capture_default_str();
   sub->add_flag("--hidden", o.hidden, "Hidden states of the last layer (bf16) instead of probabilities");
   sub->add_option("--temperature", o.temperature, "Temperature of the probabilities")->capture_default_str();
   sub->add_option("--target-files", f->target_files,
-                  "With a URL: local directory of the same model; its fingerprint is recorded");
-  sub->add_option("--model", o.model, "Name of the model at the endpoint (else the first of /v1/models)");
-  sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
+                  "With a URL: local directory of the same model; its fingerprint is recorded")
+      ->type_name("DIR");
+  sub->add_option("--model", o.model, "Name of the model at the endpoint (else the first of /v1/models)")
+      ->type_name("NAME");
+  sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)")
+      ->type_name("FILE");
   sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
   sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
   sub->add_flag("--resume", o.resume, "Keep the labels of an interrupted run");

@@ -13,11 +13,12 @@ namespace {
 
 void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
-    sub.add_option(name, value, help)->capture_default_str()->group("Training");
+    return sub.add_option(name, value, help)->capture_default_str()->group("Training");
   };
   flag("--loss", o.loss,
        "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or "
-       "a sum: 0.1*ce+0.9*tv");
+       "a sum: 0.1*ce+0.9*tv")
+      ->type_name("ce|kl|rkl|jsd|jsd:BETA|tv|nla|lk_hybrid|SUM");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Temperature of both models, in the loss and in the measured acceptance");
   sub.add_flag(
@@ -26,12 +27,13 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
          "where it gives none")
       ->group("Training");
   sub.add_option("--rejects", o.rejects, "DIR of serve --record-rejects; tokens the target rejected weigh more")
+      ->type_name("DIR")
       ->group("Training");
   flag("--reject-weight", o.reject_weight, "--rejects: their weight; other tokens have 1");
   flag("--contexts", o.contexts,
        "target: the target answers held-out prompts that somebody else has answered, as the gate does | data: measure "
-       "on "
-       "the text as it is");
+       "on the text as it is")
+      ->type_name("target|data");
   flag("--lr", o.learning_rate,
        "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
   flag("--min-lr-ratio", o.min_lr_ratio, "Final learning rate divided by the peak");
@@ -65,19 +67,22 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
 
 void add_teacher_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
-    sub.add_option(name, value, help)->capture_default_str()->group("Teacher");
+    return sub.add_option(name, value, help)->capture_default_str()->group("Teacher");
   };
   flag("--teacher", o.teacher,
        "target (runs in this process) | hidden:DIR (hidden states that vLLM or speculators wrote while serving it) | "
-       "labels:DIR (written by data label) | URL http(s)://host[:port][/v1] (its labels are kept in OUT.labels)");
+       "labels:DIR (written by data label) | URL http(s)://host[:port][/v1] (its labels are kept in OUT.labels)")
+      ->type_name("target|hidden:DIR|labels:DIR|URL");
   flag("--teacher-parallel", o.teacher_ranks,
        "target: N neighbouring processes of the launcher hold it together, each a share of every large matrix, so that "
        "it need not fit on one device");
   flag("--top-k", o.endpoint.top_k, "With a URL: ask for this many likeliest tokens; 0 = 20");
   flag("--concurrency", o.endpoint.concurrency, "With a URL: requests at a time");
   sub.add_option("--model", o.endpoint.model, "With a URL: name of the model there (else the first of /v1/models)")
+      ->type_name("NAME")
       ->group("Teacher");
   sub.add_option("--api-key-file", o.endpoint.key_file, "With a URL: file with the key (else OPENAI_API_KEY)")
+      ->type_name("FILE")
       ->group("Teacher");
 }
 
@@ -93,6 +98,7 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
            o.time_limit_seconds = parse_duration(text, "--time-limit", ErrorKind::kUsage);
          },
          "Time of the whole run, such as 90s, 15m, 1h30m: preparing, training, measuring and judging")
+      ->type_name("DURATION")
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
   flag("--evaluate-rows", o.evaluate_rows,
@@ -123,12 +129,14 @@ void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
            sub.get_option("--draft")->required(false);
          },
          "Train each of these kinds for the same share of the limits, and rank them by predicted speed-up")
+      ->type_name("prune:N|model:MODEL|config:FILE|eagle3,...")
       ->excludes(sub.get_option("--draft"))
       ->excludes(sub.get_option("--forecast"))
       ->group("Before a run");
   sub.add_option("--costs", o.costs,
                  "JSON file with what each of these kinds costs in another engine (schema specdec.costs/1, "
                  "docs/distill.md); without it costs are measured on this machine")
+      ->type_name("FILE")
       ->needs("--compare")
       ->group("Before a run");
 }
@@ -167,17 +175,20 @@ void add_distill(Cli& cli) {
       "distill", "Train a draft from the target; ends with the best measured draft and a verdict");
   sub->add_option("--target", options->target,
                   "MODEL; with --loss ce a directory with config.json and the tokenizer is enough")
+      ->type_name("MODEL")
       ->required();
-  sub->add_option("--data", options->data, "Directory written by data ingest")->required();
+  sub->add_option("--data", options->data, "Directory written by data ingest")->type_name("DIR")->required();
   sub->add_option("--draft", options->draft,
                   "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights) | eagle3 (a head that "
                   "reads the target's hidden states)")
+      ->type_name("prune:N|model:MODEL|config:FILE")
       ->required();
   sub->add_option("--draft-vocab", options->draft_vocab,
                   "Number of tokens that the draft can propose, the commonest of the data; 0 = all, or those of the "
                   "model: draft")
       ->capture_default_str();
   sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")
+      ->type_name("DIR")
       ->required();
   add_teacher_flags(*sub, *options);
   add_training_flags(*sub, *options);

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <limits>
+#include <optional>
 
+#include "base/format.h"
 #include "cli/progress_line.h"
 
 namespace specdec::cli {
@@ -30,21 +31,14 @@ Curve thinned(const std::map<int64_t, double>& points) {
   return out;
 }
 
-std::string number(double value, int digits = 3) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 double real(const Json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number() ? at->get<double>() : kNone;
 }
-std::string plain_number(double value) { return number(value); }
-std::string signed_number(double value) { return (std::signbit(value) ? "" : "+") + number(value, 4); }
-std::string interval(const Json& figure, std::string (*said)(double) = plain_number) {
+std::optional<Interval> interval_of(const Json& figure) {
   const Json ci = figure.value("ci", Json::array());
-  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) return "";
-  return "[" + said(ci[0].get<double>()) + ", " + said(ci[1].get<double>()) + "]";
+  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) return std::nullopt;
+  return Interval{ci[0].get<double>(), ci[1].get<double>()};
 }
 
 double value_at(const Curve& curve, double step) {
@@ -93,16 +87,16 @@ void add_tiles(const Json& result, Page& page) {
       std::to_string(static_cast<int64_t>(real(figures, "conversations"))) + " conversations";
   for (const char* side : {"before", "after"}) {
     const Json f = figures.value(side, Json::object());
-    const std::string ends = interval(f);
+    const std::optional<Interval> ci = interval_of(f);
     page.tiles.push_back(
-        {std::string(name) + " " + side, number(real(f, "value")), ends.empty() ? "" : "95 % interval " + ends});
+        {std::string(name) + " " + side, decimals(real(f, "value")), ci ? "95 % interval " + interval_text(*ci) : ""});
   }
   // Before and after are compared on the same conversations, so the interval of the gain is much narrower than theirs.
   const Json gain = figures.value("difference", Json::object());
-  const std::string ends = interval(gain, signed_number);
-  page.tiles.push_back(
-      {"Gain", signed_number(real(gain, "value")),
-       (ends.empty() ? "" : "95 % interval of the gain " + ends + ", ") + "on the same " + conversations});
+  const std::optional<Interval> ci = interval_of(gain);
+  page.tiles.push_back({"Gain", signed_decimals(real(gain, "value"), 4),
+                        (ci ? "95 % interval of the gain " + signed_interval_text(*ci, 4) + ", " : "") +
+                            "on the same " + conversations});
 }
 
 // Returns the numbers as text: "3", "0 and 3", "0, 3 and 7".
@@ -124,7 +118,7 @@ Section layers_section(const Json& layers) {
   Table table{"", {"layers", "acceptance", ""}, {}, false};
   for (const Json& trial : layers.value("trials", Json::array())) {
     const Json tried = trial.value("layers", Json::array());
-    table.rows.push_back({listed(tried), number(real(trial, "acceptance")), tried == kept ? "kept" : ""});
+    table.rows.push_back({listed(tried), decimals(real(trial, "acceptance")), tried == kept ? "kept" : ""});
   }
   s.tables.push_back(table);
   return s;
@@ -146,14 +140,14 @@ void add_parts(Section& section, const Json& parts, const std::string& title, co
     const std::string given = part.value("name", ""), name = given.empty() ? "no domain" : given;
     const auto count = [&](const char* key) { return std::to_string(part.value(key, int64_t{0})); };
     const Json earlier = part.value("before", Json()), figure = part.value("after", Json::object());
-    const Json ci = figure.value("ci", Json::array());
+    const std::optional<Interval> ci = interval_of(figure);
     chart.x.push_back(static_cast<double>(chart.x.size()));
     chart.x_names.push_back(name);
     after.y.push_back(real(figure, "value"));
-    after.low.push_back(ci.size() == 2 && ci[0].is_number() ? ci[0].get<double>() : kNone);
-    after.high.push_back(ci.size() == 2 && ci[1].is_number() ? ci[1].get<double>() : kNone);
-    table.rows.push_back({name, earlier.is_object() ? number(real(earlier, "value")) : "-", number(after.y.back()),
-                          interval(figure), count("requests"), count("conversations"), count("tokens")});
+    after.low.push_back(ci ? ci->low : kNone);
+    after.high.push_back(ci ? ci->high : kNone);
+    table.rows.push_back({name, earlier.is_object() ? decimals(real(earlier, "value")) : "-", decimals(after.y.back()),
+                          ci ? interval_text(*ci) : "", count("requests"), count("conversations"), count("tokens")});
   }
   chart.series = {after};
   section.charts.push_back(chart);
@@ -177,12 +171,13 @@ Section cost_section(const Json& cost) {
   const auto seconds = [&](const char* key) { return readable_duration(real(cost, key)); };
   table.rows.push_back({"wall time of the command", seconds("seconds")});
   table.rows.push_back({"of it training", seconds("training_seconds")});
-  table.rows.push_back({"tokens trained on", number(real(cost, "training_tokens"), 0)});
-  table.rows.push_back({"tokens per second", number(real(cost, "tokens_per_second"), 0)});
+  table.rows.push_back({"tokens trained on", decimals(real(cost, "training_tokens"), 0)});
+  table.rows.push_back({"tokens per second", decimals(real(cost, "tokens_per_second"), 0)});
   table.rows.push_back({"device", cost.value("device", "")});
   table.rows.push_back({"processes", std::to_string(cost.value("processes", int64_t{1}))});
   if (const double share = real(cost, "teacher_share"); !std::isnan(share))
-    table.rows.push_back({"share of the training time that the target's answers took", number(100 * share, 0) + " %"});
+    table.rows.push_back(
+        {"share of the training time that the target's answers took", decimals(100 * share, 0) + " %"});
   s.tables.push_back(table);
   return s;
 }
@@ -197,11 +192,11 @@ Section vocabulary_section(const Json& vocabulary) {
       {}};
   Table table{"", {"domain", "training", "held out"}, {}, false};
   const Json train = vocabulary.value("train", Json::object()), holdout = vocabulary.value("holdout", Json::object());
-  table.rows.push_back({"all", number(real(train, "value")), number(real(holdout, "value"))});
+  table.rows.push_back({"all", decimals(real(train, "value")), decimals(real(holdout, "value"))});
   const Json domains = train.value("domains", Json::object()), held = holdout.value("domains", Json::object());
   for (const auto& [name, value] : domains.items())
     if (!name.empty())
-      table.rows.push_back({name, number(real(domains, name.c_str())), number(real(held, name.c_str()))});
+      table.rows.push_back({name, decimals(real(domains, name.c_str())), decimals(real(held, name.c_str()))});
   s.tables.push_back(table);
   return s;
 }
@@ -241,7 +236,7 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   const Json training = result.value("training", Json::object());
   if (training.contains("steps"))
     page.tiles.push_back({"Steps", std::to_string(training.value("steps", int64_t{0})),
-                          number(real(training, "tokens_per_second"), 0) + " tokens/s, step " +
+                          decimals(real(training, "tokens_per_second"), 0) + " tokens/s, step " +
                               std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
   Section run{
       "The run",

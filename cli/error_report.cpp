@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/device_lost.h"
+#include "base/environment.h"
 #include "base/progress.h"
 #include "base/schema/error_report.h"
 #include "base/shell.h"
@@ -21,11 +22,6 @@ namespace {
 
 std::string dump(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 // The members of a JSON line on stderr.
 Json facts_of(const ErrorReport& report) {
   return {{"message", report.message},
@@ -38,7 +34,7 @@ Json facts_of(const ErrorReport& report) {
 
 void read_report_format(Global& global) {
   const std::vector<std::string>& words = global.arguments;
-  const std::string json = environment("SPECDEC_JSON"), format = environment("SPECDEC_LOG_FORMAT");
+  const std::string json = environment({"SPECDEC_JSON"}), format = environment({"SPECDEC_LOG_FORMAT"});
   global.json = json == "true" || json == "on" || json == "yes" || json == "1";
   if (format == "json") global.log_format = format;
   for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {

@@ -54,7 +54,7 @@ void add_fetch(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("fetch",
                                          "Downloads models from a Hugging Face hub, as every command does when it is "
                                          "given a hub name; prints their paths");
-  sub->add_option("model", *models, "org/name[@revision]; may be repeated")->required();
+  sub->add_option("model", *models, "org/name[@revision]; may be repeated")->type_name("org/name")->required();
   sub->footer(
       "Examples:\n"
       "  specdec fetch org/name                                   # before the machine goes offline "

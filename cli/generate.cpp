@@ -10,17 +10,21 @@ void add_generate(Cli& cli) {
   auto options = std::make_shared<deploy::GenerateOptions>();
   CLI::App* sub =
       cli.app.add_subcommand("generate", "Prints one answer in the terminal, with the speculation figures at the end");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
-  sub->add_option("--draft", options->draft, "MODEL that drafts (a package brings its own)");
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+      ->type_name("MODEL")
+      ->required();
+  sub->add_option("--draft", options->draft, "MODEL that drafts (a package brings its own)")->type_name("MODEL");
   CLI::Option* prompt = sub->add_option_function<std::string>(
-      "--prompt",
-      [options](const std::string& text) {
-        options->prompt = text;
-        options->has_prompt = true;
-      },
-      "Raw text after BOS; empty = only BOS");
+                               "--prompt",
+                               [options](const std::string& text) {
+                                 options->prompt = text;
+                                 options->has_prompt = true;
+                               },
+                               "Raw text after BOS; empty = only BOS")
+                            ->type_name("TEXT");
   CLI::Option* messages = sub->add_option("--messages", options->messages_file,
-                                          "JSON array of {role, content}, rendered by the chat template");
+                                          "JSON array of {role, content}, rendered by the chat template")
+                              ->type_name("FILE");
   prompt->excludes(messages);
   sub->add_option("--max-tokens", options->max_tokens, "Longest answer in tokens")->capture_default_str();
   sub->add_flag("--ignore-eos", options->ignore_eos, "Continue after the end-of-text token");
@@ -40,14 +44,18 @@ void add_generate(Cli& cli) {
       ->group("Sampling");
   sub->add_option("--logit-bias", options->logit_bias,
                   "ID=VALUE, -100 to 100, added to this token's logit; may be repeated")
+      ->type_name("ID=VALUE")
       ->group("Sampling");
   sub->add_option("--bad-word", options->bad_words, "Text that the answer must not contain; may be repeated")
+      ->type_name("TEXT")
       ->group("Sampling");
   CLI::Option* schema = sub->add_option("--json-schema", options->json_schema_file,
                                         "FILE with a JSON schema; the answer is JSON that follows it")
+                            ->type_name("FILE")
                             ->group("Sampling");
-  CLI::Option* regex =
-      sub->add_option("--regex", options->regex, "Regular expression that the whole answer matches")->group("Sampling");
+  CLI::Option* regex = sub->add_option("--regex", options->regex, "Regular expression that the whole answer matches")
+                           ->type_name("REGEX")
+                           ->group("Sampling");
   schema->excludes(regex);
   add_speculation_flags(*sub, options->speculation);
   add_shape_flags(*sub, options->speculation);

@@ -12,7 +12,8 @@ namespace specdec::cli {
 void add_help(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("help", "Prints the help of a command; with --json all commands and flags");
   auto words = std::make_shared<std::vector<std::string>>();
-  sub->add_option("command", *words, "Words of the command, such as data ingest; none: the program itself");
+  sub->add_option("command", *words, "Words of the command, such as data ingest; none: the program itself")
+      ->type_name(kCommandName);
   sub->footer("Examples:\n  specdec help monitor check\n  specdec --json help        # for programs that call specdec");
   sub->callback([&cli, words] {
     cli.selected = [&cli, words] {

@@ -158,8 +158,9 @@ void add_manual(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("manual", "Prints the manual page of a command, for man");
   auto words = std::make_shared<std::vector<std::string>>();
   auto out = std::make_shared<std::string>();
-  sub->add_option("command", *words, "Words of the command, such as data ingest; none: the program itself");
-  sub->add_option("--out", *out, "Write the pages of all commands to this directory instead");
+  sub->add_option("command", *words, "Words of the command, such as data ingest; none: the program itself")
+      ->type_name(kCommandName);
+  sub->add_option("--out", *out, "Write the pages of all commands to this directory instead")->type_name("DIR");
   sub->footer("Examples:\n  specdec manual monitor check | man -l -\n  specdec manual --out ~/.local/share/man/man1");
   sub->callback([&cli, words, out] {
     cli.selected = [&cli, words, out] {

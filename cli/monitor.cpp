@@ -118,7 +118,7 @@ CLI::Option* add_time(CLI::App& sub, const char* flag, InUnit time, const char* 
   const auto set = [flag, time](const std::string& text) {
     time.value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / time.unit_s;
   };
-  return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
+  return sub.add_option_function<std::string>(flag, set, help)->type_name("DURATION")->default_str(shown);
 }
 
 // The URLs of a flag, and how much of each is shown.
@@ -133,21 +133,24 @@ CLI::Option* add_urls(CLI::App& sub, const char* flag, UrlList list, const char*
     list.urls.clear();
     for (const std::string& text : given) list.urls.push_back(secret_url(list.global, text, list.shows));
   };
-  return sub.add_option_function<std::vector<std::string>>(flag, set, help);
+  return sub.add_option_function<std::vector<std::string>>(flag, set, help)->type_name("URL|@FILE");
 }
 
 void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   const char* const group = "Redistilling";
   sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")
+      ->type_name("FILE")
       ->group(group);
   sub.add_option("--redistil", p.redistil,
                  "Command to run instead of the loop; exit 0 = done, 75 = try again at the next check")
+      ->type_name("COMMAND")
       ->group(group);
   sub.add_option(
          "--job", p.job,
          "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")
+      ->type_name("FILE")
       ->group(group);
-  sub.add_option("--job-image", p.job_image, "Container image of the Job")->group(group);
+  sub.add_option("--job-image", p.job_image, "Container image of the Job")->type_name("IMAGE")->group(group);
   add_time(sub, "--cooldown", {p.cooldown_hours, 3600}, "Between two redistillations for the same target", "24h")
       ->group(group);
   sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")
@@ -179,8 +182,10 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
   sub.add_option(
          "--canary", p.canary,
          "Data directory of the canary set (its requests are in the package's report), on which an alarm is confirmed")
+      ->type_name("DIR")
       ->group("Confirmation");
   sub.add_option("--probe", p.probe, "Command that confirms an alarm instead of --canary; prints validate's JSON")
+      ->type_name("COMMAND")
       ->group("Confirmation");
   sub.add_option_function<std::string>(
          "--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; },
@@ -194,13 +199,17 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->group("Confirmation");
   add_redistil_flags(sub, p);
   const char* const canary = "Canary";
-  sub.add_option("--candidate", p.candidate, "STORE:CHANNEL in which new packages appear")->group(canary);
+  sub.add_option("--candidate", p.candidate, "STORE:CHANNEL in which new packages appear")
+      ->type_name("STORE:CHANNEL")
+      ->group(canary);
   sub.add_flag("--allow-failed", p.allow_failed, "Also try packages that did not pass their gate")->group(canary);
   sub.add_option("--admin", p.admin,
                  "The server's admin listener, unix:PATH or a URL: candidates are tried there, promoted or dropped")
+      ->type_name("unix:PATH|URL")
       ->group(canary);
   sub.add_option_function<std::string>(
          "--admin-key-file", [&p](const std::string& file) { p.admin_key = read_api_key(file); }, "File with its key")
+      ->type_name("FILE")
       ->group(canary);
   sub.add_option("--score", p.score, "Share of the conversations that the candidate scores")
       ->capture_default_str()
@@ -220,45 +229,56 @@ void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
       ->group(canary);
   const char* const telling = "Telling";
   sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")
+      ->type_name("COMMAND")
       ->group(telling);
-  sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
+  sub.add_option("--enable", p.enable, "Command that turns it on again")->type_name("COMMAND")->group(telling);
   add_urls(sub, "--webhook", {global, SecretUrl::Shows::kHost, p.webhooks},
            "URL that gets every transition as JSON, or @FILE that holds it; may be repeated")
       ->group(telling);
   sub.add_option_function<std::string>(
          "--webhook-secret-file", [&p](const std::string& file) { p.webhook_secret = read_api_key(file); },
          "File with the key of X-Specdec-Signature-256")
+      ->type_name("FILE")
       ->group(telling);
   sub.add_option_function<std::string>(
          "--alertmanager",
          [&p, &global](const std::string& url) { p.alertmanager = secret_url(global, url, SecretUrl::Shows::kPath); },
          "URL of an Alertmanager that gets the alert SpecdecDraft")
+      ->type_name("URL|@FILE")
       ->group(telling);
   sub.add_option("--alert", p.alert,
                  "An Alertmanager notification (webhook version 4) as evidence: a file or - for standard input")
+      ->type_name("FILE")
       ->group(telling);
-  sub.add_option("--prom", p.prom, "Textfile for node_exporter")->group(telling);
+  sub.add_option("--prom", p.prom, "Textfile for node_exporter")->type_name("FILE")->group(telling);
 }
 
 void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions& o, std::string& state) {
-  sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
+  sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")
+      ->type_name("PACKAGE|STORE:CHANNEL")
+      ->required();
   add_urls(sub, "--source", {global, SecretUrl::Shows::kPath, o.sources},
            "Records (*.jsonl file or directory), the URL of a /metrics page, prometheus+URL[?match={label=\"value\"}], "
-           "or @FILE that holds one; may be repeated");
+           "or @FILE that holds one; may be repeated")
+      ->type_name("FILE|DIR|URL");
   sub.add_option_function<std::string>(
-      "--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
-      "File with the key of the servers whose /metrics pages are read");
+         "--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
+         "File with the key of the servers whose /metrics pages are read")
+      ->type_name("FILE");
   sub.add_option("--target", o.target,
                  "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the "
-                 "package's own, or the one it refers to");
+                 "package's own, or the one it refers to")
+      ->type_name("MODEL|URL");
   sub.add_flag("--full", o.full_target,
                "Compare every byte of a local target's weights, not only samples; the weights are read again only "
                "after a write");
   sub.add_option_function<std::string>(
-      "--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); },
-      "With a URL: file with its key");
+         "--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); },
+         "With a URL: file with its key")
+      ->type_name("FILE");
   sub.add_option("--target-model", o.target_watch.model,
-                 "With a URL: name of the model there; default: the first of /v1/models");
+                 "With a URL: name of the model there; default: the first of /v1/models")
+      ->type_name("NAME");
   sub.add_option("--target-calls", o.target_watch.calls,
                  "With a URL: requests per check of the target, for each of 8 prompts")
       ->capture_default_str()
@@ -268,21 +288,26 @@ void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions&
          "With a URL: hours between these checks of the target")
       ->default_str("24")
       ->check(within(0.01, 8760));
-  sub.add_option("--state", state, "The monitor's memory (SQLite file, created if it is missing)")->required();
+  sub.add_option("--state", state, "The monitor's memory (SQLite file, created if it is missing)")
+      ->type_name("FILE")
+      ->required();
   sub.add_option("--requests-per-day", o.requests_per_day,
                  "Volume of the traffic; with --false-alarm-every it sets the alarm level")
       ->check(at_least(0));
   add_time(sub, "--false-alarm-every", {o.false_alarm_every_days, 86400},
            "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
-  sub.add_option("--model", o.model, "model_name whose counters to read, if a page or a Prometheus server has several");
-  sub.add_option(
-      "--baseline", o.baseline,
-      "File that monitor baseline wrote: the acceptance without drift; default: the roll-outs of the package's report");
+  sub.add_option("--model", o.model, "model_name whose counters to read, if a page or a Prometheus server has several")
+      ->type_name("NAME");
+  sub.add_option("--baseline", o.baseline,
+                 "File that monitor baseline wrote: the acceptance without drift; default: the roll-outs of the "
+                 "package's report")
+      ->type_name("FILE");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, if it is known")
       ->check(within(0, 0.5));
   sub.add_option(
-      "--on-drift", o.on_drift,
-      "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
+         "--on-drift", o.on_drift,
+         "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)")
+      ->type_name("COMMAND");
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")
       ->capture_default_str()
       ->check(CLI::IsMember({"warn", "drift", "stale"}));

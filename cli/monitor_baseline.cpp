@@ -62,10 +62,14 @@ void add_monitor_baseline(CLI::App& monitor, Cli& cli) {
       "Measures today's acceptance from recorded traffic: by segment, temperature and grammar, with its own wander");
   sub->add_option("--package", options->package,
                   "Package directory or STORE:CHANNEL; records of other pairs are skipped")
+      ->type_name("PACKAGE|STORE:CHANNEL")
       ->required();
   sub->add_option("--source", options->sources, "Acceptance records (*.jsonl file or directory); may be repeated")
+      ->type_name("FILE|DIR|URL")
       ->required();
-  sub->add_option("--out", options->out, "Baseline file to write, for monitor check --baseline")->required();
+  sub->add_option("--out", options->out, "Baseline file to write, for monitor check --baseline")
+      ->type_name("FILE")
+      ->required();
   sub->footer(
       "Example:\n  specdec monitor baseline --package store:production --source recorded/acceptance --out "
       "baseline.json\n"

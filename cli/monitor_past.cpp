@@ -133,10 +133,13 @@ void add_monitor_past(CLI::App& monitor, Cli& cli) {
       monitor.add_subcommand("status", "Prints what is now: the verdict and state, what is waited for, newest changes");
   CLI::App* report = monitor.add_subcommand(
       "report", "Prints the draft's life since the first check: all verdicts and transitions, or a page with charts");
-  for (CLI::App* sub : {status, report}) sub->add_option("--state", options->state, "The monitor's memory")->required();
-  report->add_option("--html", options->html,
-                     "Write the life as a self-contained page: acceptance, evidence, alarms, redistillations, "
-                     "canaries, promotions and roll-backs on one axis of time");
+  for (CLI::App* sub : {status, report})
+    sub->add_option("--state", options->state, "The monitor's memory")->type_name("FILE")->required();
+  report
+      ->add_option("--html", options->html,
+                   "Write the life as a self-contained page: acceptance, evidence, alarms, redistillations, "
+                   "canaries, promotions and roll-backs on one axis of time")
+      ->type_name("FILE");
   status->footer("Example:\n  specdec monitor status --state monitor.db");
   report->footer(
       "Examples:\n  specdec monitor report --state monitor.db\n"

@@ -225,31 +225,38 @@ int run_lint(const Global& global, const PackageFlags& flags) {
 deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.key, read_passphrase(flags)}; }
 
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what) {
-  app.add_option("--key", flags.key, what);
+  app.add_option("--key", flags.key, what)->type_name("FILE");
   app.add_option("--passphrase-file", flags.passphrase_file,
-                 "File with the passphrase of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+                 "File with the passphrase of an encrypted key; else the environment's MINISIGN_PASSPHRASE")
+      ->type_name("FILE");
 }
 
 namespace {
 
 void add_create_flags(CLI::App& app, PackageFlags& flags) {
-  app.add_option("--target", flags.target, "MODEL that answers")->group("Create");
-  app.add_option("--draft", flags.draft, "MODEL that drafts")->group("Create");
+  app.add_option("--target", flags.target, "MODEL that answers")->type_name("MODEL")->group("Create");
+  app.add_option("--draft", flags.draft, "MODEL that drafts")->type_name("MODEL")->group("Create");
   app.add_option("--report", flags.reports,
                  "report.json of specdec validate for this pair; repeat it for quantised drafts")
+      ->type_name("FILE")
       ->group("Create");
   app.add_option("--quantise,--quantize", flags.quantise,
                  "Also package the draft in these formats, comma separated: fp8,int8")
+      ->type_name(CLI::detail::join(deploy::known_quantisations(), "|"))
       ->delimiter(',')
       ->group("Create");
-  app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")->group("Create");
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")
+      ->type_name("STORE")
+      ->group("Create");
   app.add_option("--name", flags.name,
                  "Served model name; default: the target directory's name, or what its config.json says where that is "
                  "\"target\", "
                  "\"model\", …")
+      ->type_name("NAME")
       ->group("Create");
   app.add_option("--engines", flags.engines,
                  "Launch files, comma separated: " + CLI::detail::join(deploy::known_engines(), ",") + "; default: all")
+      ->type_name(CLI::detail::join(deploy::known_engines(), "|"))
       ->delimiter(',')
       ->group("Create");
   app.add_flag("--allow-failed", flags.allow_failed, "Package even if the verdict is not pass; the manifest records it")
@@ -263,7 +270,7 @@ void add_create_flags(CLI::App& app, PackageFlags& flags) {
       ->check(CLI::IsMember({"private", "public"}))
       ->capture_default_str()
       ->group("Create");
-  app.add_option("--channel", flags.channel, "Promote to this channel afterwards")->group("Create");
+  app.add_option("--channel", flags.channel, "Promote to this channel afterwards")->type_name("NAME")->group("Create");
   add_key_flags(app, flags, "Sign it, and the channel, with this secret key of minisign before that");
   for (const char* name : {"--key", "--passphrase-file"}) app.get_option(name)->group("Create");
 }
@@ -290,27 +297,34 @@ void add_package(Cli& cli) {
 
   CLI::App* verify = app->add_subcommand(
       "verify", "Checks fingerprints, sizes and digests, and that there are no extra files and no links");
-  verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
-  verify->add_option("--public-key,--trusted", flags->public_key,
-                     "File of minisign public keys: one of them must have signed it");
+  verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")
+      ->type_name("PACKAGE|STORE:CHANNEL")
+      ->required();
+  verify
+      ->add_option("--public-key,--trusted", flags->public_key,
+                   "File of minisign public keys: one of them must have signed it")
+      ->type_name("FILE");
   CLI::App* sign = app->add_subcommand("sign", "Signs the manifest with a secret key of minisign");
-  sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
+  sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")
+      ->type_name("PACKAGE|STORE:CHANNEL")
+      ->required();
   add_key_flags(*sign, *flags, "Secret key file (minisign -G)");
   sign->get_option("--key")->required();
   CLI::App* quantise = app->add_subcommand(
       "quantise", "Converts a draft to 8 bits, in the form that vLLM, SGLang and transformers load");
   quantise->alias("quantize");
-  quantise->add_option("--draft", flags->draft, "MODEL; for a package its draft")->required();
+  quantise->add_option("--draft", flags->draft, "MODEL; for a package its draft")->type_name("MODEL")->required();
   quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")
       ->required()
       ->check(CLI::IsMember(deploy::known_quantisations()));
-  quantise->add_option("--out", flags->out, "Directory to create")->required();
+  quantise->add_option("--out", flags->out, "Directory to create")->type_name("DIR")->required();
   CLI::App* lint = app->add_subcommand("lint", "Finds what engines refuse or serve badly, in drafts made by any tool");
-  lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
-  lint->add_option("--target", flags->target, "MODEL");
-  lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head");
+  lint->add_option("package", flags->package, "PACKAGE; or --target and --draft")->type_name("PACKAGE|STORE:CHANNEL");
+  lint->add_option("--target", flags->target, "MODEL")->type_name("MODEL");
+  lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head")->type_name("MODEL");
   lint->add_option("--report", flags->report,
-                   "report.json of validate, to check that the draft was measured as it is now");
+                   "report.json of validate, to check that the draft was measured as it is now")
+      ->type_name("FILE");
   lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")
       ->check(CLI::IsMember({"text", "json", "sarif"}))
       ->capture_default_str();

@@ -1,6 +1,7 @@
 // `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
+#include "base/format.h"
 #include "base/version.h"
 #include "cli/package.h"
 #include "deploy/package/store.h"
@@ -42,10 +43,9 @@ int run_list(const Global& global, const PackageFlags& flags) {
       row["target"] = p.manifest.target.id;
       row["visibility"] = p.manifest.is_public ? "public" : "private";
       row["parent"] = p.manifest.parent;
-      char figures[96];
-      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", to_string(report.verdict),
-                    report.alpha.value,
-                    report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
+      const std::string figures =
+          format("%-8s alpha %.3f  speed-up %s", to_string(report.verdict), report.alpha.value,
+                 report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
       text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
     }
     result["packages"].push_back(row);
@@ -131,11 +131,13 @@ int run_pin(const Global& global, const PackageFlags& flags, bool keep) {
 }
 
 void add_store_flag(CLI::App& app, PackageFlags& flags) {
-  app.add_option("--store", flags.store, "Directory of packages/ and refs/")->required();
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/")->type_name("STORE")->required();
 }
 void add_channel_flags(CLI::App& app, PackageFlags& flags) {
-  app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")->required();
-  app.add_option("--why", flags.why, "Reason, kept in the channel's log");
+  app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")
+      ->type_name("NAME")
+      ->required();
+  app.add_option("--why", flags.why, "Reason, kept in the channel's log")->type_name("TEXT");
   add_key_flags(app, flags,
                 "Signs the channel with this secret key of minisign: a store with a trusted.pub demands it");
 }
@@ -150,18 +152,22 @@ void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<
   CLI::App* pin = app.add_subcommand("pin", "Keeps a package from gc");
   CLI::App* unpin = app.add_subcommand("unpin", "Lets gc remove the package again");
   for (CLI::App* command : {promote, pin, unpin})
-    command->add_option("package", flags.package, "Digest (8 digits are enough after sha256-) or PACKAGE")->required();
+    command->add_option("package", flags.package, "Digest (8 digits are enough after sha256-) or PACKAGE")
+        ->type_name("PACKAGE|STORE:CHANNEL")
+        ->required();
   for (CLI::App* command : {list, promote, rollback, gc, pin, unpin}) add_store_flag(*command, flags);
   add_channel_flags(*promote, flags);
   add_channel_flags(*rollback, flags);
-  rollback->add_option("--from", flags.from,
-                       "Digest: act only if the channel names it, so that repeating the command changes nothing");
+  rollback
+      ->add_option("--from", flags.from,
+                   "Digest: act only if the channel names it, so that repeating the command changes nothing")
+      ->type_name("DIGEST");
   gc->add_option("--keep", flags.keep,
                  "Number of the newest packages to keep, in the store and in each channel's history")
       ->check(within(1, 10000))
       ->capture_default_str();
   gc->add_flag("--dry-run", flags.dry_run, "Only print what would be removed");
-  pin->add_option("--why", flags.why, "Reason, kept in the pin");
+  pin->add_option("--why", flags.why, "Reason, kept in the pin")->type_name("TEXT");
   list->callback([select] { select(run_list); });
   promote->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, false); }); });
   rollback->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, true); }); });

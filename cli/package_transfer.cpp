@@ -56,15 +56,20 @@ void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::functi
         ->add_option(
             "package", flags.package,
             "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…; STORE may be s3://bucket/prefix or hf://org/name")
+        ->type_name("PACKAGE|STORE:CHANNEL")
         ->required();
     command
         ->add_option("--store", flags.store,
                      "Store that receives the package: a directory, created if it is missing, s3://bucket/prefix or "
                      "hf://org/name")
+        ->type_name("STORE")
         ->required();
-    command->add_option("--channel", flags.channel,
-                        "Channel there that names the package afterwards; at a hub a branch, default: main");
-    command->add_option("--why", flags.why, "Reason, kept in a directory's channel log and in a hub's commit");
+    command
+        ->add_option("--channel", flags.channel,
+                     "Channel there that names the package afterwards; at a hub a branch, default: main")
+        ->type_name("NAME");
+    command->add_option("--why", flags.why, "Reason, kept in a directory's channel log and in a hub's commit")
+        ->type_name("TEXT");
     add_key_flags(*command, flags,
                   "Signs the channel there with this secret key of minisign; without it the signature that the channel "
                   "of this name has comes along");

@@ -21,7 +21,6 @@
 #include "cli/mistakes.h"
 #include "cli/settings.h"
 #include "cli/stop_deadline.h"
-#include "cli/value_names.h"
 
 namespace specdec::cli {
 
@@ -75,7 +74,8 @@ std::string own_path() {
 }
 
 void declare_globals(CLI::App& app, Global& global) {
-  app.add_option("--config", global.config_file, "TOML file with settings; SPECDEC_* variables and flags override it");
+  app.add_option("--config", global.config_file, "TOML file with settings; SPECDEC_* variables and flags override it")
+      ->type_name("FILE");
   app.add_flag("--json", global.json, "One JSON object on stdout");
   app.add_flag_function(
       "-v,--verbose", [&global](int64_t n) { global.verbosity += static_cast<int>(n); }, "More log lines");
@@ -203,7 +203,6 @@ void declare_commands(Cli& cli) {
   add_help(cli);
   add_completion(cli);
   add_manual(cli);
-  name_values(cli.app);
 }
 
 void check_command_line(const std::vector<std::string>& arguments) {

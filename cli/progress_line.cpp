@@ -1,17 +1,12 @@
 #include "cli/progress_line.h"
 
 #include <cmath>
-#include <cstdio>
+
+#include "base/format.h"
 
 namespace specdec::cli {
 
 namespace {
-
-std::string number(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.0f", x);
-  return text;
-}
 
 // Returns the progress in a unit in which a small file's size is no "0 MB": kB or B.
 Progress in_readable_unit(Progress p) {
@@ -24,15 +19,9 @@ Progress in_readable_unit(Progress p) {
 }  // namespace
 
 std::string readable_duration(double seconds) {
-  char text[32];
   const long s = std::lround(seconds);
-  if (s < 60)
-    std::snprintf(text, sizeof text, "%lds", s);
-  else if (s < 3600)
-    std::snprintf(text, sizeof text, "%ldm%02lds", s / 60, s % 60);
-  else
-    std::snprintf(text, sizeof text, "%ldh%02ldm", s / 3600, s / 60 % 60);
-  return text;
+  if (s < 60) return format("%lds", s);
+  return s < 3600 ? format("%ldm%02lds", s / 60, s % 60) : format("%ldh%02ldm", s / 3600, s / 60 % 60);
 }
 
 void ProgressLine::show(const Progress& progress, double now) {
@@ -75,8 +64,8 @@ void ProgressLine::put(double now) {
   const Progress p = in_readable_unit(last_);
   std::string line = p.stage;
   if (p.total > 0 || p.done > 0)
-    line += "  " + number(finished() ? p.done : std::floor(p.done)) + (p.total > 0 ? " / " + number(p.total) : "") +
-            " " + p.unit;
+    line += "  " + decimals(finished() ? p.done : std::floor(p.done), 0) +
+            (p.total > 0 ? " / " + decimals(p.total, 0) : "") + " " + p.unit;
   if (finished())
     line += "  in " + readable_duration(elapsed);
   else if (p.total > 0 && p.done > done_before_)

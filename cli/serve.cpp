@@ -14,6 +14,7 @@ namespace {
 
 void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
   app.add_option("--host", options.host, "Address to bind; any but loopback needs --api-key-file or SPECDEC_API_KEY")
+      ->type_name("ADDRESS")
       ->capture_default_str()
       ->group("Network");
   app.add_option("--port", options.port, "Port to bind; 0 chooses a free one and prints it")
@@ -24,17 +25,21 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
          "--api-key-file", options.api_key_file,
          "File with one key per line, optionally followed by a name; with it every route but /health, /ready "
          "and /ping needs a key. SIGHUP makes the server read it again. Without it, SPECDEC_API_KEY is the one key")
+      ->type_name("FILE")
       ->group("Network");
   app.add_option(
          "--tls-cert", options.tls_cert,
          "PEM file with the certificate and those that lead to its root: the server speaks HTTPS, by TLS 1.2 or "
          "newer. SIGHUP makes the server read it again")
+      ->type_name("FILE")
       ->group("Network");
   app.add_option("--tls-key", options.tls_key, "PEM file with the certificate's private key, not encrypted")
+      ->type_name("FILE")
       ->group("Network");
   app.add_option("--allowed-host", options.allowed_hosts,
                  "Without keys: a host name by which clients may call this server, besides localhost, 127.0.0.1 and "
                  "[::1]; may be repeated")
+      ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Network");
@@ -42,16 +47,19 @@ void add_network_flags(CLI::App& app, deploy::ServeOptions& options) {
          "--allow-origin", options.allowed_origins,
          "ORIGIN[,ORIGIN...]: web pages of these origins, such as https://app.example, may call the server from "
          "a browser (CORS); may be repeated")
+      ->type_name("ORIGIN")
       ->expected(1)
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Network");
   app.add_option("--admin-socket", options.admin_socket,
                  "Unix socket (mode 0600) that accepts POST /admin/drain and /admin/draft (docs/serve.md)")
+      ->type_name("PATH")
       ->group("Network");
   app.add_option("--served-model-name", options.model_names,
                  "NAME[,NAME...] in /v1/models and in requests; replies carry the first; default: the target's "
                  "directory name")
+      ->type_name("NAME,...")
       ->expected(1)
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -90,6 +98,7 @@ void add_record_flags(CLI::App& app, deploy::ServeOptions& options) {
                  "Write traffic records here, with prompts and answers as they are (data ingest redacts them), and "
                  "acceptance records in its\n"
                  "subdirectory acceptance")
+      ->type_name("DIR")
       ->group("Records");
   app.add_option("--record-rejects", options.record_rejects,
                  "For this share of the conversations (0 to 1) also record the tokens that the target refused, in the "
@@ -104,6 +113,7 @@ void add_record_flags(CLI::App& app, deploy::ServeOptions& options) {
       ->group("Records");
   app.add_option("--acceptance-log", options.acceptance_log,
                  "Append acceptance records (figures, no text) to this file")
+      ->type_name("FILE")
       ->group("Records");
 }
 
@@ -127,9 +137,12 @@ void add_serve(Cli& cli) {
   auto options = std::make_shared<deploy::ServeOptions>();
   CLI::App* sub = cli.app.add_subcommand("serve", "OpenAI-compatible server with lossless speculative decoding");
   CLI::Option* package =
-      sub->add_option("package", options->package, "Package: directory, STORE:CHANNEL or sha256-... in a store");
-  CLI::Option* target = sub->add_option("--target", options->target, "MODEL that answers, if no package is given");
+      sub->add_option("package", options->package, "Package: directory, STORE:CHANNEL or sha256-... in a store")
+          ->type_name("PACKAGE|STORE:CHANNEL");
+  CLI::Option* target =
+      sub->add_option("--target", options->target, "MODEL that answers, if no package is given")->type_name("MODEL");
   sub->add_option("--draft", options->draft, "MODEL that drafts; without it the target answers alone")
+      ->type_name("MODEL")
       ->excludes(package)
       ->needs(target);
   target->excludes(package);

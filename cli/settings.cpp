@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "cli/suggestion.h"
 #include "cli/toml_file.h"
 
@@ -40,11 +41,7 @@ std::vector<std::string> long_options(const CLI::App& app) {
 std::string scalar_text(const toml::node& node, const std::string& where) {
   if (const auto text = node.value<std::string>(); text && node.is_string()) return *text;
   if (node.is_integer()) return std::to_string(*node.value<int64_t>());
-  if (node.is_floating_point()) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.17g", *node.value<double>());
-    return text;
-  }
+  if (node.is_floating_point()) return format("%.17g", *node.value<double>());
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
   throw Error(ErrorKind::kConfig, where + ": expected a string, number or boolean");
 }

@@ -19,47 +19,58 @@ const char kGateExamples[] =
     "--predict c=0.05,v=1.1,batch=8\n"
     "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.";
 
+void add_gate_flags(CLI::App& sub, deploy::ValidateOptions& o) {
+  sub.add_option("--floor", o.floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
+      ->capture_default_str()
+      ->group("Gate");
+  sub.add_option("--segment-floor", o.segment_floors, "NAME=FLOOR for one segment; may be repeated")
+      ->type_name("NAME=FLOOR")
+      ->allow_extra_args(false)
+      ->group("Gate");
+  sub.add_option("--segments-floor", o.segments_floor, "Floor of every segment with at least 30 requests")
+      ->group("Gate");
+  sub.add_option(
+         "--min-gain", o.min_gain,
+         "Least gain of acceptance over the other draft; default: -0.02 with --against, not checked with --baseline")
+      ->group("Gate");
+  sub.add_option("--goal", o.goal, "Acceptance to aim for; it is only reported")->capture_default_str()->group("Gate");
+  sub.add_flag("--force", o.force, "Allow a floor below 0.5")->group("Gate");
+  sub.add_flag("--allow-stale", o.allow_stale, "Measure a draft that was made for another target")->group("Gate");
+  sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict")->group("Gate");
+}
+
 }  // namespace
 
 void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
   CLI::App* sub = cli.app.add_subcommand(
       "validate", "Runs the gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
-  sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
-  sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+      ->type_name("MODEL")
       ->required();
-  sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
+  sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)")->type_name("MODEL");
+  sub->add_option("--data", options->data, "Output of data ingest")->type_name("DIR")->required();
+  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")
+      ->type_name("DIR")
+      ->required();
+  sub->add_option("--split", options->split, "holdout | train | all")
+      ->type_name("holdout|train|all")
+      ->capture_default_str();
   sub->add_option("--contexts", options->contexts,
                   "target: the target first rewrites answers that it did not write | data: the text is used as it is")
+      ->type_name("target|data")
       ->capture_default_str();
   sub->add_option("--parts", options->parts,
                   "Comma-separated list; with fewer parts the verdict is inconclusive unless it is already decided")
+      ->type_name("acceptance|rollout|speed|lossless,...")
       ->capture_default_str();
-  sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request");
+  sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request")
+      ->type_name("FILE");
   sub->add_option("--against", options->against,
                   "MODEL or STORE:CHANNEL whose draft serves now; it is scored on the same requests, in the same "
-                  "passes of the target");
-  sub->add_option("--floor", options->floor, "Fail if acceptance is surely below this; values under 0.5 need --force")
-      ->capture_default_str()
-      ->group("Gate");
-  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR for one segment; may be repeated")
-      ->allow_extra_args(false)
-      ->group("Gate");
-  sub->add_option("--segments-floor", options->segments_floor, "Floor of every segment with at least 30 requests")
-      ->group("Gate");
-  sub->add_option(
-         "--min-gain", options->min_gain,
-         "Least gain of acceptance over the other draft; default: -0.02 with --against, not checked with --baseline")
-      ->group("Gate");
-  sub->add_option("--goal", options->goal, "Acceptance to aim for; it is only reported")
-      ->capture_default_str()
-      ->group("Gate");
-  sub->add_flag("--force", options->force, "Allow a floor below 0.5")->group("Gate");
-  sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")
-      ->group("Gate");
-  sub->add_flag("--exit-zero", options->exit_zero, "Exit 0 whatever the verdict")->group("Gate");
+                  "passes of the target")
+      ->type_name("MODEL|STORE:CHANNEL");
+  add_gate_flags(*sub, *options);
   sub->add_option("--max-requests", options->max_requests,
                   "Number of requests from the split, in random order; scoring stops earlier when the verdict on "
                   "acceptance is sure; 0 = all")
@@ -75,6 +86,7 @@ void add_validate(Cli& cli) {
   sub->add_option(
          "--predict", options->predict,
          "c=C,v=V[,batch=B]: predict the speed-up of another engine from its costs in plain steps; may be repeated")
+      ->type_name("c=C,v=V[,batch=B]")
       ->allow_extra_args(false);
   sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens per answer in roll-outs and rewritten contexts")
       ->capture_default_str()

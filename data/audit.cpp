@@ -1,9 +1,9 @@
 #include "data/audit.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/fingerprint.h"
+#include "base/format.h"
 #include "base/statistics.h"
 #include "data/redact/redact.h"
 #include "data/shards/shard_reader.h"
@@ -44,14 +44,13 @@ std::map<std::string, int64_t> formats_of(const IngestReport& report) {
 }
 
 std::string report_table(const IngestReport& r) {
-  char line[256];
   std::string table;
   for (size_t i = 0; i < std::min(r.sources.size(), kShownNames); ++i) {
     const SourceCounts& s = r.sources[i];
-    std::snprintf(line, sizeof line, "source          %-32s %9lld records %9lld accepted %9lld rejected  ",
-                  s.file.substr(0, 32).c_str(), static_cast<long long>(s.records), static_cast<long long>(s.accepted),
-                  static_cast<long long>(s.rejected));
-    table += line + counts_line(s.formats) + "\n";
+    table += format("source          %-32s %9lld records %9lld accepted %9lld rejected  ", s.file.substr(0, 32).c_str(),
+                    static_cast<long long>(s.records), static_cast<long long>(s.accepted),
+                    static_cast<long long>(s.rejected)) +
+             counts_line(s.formats) + "\n";
   }
   if (r.sources.size() > kShownNames)
     table +=
@@ -59,15 +58,12 @@ std::string report_table(const IngestReport& r) {
   table += "formats         " + counts_line(formats_of(r)) + "\nanswers by      " + counts_line(r.writers) + "\n";
   table += "tenants         " + std::to_string(r.tenants) +
            (r.tenants ? "; largest: " + counts_line(r.largest_tenants) : "") + "\n";
-  std::snprintf(
-      line, sizeof line,
+  table += format(
       "dropped         %lld equal, %lld near duplicates, %lld by the tenant cap, %lld by the mix, %lld skipped\n",
       static_cast<long long>(r.duplicates), static_cast<long long>(r.near_duplicates), static_cast<long long>(r.capped),
       static_cast<long long>(r.thinned), static_cast<long long>(r.skipped));
-  table += line;
-  std::snprintf(line, sizeof line, "redacted rows   %lld of %lld accepted\n",
-                static_cast<long long>(r.redacted_records), static_cast<long long>(r.accepted));
-  return table + line;
+  return table + "redacted rows   " + std::to_string(r.redacted_records) + " of " + std::to_string(r.accepted) +
+         " accepted\n";
 }
 
 }  // namespace
@@ -120,15 +116,11 @@ Json to_json(const DataAudit& a) {
 
 std::string to_table(const DataAudit& a) {
   std::string table = to_table(a.stats);
-  char line[256];
-  for (const auto& [split, l] : a.lengths) {
-    std::snprintf(line, sizeof line, "%-15s %lld rows; tokens p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, max %.0f\n",
-                  split.c_str(), static_cast<long long>(l.rows), l.p50, l.p90, l.p95, l.p99, l.max);
-    table += line;
-  }
-  std::snprintf(line, sizeof line, "by the target   %.0f %% of the rows were written by it%s\n", 100 * written_share(a),
-                written_share(a) > 0 ? "" : ", as far as the directory says (data regenerate)");
-  table += line;
+  for (const auto& [split, l] : a.lengths)
+    table += format("%-15s %lld rows; tokens p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, max %.0f\n", split.c_str(),
+                    static_cast<long long>(l.rows), l.p50, l.p90, l.p95, l.p99, l.max);
+  table += format("by the target   %.0f %% of the rows were written by it%s\n", 100 * written_share(a),
+                  written_share(a) > 0 ? "" : ", as far as the directory says (data regenerate)");
   if (a.report) table += report_table(*a.report);
   if (a.searched)
     table += "left in text    " + counts_line(a.finds) +

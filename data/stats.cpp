@@ -1,11 +1,11 @@
 #include "data/stats.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <unordered_set>
 #include <vector>
 
+#include "base/format.h"
 #include "base/statistics.h"
 #include "data/shards/shard_reader.h"
 
@@ -52,17 +52,9 @@ Json counts_json(const GroupCounts& g) {
 }
 
 std::string line(const std::string& name, const GroupCounts& g) {
-  char text[160];
-  std::snprintf(text, sizeof text, "%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(),
-                static_cast<long long>(g.rows), static_cast<long long>(g.conversations),
-                static_cast<long long>(g.tokens), static_cast<long long>(g.loss_tokens));
-  return text;
-}
-
-std::string list(const std::map<std::string, int64_t>& counts) {
-  std::string text;
-  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
-  return text.empty() ? "none" : text;
+  return format("%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(), static_cast<long long>(g.rows),
+                static_cast<long long>(g.conversations), static_cast<long long>(g.tokens),
+                static_cast<long long>(g.loss_tokens));
 }
 
 }  // namespace
@@ -115,10 +107,15 @@ Json to_json(const DataStats& s) {
           {"redactions", s.index.redactions}};
 }
 
+std::string counts_text(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
+  return text;
+}
+
 std::string to_table(const DataStats& s) {
-  char text[256];
-  std::snprintf(text, sizeof text, "%-24s %10s %14s %14s %14s\n", "", "rows", "conversations", "tokens", "learnt");
-  std::string table = text;
+  const auto list = [](const auto& counts) { return counts.empty() ? "none" : counts_text(counts); };
+  std::string table = format("%-24s %10s %14s %14s %14s\n", "", "rows", "conversations", "tokens", "learnt");
   for (const auto& [split, g] : s.splits) {
     table += line(split, g);
     const auto& groups = s.domains.at(split);
@@ -126,17 +123,12 @@ std::string to_table(const DataStats& s) {
       for (const auto& [domain, d] : groups)
         table += line("  " + (domain.empty() ? std::string("(no domain)") : domain), d);
   }
-  std::snprintf(text, sizeof text,
-                "row length      p50 %.0f, p95 %.0f, max %lld tokens; cut %lld rows, %lld tokens dropped\n",
-                s.length_p50, s.length_p95, static_cast<long long>(s.length_max),
-                static_cast<long long>(s.index.truncated_rows), static_cast<long long>(s.index.dropped_tokens));
-  table += text;
-  if (s.has_coverage) {
-    std::snprintf(text, sizeof text,
-                  "bigram coverage %.1f %% of the hold-out's learnt tokens follow a pair seen in train\n",
-                  100 * s.bigram_coverage);
-    table += text;
-  }
+  table += format("row length      p50 %.0f, p95 %.0f, max %lld tokens; cut %lld rows, %lld tokens dropped\n",
+                  s.length_p50, s.length_p95, static_cast<long long>(s.length_max),
+                  static_cast<long long>(s.index.truncated_rows), static_cast<long long>(s.index.dropped_tokens));
+  if (s.has_coverage)
+    table += format("bigram coverage %.1f %% of the hold-out's learnt tokens follow a pair seen in train\n",
+                    100 * s.bigram_coverage);
   table += "written by      " + s.index.written_by + "\nrejected        " + list(s.index.rejects) +
            "\nduplicates      " + std::to_string(s.index.duplicates) + "\nredacted        " + list(s.index.redactions) +
            "\ndigest          " + s.digest + "\n";

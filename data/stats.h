@@ -33,4 +33,7 @@ DataStats data_stats(const std::filesystem::path& directory);
 Json to_json(const DataStats& stats);  // schema "specdec.data-stats/1"
 std::string to_table(const DataStats& stats);
 
+// Writes "email 2, phone 1".
+std::string counts_text(const std::map<std::string, int64_t>& counts);
+
 }  // namespace specdec::data

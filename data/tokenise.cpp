@@ -4,6 +4,7 @@
 #include <set>
 
 #include "data/formats/blank.h"
+#include "data/formats/row_parser.h"
 
 namespace specdec::data {
 
@@ -18,9 +19,8 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 }
 
 size_t text_bytes(const TrafficRecord& record) {
-  size_t bytes = record.text.size() + record.prompt.size() + record.response.size() + record.tools.size();
-  for (const ChatMessage& m : record.messages)
-    bytes += m.content.size() + m.tool_calls.size() + m.reasoning_content.size();
+  size_t bytes = record.tools.size();
+  each_text(record, [&bytes](const std::string& text) { bytes += text.size(); });
   return bytes;
 }
 

@@ -121,8 +121,7 @@ class SourceReader {
       if (r.time > context_.now + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
       at_a_record();
       if (!r.target.empty()) {
-        // A record of the future would stay the newest until then.
-        observation_.claims.records.add(std::min(r.time, context_.now), r.target);
+        observation_.claims.records.add({r.time, r.target}, context_.now);
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
@@ -356,7 +355,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
 
 Observation observe(const ObservationContext& context, Detector& detector) {
   Observation observation;
-  for (const NamedRecord& r : context.newest) observation.claims.records.add(std::min(r.time, context.now), r.target);
+  for (const NamedRecord& r : context.newest) observation.claims.records.add(r, context.now);
   SourceReader(context, detector, observation).read();
   return observation;
 }

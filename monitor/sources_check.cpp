@@ -110,7 +110,7 @@ class SourcesCheck {
       if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
       Observation observation;
       observation.set_aside.add(e.what());
-      for (const NamedRecord& r : memory.newest) observation.claims.records.add(std::min(r.time, now()), r.target);
+      for (const NamedRecord& r : memory.newest) observation.claims.records.add(r, now());
       return observation;
     }
   }

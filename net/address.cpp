@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "base/environment.h"
 #include "net/http_client.h"
 #include "net/url_parts.h"
 
@@ -56,11 +56,6 @@ Reach reach_of_v6(const V6& a) {
   // unique local, site-local, multicast
   const bool inside = (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) || a[0] == 0xff;
   return inside ? Reach::kPrivate : Reach::kPublic;
-}
-
-std::string from_environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
 }
 
 // Returns whether `host` is an address within a network such as "10.0.0.0/8".
@@ -127,13 +122,10 @@ Reach reach_of_host(const std::string& url) {
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
   if (!secure && keeps_secrets(url)) return "";  // the URL is on this machine: a key for it must not leave the machine
-  std::string proxy = secure ? from_environment("https_proxy")
-                             : from_environment("http_proxy");  // not HTTP_PROXY, which a CGI client can set
-  if (proxy.empty() && secure) proxy = from_environment("HTTPS_PROXY");
-  if (proxy.empty()) proxy = from_environment("all_proxy");
-  if (proxy.empty()) proxy = from_environment("ALL_PROXY");
-  const std::string except =
-      from_environment("no_proxy").empty() ? from_environment("NO_PROXY") : from_environment("no_proxy");
+  // HTTP_PROXY is not among them, because a CGI client can set it.
+  const std::string proxy = secure ? environment({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
+                                   : environment({"http_proxy", "all_proxy", "ALL_PROXY"});
+  const std::string except = environment({"no_proxy", "NO_PROXY"});
   return proxy.empty() || is_excepted(part_of(url, CURLUPART_HOST), except) ? "" : proxy;
 }
 

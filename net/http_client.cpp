@@ -8,7 +8,6 @@
 #include <cctype>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/progress.h"
 #include "base/version.h"
 #include "net/url_parts.h"
@@ -444,10 +444,8 @@ bool may_pass(long status) {
 }
 
 std::string readable(const Retry& retry) {
-  char text[96];
-  std::snprintf(text, sizeof text, " (attempt %d of %d), next attempt in %.3g s", retry.attempt, retry.max_attempts,
-                retry.wait_s);
-  return retry.reason + text;
+  return retry.reason +
+         format(" (attempt %d of %d), next attempt in %.3g s", retry.attempt, retry.max_attempts, retry.wait_s);
 }
 
 HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backoff& backoff) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -39,20 +40,15 @@ const std::set<std::string> kSmallFiles = {"config.json",
                                            "specdec.json",
                                            kIndex};
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 bool is_true(const std::string& name) {
-  std::string value = variable(name.c_str());
+  std::string value = environment({name.c_str()});
   std::transform(value.begin(), value.end(), value.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
 double seconds_variable(const char* name, double fallback) {
-  const std::string text = variable(name);
+  const std::string text = environment({name});
   if (text.empty()) return fallback;
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -66,9 +62,9 @@ void read_token(HubOptions& options) {
   if (is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
   std::string token;
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-    if (token.empty()) token = variable(name), options.token_source = name;
+    if (token.empty()) token = environment({name}), options.token_source = name;
   if (token.empty()) {
-    const std::string path = variable("HF_TOKEN_PATH");
+    const std::string path = environment({"HF_TOKEN_PATH"});
     options.token_source = path.empty() ? (hub_home() / "token").string() : path;
     std::error_code ec;
     if (fs::exists(options.token_source, ec)) token = read_file(options.token_source, 65536, ErrorKind::kConfig);
@@ -289,10 +285,10 @@ bool is_model_file(const std::string& name) { return kSmallFiles.count(name) != 
 
 HubOptions hub_options_from_environment() {
   HubOptions options;
-  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.endpoint = endpoint;
+  if (const std::string endpoint = environment({"HF_ENDPOINT"}); !endpoint.empty()) options.endpoint = endpoint;
   options.endpoint = base_url(options.endpoint, "HF_ENDPOINT", "HF_TOKEN");
   options.offline =
-      is_true("HF_HUB_OFFLINE") || (variable("HF_HUB_OFFLINE").empty() && is_true("TRANSFORMERS_OFFLINE"));
+      is_true("HF_HUB_OFFLINE") || (environment({"HF_HUB_OFFLINE"}).empty() && is_true("TRANSFORMERS_OFFLINE"));
   options.metadata_timeout_s = seconds_variable("HF_HUB_ETAG_TIMEOUT", options.metadata_timeout_s);
   options.stall_timeout_s = seconds_variable("HF_HUB_DOWNLOAD_TIMEOUT", options.stall_timeout_s);
   read_token(options);

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/file_lock.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/sha256.h"
 
@@ -82,9 +83,7 @@ fs::path unique_name(const fs::path& blob) {
   uint32_t bits = 0;
   if (::getrandom(&bits, sizeof bits, 0) != sizeof bits)
     throw Error(ErrorKind::kIo, blob.string() + ": no random name for the temporary file");
-  char text[16];
-  std::snprintf(text, sizeof text, ".%08x", bits);
-  return blob.string() + text + kSuffix;
+  return blob.string() + format(".%08x", bits) + kSuffix;
 }
 
 // The ETag of a small file is git's id of it at the hub, and at some mirrors the SHA-1 of its bytes.

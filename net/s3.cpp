@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/sha256.h"
 
@@ -12,12 +13,6 @@ namespace specdec::net {
 namespace {
 
 constexpr long kConflict = 409;  // another request for the same object is under way: "try again", says AWS
-
-std::string environment(std::initializer_list<const char*> names, const std::string& otherwise) {
-  for (const char* name : names)
-    if (const char* value = std::getenv(name); value && *value) return value;
-  return otherwise;
-}
 
 std::string amz_date() {
   const std::time_t now = std::time(nullptr);
@@ -38,12 +33,12 @@ std::string element(const std::string& xml, const std::string& name) {
 
 S3Options s3_options_from_environment() {
   S3Options options;
-  const std::string endpoint = environment({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "");
+  const std::string endpoint = environment({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});
   if (!endpoint.empty()) options.endpoint = base_url(endpoint, "AWS_ENDPOINT_URL_S3", "AWS_SECRET_ACCESS_KEY");
   options.region = environment({"AWS_REGION", "AWS_DEFAULT_REGION"}, options.region);
-  options.access_key = environment({"AWS_ACCESS_KEY_ID"}, "");
-  options.secret_key = environment({"AWS_SECRET_ACCESS_KEY"}, "");
-  options.session_token = environment({"AWS_SESSION_TOKEN"}, "");
+  options.access_key = environment({"AWS_ACCESS_KEY_ID"});
+  options.secret_key = environment({"AWS_SECRET_ACCESS_KEY"});
+  options.session_token = environment({"AWS_SESSION_TOKEN"});
   if (options.access_key.empty() || options.secret_key.empty())
     throw Error(ErrorKind::kConfig, "s3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set");
   return options;

@@ -34,7 +34,9 @@ void add_demo(Cli& cli) {
                                           "served, becomes stale and is redistilled");
   auto options = std::make_shared<DemoOptions>();
   auto out = std::make_shared<std::string>("specdec-demo");
-  demo->add_option("--out", *out, "Working directory; that of an earlier demo is replaced")->capture_default_str();
+  demo->add_option("--out", *out, "Working directory; that of an earlier demo is replaced")
+      ->type_name("DIR")
+      ->capture_default_str();
   demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
       ->capture_default_str()
       ->check(within(200, 100000));

@@ -36,7 +36,7 @@ const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 // Number of answers from each served package; the monitor needs 50 requests to judge.
 constexpr int64_t kServed = 64;
 
-std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
+std::string interval(const Estimate& e) { return decimals(e.value) + " " + interval_text(e.ci); }
 
 // Returns the directory of the embedded models: share/specdec/demo beside bin/, in the build tree and the install tree.
 fs::path assets(const Global& global) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/distill_page.h"
@@ -32,7 +33,6 @@ namespace {
 double real(const Json& value) { return value.is_number() ? value.get<double>() : 0; }
 
 std::string table(const Json& r, const std::string& out) {
-  char line[256];
   std::string text =
       "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
   const auto next = [&] {
@@ -45,32 +45,24 @@ std::string table(const Json& r, const std::string& out) {
   const Json& figures = r.at(acceptance ? "acceptance" : "cross_entropy");
   for (const char* side : {"before", "after"}) {
     const Json& f = figures.at(side);
-    std::snprintf(line, sizeof line, "%-12s %s %.4f [%.4f, %.4f]", side, acceptance ? "acceptance" : "cross entropy",
-                  real(f.at("value")), real(f.at("ci").at(0)), real(f.at("ci").at(1)));
-    text += line;
-    if (acceptance) {
-      std::snprintf(line, sizeof line, "   greedy agreement %.4f", real(f.at("greedy_agreement")));
-      text += line;
-    }
-    text += "\n";
+    text += format("%-12s %s %.4f ", side, acceptance ? "acceptance" : "cross entropy", real(f.at("value"))) +
+            interval_text({real(f.at("ci").at(0)), real(f.at("ci").at(1))}, 4) +
+            (acceptance ? format("   greedy agreement %.4f", real(f.at("greedy_agreement"))) : "") + "\n";
   }
   const Json& t = r.at("training");
-  std::snprintf(line, sizeof line, "judged on    %lld requests of %lld conversations, %lld tokens\n",
-                static_cast<long long>(figures.at("requests").get<int64_t>()),
-                static_cast<long long>(figures.at("conversations").get<int64_t>()),
-                static_cast<long long>(figures.at("tokens").get<int64_t>()));
-  text += line;
-  std::snprintf(
-      line, sizeof line, "trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
-      static_cast<long long>(t.at("steps").get<int64_t>()), static_cast<long long>(t.at("tokens").get<int64_t>()),
-      real(t.at("seconds")), real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
-  text += line;
+  text += format("judged on    %lld requests of %lld conversations, %lld tokens\n",
+                 static_cast<long long>(figures.at("requests").get<int64_t>()),
+                 static_cast<long long>(figures.at("conversations").get<int64_t>()),
+                 static_cast<long long>(figures.at("tokens").get<int64_t>()));
+  text += format("trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
+                 static_cast<long long>(t.at("steps").get<int64_t>()),
+                 static_cast<long long>(t.at("tokens").get<int64_t>()), real(t.at("seconds")),
+                 real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
   if (t.contains("chosen")) {
     const Json& c = t.at("chosen");
-    std::snprintf(line, sizeof line, "settings     %lld x %lld tokens per step, peak learning rate %.2g\n",
-                  static_cast<long long>(c.at("accumulate").get<int64_t>()),
-                  static_cast<long long>(c.at("batch_tokens").get<int64_t>()), real(c.at("learning_rate")));
-    text += line;
+    text += format("settings     %lld x %lld tokens per step, peak learning rate %.2g\n",
+                   static_cast<long long>(c.at("accumulate").get<int64_t>()),
+                   static_cast<long long>(c.at("batch_tokens").get<int64_t>()), real(c.at("learning_rate")));
   }
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }

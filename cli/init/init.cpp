@@ -354,28 +354,42 @@ void add_init(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("init",
                                          "Writes LOOP.toml and the files that run it unattended: GitHub, GitLab, "
                                          "systemd, Kubernetes, Slurm; Prometheus rules, Grafana dashboard");
-  sub->add_option("directory", o->directory, "Directory to write, created if it is missing")->capture_default_str();
-  sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
-  sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
-  sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE | eagle3")->capture_default_str();
-  sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
-  sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
+  sub->add_option("directory", o->directory, "Directory to write, created if it is missing")
+      ->type_name("DIR")
+      ->capture_default_str();
+  sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")
+      ->type_name("MODEL")
+      ->capture_default_str();
+  sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")
+      ->type_name("FILE|DIR")
+      ->capture_default_str();
+  sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE | eagle3")
+      ->type_name("prune:N|model:MODEL|config:FILE")
+      ->capture_default_str();
+  sub->add_option("--work", o->work, "Directory of the runs")->type_name("DIR")->capture_default_str();
+  sub->add_option("--store", o->store, "Directory of the packages")->type_name("STORE")->capture_default_str();
   sub->add_option("--channel", o->channel,
                   "Channel to promote to when the gate has passed; with candidate, the monitor watches production")
+      ->type_name("NAME")
       ->capture_default_str();
   sub->add_option("--source", o->sources,
                   "Source that the monitor reads: acceptance records or the URL of a /metrics page; may be repeated; "
-                  "default: acceptance/ beside the logs, where serve --record writes it");
-  sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
+                  "default: acceptance/ beside the logs, where serve --record writes it")
+      ->type_name("FILE|DIR|URL");
+  sub->add_option("--state", o->state, "The monitor's memory")->type_name("FILE")->capture_default_str();
   sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--image", o->image, "Container image of what runs in Kubernetes on CPUs")->capture_default_str();
+  sub->add_option("--image", o->image, "Container image of what runs in Kubernetes on CPUs")
+      ->type_name("IMAGE")
+      ->capture_default_str();
   sub->add_option("--cuda-image", o->cuda_image,
-                  "Container image of what runs there with a GPU; default: that of --image with -cuda after its tag");
+                  "Container image of what runs there with a GPU; default: that of --image with -cuda after its tag")
+      ->type_name("IMAGE");
   sub->add_option("--only", o->only,
                   "Comma-separated list of loop, github, gitlab, systemd, kubernetes, slurm, job, jobset, pytorchjob, "
                   "monitoring; default: all")
+      ->type_name(CLI::detail::join(init_parts(), "|"))
       ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(

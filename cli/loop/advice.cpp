@@ -1,9 +1,9 @@
 #include "cli/loop/advice.h"
 
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
+#include "base/format.h"
 #include "base/verdict.h"
 
 namespace specdec::cli {
@@ -22,27 +22,28 @@ std::string words(const Json& object, const char* key) {
   const Json value = part(object, key);
   return value.is_string() ? value.get<std::string>() : "";
 }
-std::string digits(double value, int count = 3) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", count, value);
-  return text;
-}
 std::string interval(const Json& object) {
   const Json ci = part(object, "ci");
   return ci.is_array() && ci.size() == 2 && ci[0].is_number() && ci[1].is_number()
-             ? " [" + digits(ci[0].get<double>()) + ", " + digits(ci[1].get<double>()) + "]"
+             ? " " + interval_text({ci[0].get<double>(), ci[1].get<double>()})
              : "";
 }
 std::string verdict_of(const Json& result) { return readable(words(result, "verdict")); }
+
+std::string command_of(const std::string& stage) {
+  for (const LoopStage& s : loop_stages())
+    if (s.name == stage) return s.command;
+  return stage;
+}
 
 // Returns the LOOP.toml setting that multiplies the training limit of this run by four; "4h" if it had no limit.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
   if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)
-    return "[distill] time-limit = \"" + digits(4 * seconds, 0) + "s\"";
-  if (const double epochs = real(options, "epochs"); epochs > 0) return "[distill] epochs = " + digits(4 * epochs, 0);
+    return "[distill] time-limit = \"" + decimals(4 * seconds, 0) + "s\"";
+  if (const double epochs = real(options, "epochs"); epochs > 0) return "[distill] epochs = " + decimals(4 * epochs, 0);
   if (const double steps = real(options, "max_steps"); steps > 0)
-    return "[distill] max-steps = " + digits(4 * steps, 0);
+    return "[distill] max-steps = " + decimals(4 * steps, 0);
   return "[distill] time-limit = \"4h\"";
 }
 
@@ -84,16 +85,16 @@ std::string failed_acceptance(const Json& result) {
   const Json acceptance = part(result, "acceptance"), inputs = part(result, "inputs");
   const double alpha = real(acceptance, "alpha"), floor = real(inputs, "floor");
   if (std::isnan(alpha)) return "";
-  std::string text = "acceptance " + digits(alpha) + interval(acceptance);
+  std::string text = "acceptance " + decimals(alpha) + interval(acceptance);
   if (!std::isnan(floor))
-    text += ", floor " + digits(floor, 2) + (alpha < floor ? ": " + digits(floor - alpha) + " short of it" : "");
+    text += ", floor " + decimals(floor, 2) + (alpha < floor ? ": " + decimals(floor - alpha) + " short of it" : "");
   return text;
 }
 
 std::string measured_speed(const Json& result) {
   const Json measured = part(part(result, "speed"), "measured");
   const double speedup = real(measured, "speedup");
-  return std::isnan(speedup) ? "" : "speed-up " + digits(speedup) + interval(measured) + ", 1 is plain decoding";
+  return std::isnan(speedup) ? "" : "speed-up " + decimals(speedup) + interval(measured) + ", 1 is plain decoding";
 }
 
 Advice of_gate(const LoopSettings& s, int exit_code, const Json& result, const Json& trained) {
@@ -150,11 +151,7 @@ Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& tra
   if (reason.empty()) reason = "it gave no reason";
   if (exit_code >= 74) return {reason, "specdec loop run " + settings.file.string() + ": it goes on where it was"};
   return {reason, "what that line names; flags of the stage stand in [" + stage + "] of " + settings.file.string() +
-                      " (specdec " +
-                      (stage == "data"         ? "data ingest"
-                       : stage == "regenerate" ? "data regenerate"
-                                               : stage) +
-                      " --help)"};
+                      " (specdec " + command_of(stage) + " --help)"};
 }
 
 }  // namespace specdec::cli

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/fingerprint.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/model_directory.h"
 #include "base/progress.h"
@@ -325,9 +326,9 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     };
     const std::optional<StageEnd> certain = stage.name == "distill" ? certain_end(stages.learnt()) : std::nullopt;
     const StageEnd end = certain ? *certain : run();
-    char text[64];
-    std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), end.exit_code, end.seconds);
-    tell(global, log, text + headline(stage.name, end.result));
+    tell(global, log,
+         format("%-10s exit %d in %.0f s  ", stage.name.c_str(), end.exit_code, end.seconds) +
+             headline(stage.name, end.result));
     if (end.exit_code == 0) {
       state.record(stage.name, stage.output, end.seconds, end.result);
       continue;
@@ -424,7 +425,7 @@ void add_loop(Cli& cli) {
       "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   auto order = std::make_shared<LoopOrder>();
-  sub->add_option("file", *file, "LOOP.toml")->required();
+  sub->add_option("file", *file, "LOOP.toml")->type_name("FILE")->required();
   sub->add_flag("--plan", order->plan, "Print what would run, with every command, and write nothing");
   sub->add_flag("--force", order->force, "Run even if an earlier verdict on this target and these settings forbids it");
   sub->footer(

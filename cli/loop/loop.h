@@ -27,6 +27,15 @@ struct LoopSettings {
   std::map<std::string, std::vector<std::string>> stage_flags;  // "data" → {"--holdout", "0.1", …}
 };
 
+// A stage of a run. Its table in LOOP.toml sets flags of its command, without those that the loop itself gives and
+// those that make the command do something else.
+struct LoopStage {
+  std::string name, command;  // "data", "data ingest"
+  std::vector<std::string> not_its_own;
+};
+// The stages in the order of a run.
+const std::vector<LoopStage>& loop_stages();
+
 // Throws Error(kConfig) for unknown or missing keys and names that a stage would refuse, Error(kData) for logs that do
 // not exist. The keys of the stages' tables are checked against `commands`, if they are given.
 LoopSettings read_loop_settings(const std::filesystem::path& file, const Command* commands = nullptr);

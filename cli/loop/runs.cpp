@@ -1,7 +1,6 @@
 #include "cli/loop/runs.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -9,6 +8,7 @@
 #include "base/sha256.h"
 #include "base/verdict.h"
 #include "base/version.h"
+#include "cli/loop/loop.h"
 
 namespace specdec::cli {
 
@@ -105,10 +105,10 @@ bool RunState::done(const std::string& stage, const std::string& key, const fs::
 }
 
 void RunState::begin(const std::string& stage, const std::string& key) {
-  static constexpr std::array kOrder = {"data", "regenerate", "distill", "validate", "package"};
+  bool is_repeated = false;
   if (began_otherwise(stage, key))
-    for (auto later = std::find(kOrder.begin(), kOrder.end(), stage); later != kOrder.end(); ++later)
-      state_["stages"].erase(*later);
+    for (const LoopStage& s : loop_stages())
+      if (is_repeated |= s.name == stage) state_["stages"].erase(s.name);
   state_["begun"][stage] = key;
   write();
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "cli/loop/loop.h"
@@ -24,11 +25,7 @@ std::string text_of(const toml::node& node, const std::string& where) {
     return text;
   }
   if (node.is_integer()) return std::to_string(*node.value<int64_t>());
-  if (node.is_floating_point()) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.15g", *node.value<double>());
-    return text;
-  }
+  if (node.is_floating_point()) return format("%.15g", *node.value<double>());
   throw Error(ErrorKind::kConfig, where + ": expected a string, a number, true or a list of them");
 }
 
@@ -64,31 +61,17 @@ std::string required(const toml::table& loop, const char* key, const std::string
   return value;
 }
 
-// A stage's table sets flags of this command, without those that the loop itself gives and those that make the command
-// do something else.
-struct StageTable {
-  const char *table, *command;
-  std::vector<std::string> not_its_own;
-};
-const std::vector<StageTable> kTables = {
-    {"data", "data ingest", {"target", "out"}},
-    {"regenerate", "data regenerate", {"target-files", "out", "resume"}},
-    {"distill",
-     "distill",
-     {"target", "data", "draft", "out", "resume", "forecast", "forecast-samples", "compare", "costs", "print-launch"}},
-    {"validate", "validate", {"target", "draft", "data", "out"}},
-    {"package", "package", {"target", "draft", "report", "store", "channel"}}};
-
-const StageTable& stage_table(const std::string& name, const std::string& where) {
-  const auto found = std::find_if(kTables.begin(), kTables.end(), [&](const StageTable& t) { return t.table == name; });
-  if (found == kTables.end())
-    throw Error(ErrorKind::kConfig,
-                where + ": unknown table [" + name + "] (known: loop data regenerate distill validate package)");
-  return *found;
+const LoopStage& stage_named(const std::string& name, const std::string& where) {
+  std::string known = "loop";
+  for (const LoopStage& stage : loop_stages()) {
+    if (stage.name == name) return stage;
+    known += " " + stage.name;
+  }
+  throw Error(ErrorKind::kConfig, where + ": unknown table [" + name + "] (known: " + known + ")");
 }
 
 // Throws Error(kConfig) for a key that is no flag of the stage's command, which would refuse it hours later.
-void check_keys(const toml::table& table, const StageTable& stage, const Command& commands, const std::string& where) {
+void check_keys(const toml::table& table, const LoopStage& stage, const Command& commands, const std::string& where) {
   std::vector<std::string> known;
   if (const Command* command = find_command(commands, stage.command))
     for (const Argument& argument : command->arguments)
@@ -149,6 +132,19 @@ std::string draft_beside(const fs::path& base, const std::string& draft) {
 
 }  // namespace
 
+const std::vector<LoopStage>& loop_stages() {
+  static const std::vector<LoopStage> kStages = {
+      {"data", "data ingest", {"target", "out"}},
+      {"regenerate", "data regenerate", {"target-files", "out", "resume"}},
+      {"distill",
+       "distill",
+       {"target", "data", "draft", "out", "resume", "forecast", "forecast-samples", "compare", "costs",
+        "print-launch"}},
+      {"validate", "validate", {"target", "draft", "data", "out"}},
+      {"package", "package", {"target", "draft", "report", "store", "channel"}}};
+  return kStages;
+}
+
 LoopSettings read_loop_settings(const fs::path& file, const Command* commands) {
   const std::string where = file.string();
   const toml::table root = read_toml(file);
@@ -208,7 +204,7 @@ LoopSettings read_loop_settings(const fs::path& file, const Command* commands) {
   for (const auto& [key_node, node] : root) {
     const std::string key(key_node.str());
     if (key == "loop") continue;
-    const StageTable& stage = stage_table(key, where);
+    const LoopStage& stage = stage_named(key, where);
     if (!node.is_table()) throw Error(ErrorKind::kConfig, where + ": " + key + ": expected a table");
     if (commands) check_keys(*node.as_table(), stage, *commands, where + ": [" + key + "]");
     s.stage_flags[key] = flags_of(*node.as_table(), where + ": [" + key + "]");

@@ -350,10 +350,15 @@ ParsedRow parse_document(std::string_view text) {
   return parsed;
 }
 
-int64_t content_characters(const TrafficRecord& record) {
-  int64_t n = count_characters(record.prompt) + count_characters(record.response) + count_characters(record.text);
+void each_text(const TrafficRecord& record, const std::function<void(const std::string&)>& take) {
+  for (const std::string* text : {&record.prompt, &record.response, &record.text}) take(*text);
   for (const ChatMessage& m : record.messages)
-    n += count_characters(m.content) + count_characters(m.tool_calls) + count_characters(m.reasoning_content);
+    for (const std::string* text : {&m.content, &m.tool_calls, &m.reasoning_content}) take(*text);
+}
+
+int64_t content_characters(const TrafficRecord& record) {
+  int64_t n = 0;
+  each_text(record, [&n](const std::string& text) { n += count_characters(text); });
   return n;
 }
 

@@ -2,6 +2,7 @@
 // functions without a tokenizer.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,7 +71,9 @@ ParsedRow parse_batch_pair(std::string_view request, std::string_view response, 
 // Parses a document of plain text as if it were {"text": …}. Reasons for a refusal: invalid_utf8, empty.
 ParsedRow parse_document(std::string_view text);
 
-// Returns the number of Unicode characters of the content: all messages, or prompt and response, or text.
+// Calls `take` with each text of the content: those of all messages, or prompt and response, or text.
+void each_text(const TrafficRecord& record, const std::function<void(const std::string&)>& take);
+// Returns the number of Unicode characters of the content.
 int64_t content_characters(const TrafficRecord& record);
 
 // Reads the metadata (id, conversation, time, …) that rows of no gateway have beside the content, by their usual names.

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/sha256.h"
 
 namespace specdec::data {
@@ -48,12 +48,10 @@ std::string read_secret(int fd, const fs::path& file) {
   if (::fstat(fd, &info) != 0) io_error(file, "cannot look at the salt");
   if (!S_ISREG(info.st_mode))
     throw Error(ErrorKind::kConfig, file.string() + ": is no regular file: the salt must be one");
-  if (info.st_mode & 077) {
-    char mode[8];
-    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " + mode +
+  if (info.st_mode & 077)
+    throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " +
+                                        format("%04o", static_cast<unsigned>(info.st_mode & 07777)) +
                                         "): run chmod 600 on it, or draw a new one by removing it");
-  }
   std::string text(kDigits + 2, '\0');
   text.resize(read_stream(fd, text, file.string()));
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -71,8 +69,6 @@ bool is_at(const fs::path& file, int fd) {
 }
 
 }  // namespace
-
-IdKey IdKey::load_or_make(const fs::path& file) { return HeldSalt(file).key(); }
 
 HeldSalt::HeldSalt(fs::path file) : file_(std::move(file)) {
   try {

@@ -12,9 +12,6 @@ class IdKey {
  public:
   explicit IdKey(std::string secret) : secret_(std::move(secret)) {}
 
-  // Returns the key of HeldSalt(file), and does not hold the file.
-  static IdKey load_or_make(const std::filesystem::path& file);
-
   // Returns the first 16 hexadecimal digits of HMAC-SHA-256(secret, kind NUL name).
   std::string digest(std::string_view kind, std::string_view name) const;
   // Returns the name of a tenant in all outputs: "tenant-" and 12 digits; "" for none.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "data/regenerate/answer_log.h"
@@ -248,10 +248,8 @@ class Regenerate {
 
   Progress state() const {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-    char text[96];
-    std::snprintf(text, sizeof text, "%.0f tokens/s · %lld errors",
-                  seconds > 0 ? static_cast<double>(tokens_) / seconds : 0.0,
-                  static_cast<long long>(errors_ + static_cast<int64_t>(aside_.size())));
+    const std::string text = decimals(seconds > 0 ? static_cast<double>(tokens_) / seconds : 0, 0) + " tokens/s · " +
+                             std::to_string(errors_ + static_cast<int64_t>(aside_.size())) + " errors";
     return {.stage = "regenerate",
             .done = static_cast<double>(log_->size()),
             .total = static_cast<double>(jobs_.size()),

@@ -1,10 +1,10 @@
 #include "data/shards/shard_writer.h"
 
-#include <cstdio>
 #include <memory>
 
 #include "base/file.h"
 #include "base/file_lock.h"
+#include "base/format.h"
 #include "base/output_directory.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
@@ -67,12 +67,11 @@ void ShardWriter::add(const std::string& split, const TokenRow& row) {
 }
 
 void ShardWriter::flush(const std::string& split, Buffer& b) {
-  char name[48];
-  std::snprintf(name, sizeof name, "%s-%05zu", split.c_str(), b.written.size());
+  const std::string name = format("%s-%05zu", split.c_str(), b.written.size());
   ShardFile shard;
   shard.split = split;
-  shard.tokens = std::string(name) + ".safetensors";
-  shard.rows = std::string(name) + ".jsonl";
+  shard.tokens = name + ".safetensors";
+  shard.rows = name + ".jsonl";
   shard.num_rows = static_cast<int64_t>(b.row_start.size()) - 1;
   shard.num_tokens = static_cast<int64_t>(b.tokens.size());
   for (uint8_t m : b.loss_mask) shard.num_loss_tokens += m;

@@ -1,12 +1,12 @@
 // Presents a bench result: verdict, JSON, page, text.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <set>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/version.h"
 #include "deploy/bench/bench.h"
 #include "deploy/report/gate_checks.h"
@@ -16,20 +16,12 @@ namespace specdec::deploy {
 
 namespace {
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
 std::string name_of_k(int k) { return k < 0 ? "auto" : std::to_string(k); }
 bool has_interval(const BenchRow& row) { return row.speedup.n >= kLeastUnits; }
 
 std::string label(const BenchRow& row) { return row.normal() ? "normal" : row.name + ", K " + name_of_k(row.k); }
 std::string gain(const BenchRow& row) {
-  std::string text = format("%.2f", row.speedup.value);
-  if (has_interval(row)) text += format(" [%.2f, %.2f]", row.speedup.ci.low, row.speedup.ci.high);
-  return text;
+  return decimals(row.speedup.value, 2) + (has_interval(row) ? " " + interval_text(row.speedup.ci, 2) : "");
 }
 
 Json row_json(const BenchRow& r) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/progress.h"
 #include "base/utf8.h"
 #include "base/verdict.h"
@@ -209,17 +210,13 @@ Json to_json(const GenerateOutput& output, const std::string& started) {
 std::string summary(const GenerateOutput& output) {
   const decode::GenerateResult& r = output.result;
   const AcceptanceCounts& c = r.counts;
-  char line[256];
-  std::snprintf(line, sizeof line, "%zu tokens in %.2f s (%.0f / s), finish: %s", r.tokens.size(), r.seconds,
-                r.seconds > 0 ? static_cast<double>(r.tokens.size()) / r.seconds : 0.0, r.finish_reason.c_str());
-  std::string text = line;
-  if (c.steps > 0) {
-    std::snprintf(line, sizeof line,
-                  "; %.2f tokens per step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps",
-                  c.length(), static_cast<long long>(c.accepted), static_cast<long long>(c.drafted),
-                  100 * c.draft_efficiency(), static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
-    text += line;
-  }
+  std::string text =
+      format("%zu tokens in %.2f s (%.0f / s), finish: %s", r.tokens.size(), r.seconds,
+             r.seconds > 0 ? static_cast<double>(r.tokens.size()) / r.seconds : 0.0, r.finish_reason.c_str());
+  if (c.steps > 0)
+    text += format("; %.2f tokens per step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps",
+                   c.length(), static_cast<long long>(c.accepted), static_cast<long long>(c.drafted),
+                   100 * c.draft_efficiency(), static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
   return text;
 }
 

@@ -1,9 +1,9 @@
 #include "deploy/package/card.h"
 
-#include <cstdio>
 #include <sstream>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/hub_cache.h"
 #include "base/schema/gate_summary.h"
 
@@ -13,14 +13,8 @@ namespace {
 
 constexpr size_t kMaxCardBytes = 4u << 20;
 
-std::string figure(double value, const char* format = "%.3f") {
-  char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string with_interval(const Estimate& e) {
-  return figure(e.value) + " (" + figure(e.ci.low) + " to " + figure(e.ci.high) + ", " + std::to_string(e.n) +
+  return decimals(e.value) + " (" + decimals(e.ci.low) + " to " + decimals(e.ci.high) + ", " + std::to_string(e.n) +
          " requests)";
 }
 
@@ -83,17 +77,17 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   row("target", (is_named ? (repository.empty() ? plan.name : repository) + ", " : "") + fingerprint);
   row("kind, loss", binding.kind + (binding.loss.empty() ? "" : ", " + binding.loss));
   row("verdict of the gate", gate_brief(report, "manifest.json of the package"));
-  row("acceptance, Σ min(p, q)", with_interval(report.alpha) + " at temperature " + figure(report.temperature, "%g"));
-  row("greedy agreement", figure(report.greedy_agreement));
+  row("acceptance, Σ min(p, q)", with_interval(report.alpha) + " at temperature " + format("%g", report.temperature));
+  row("greedy agreement", decimals(report.greedy_agreement));
   row("rolled out, K " + std::to_string(report.rollout.k),
-      "acceptance length " + figure(report.rollout.counts.length(), "%.2f"));
+      "acceptance length " + decimals(report.rollout.counts.length(), 2));
   if (report.has_speed)
     row("speed-up at batch 1, K " + std::to_string(report.best_k),
         with_interval(report.speedup) + " on " + report.device + ", " + report.dtype);
   for (const SegmentFigure& segment : report.segments) row("acceptance: " + segment.name, with_interval(segment.alpha));
   for (const DraftVariant& variant : variants)
     row("`../" + variant.directory() + "`",
-        "weights differ by " + figure(100 * variant.relative_error, "%.2g") + " % (rms); " +
+        "weights differ by " + format("%.2g", 100 * variant.relative_error) + " % (rms); " +
             (variant.report.is_null()
                  ? "acceptance not measured"
                  : "acceptance " + with_interval(validation_report_from_json(variant.report, "").alpha)));

@@ -1,10 +1,10 @@
 #include "deploy/report/gate_ci.h"
 
 #include <array>
-#include <cstdio>
 #include <map>
 #include <vector>
 
+#include "base/format.h"
 #include "base/page/page.h"
 #include "deploy/report/gate_checks.h"
 
@@ -14,11 +14,7 @@ namespace {
 
 using State = Check::State;
 
-std::string figure(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", x);
-  return text;
-}
+std::string figure(double x) { return format("%.4f", x); }
 
 // Escapes the data or a property of a workflow command (actions/toolkit, packages/core/src/command.ts).
 std::string escape_command(const std::string& text, bool property) {

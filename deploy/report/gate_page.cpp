@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <set>
 
+#include "base/format.h"
 #include "base/schema/gate_summary.h"
 #include "deploy/report/gate_checks.h"
 
@@ -16,17 +16,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
-std::string number(double x, int digits = 3) { return format("%.*f", digits, x); }
 std::string count(int64_t n) { return std::to_string(n); }
-std::string interval(const Estimate& e, int digits = 3) {
-  return "[" + number(e.ci.low, digits) + ", " + number(e.ci.high, digits) + "]";
-}
 
 void push(Series& s, const Estimate& e) {
   s.y.push_back(e.value);
@@ -51,7 +41,7 @@ Chart sequence_chart(const ValidationReport& r) {
               {},
               {},
               r.floor,
-              "floor " + number(r.floor, 2),
+              "floor " + decimals(r.floor, 2),
               {},
               {}};
   chart.series = {{"acceptance", {}, {}, {}, false}, {"lower end", {}, {}, {}, true}, {"upper end", {}, {}, {}, true}};
@@ -120,7 +110,8 @@ Section acceptance_section(const ValidationReport& r) {
                 "",
                 0.0,
                 1.0};
-    if (const auto floor = common_floor(r.segments)) chart.rule = floor, chart.rule_name = "floor " + number(*floor, 2);
+    if (const auto floor = common_floor(r.segments))
+      chart.rule = floor, chart.rule_name = "floor " + decimals(*floor, 2);
     Table table{
         "",
         {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats per token", "accepted length"},
@@ -130,10 +121,10 @@ Section acceptance_section(const ValidationReport& r) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
       push(chart.series[0], segment.alpha);
-      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha),
-                            segment.floor ? number(*segment.floor, 2) : "–", count(segment.alpha.n),
-                            number(segment.entropy, 2),
-                            segment.rollout.counts.steps ? number(segment.rollout.counts.length(), 2) : "–"});
+      table.rows.push_back({segment.name, decimals(segment.alpha.value), interval_text(segment.alpha.ci),
+                            segment.floor ? decimals(*segment.floor, 2) : "–", count(segment.alpha.n),
+                            decimals(segment.entropy, 2),
+                            segment.rollout.counts.steps ? decimals(segment.rollout.counts.length(), 2) : "–"});
     }
     s.charts.push_back(chart);
     s.tables.push_back(table);
@@ -188,7 +179,8 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
     lengths.series[0].y.push_back(length_at(c, i + 1));
     lengths.series[1].y.push_back(static_cast<int>(i + 1) == r.rollout.k ? c.length() : kNone);
     table.rows.push_back({count(static_cast<int64_t>(i + 1)), count(c.reached_at[i]), count(c.accepted_at[i]),
-                          number(overlap.value), interval(overlap), number(c.conditional(i)), number(c.marginal(i))});
+                          decimals(overlap.value), interval_text(overlap.ci), decimals(c.conditional(i)),
+                          decimals(c.marginal(i))});
   }
   s.charts = {positions, lengths};
   s.tables.push_back(table);
@@ -244,8 +236,7 @@ Table schedule_table(const ValidationReport& r) {
     table.rows.push_back(
         {range_of(row), row.k ? std::to_string(row.k) : "0 (plain)",
          row.figure_k ? basis + " with K = " + std::to_string(row.figure_k) : "predicted",
-         row.figure_k ? number(row.speedup, 2) + (row.measured ? format(" [%.2f, %.2f]", row.ci.low, row.ci.high) : "")
-                      : "–"});
+         row.figure_k ? decimals(row.speedup, 2) + (row.measured ? " " + interval_text(row.ci, 2) : "") : "–"});
   }
   return table;
 }
@@ -294,7 +285,7 @@ Section speed_section(const ValidationReport& r) {
     for (const int k : ks) {
       const auto it = row.find(k);
       line.y.push_back(it == row.end() ? kNone : it->second);
-      cells.push_back(it == row.end() ? "–" : number(it->second, 2));
+      cells.push_back(it == row.end() ? "–" : decimals(it->second, 2));
     }
     chart.series.push_back(line);
     table.rows.push_back(cells);
@@ -306,7 +297,7 @@ Section speed_section(const ValidationReport& r) {
   s.tables.push_back(table);
   s.tables.push_back(schedule_table(r));
   Table pays{timed(r, "Break-even: the least acceptance at which drafting pays"), {"batch", "acceptance"}, {}, false};
-  for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), number(alpha, 2)});
+  for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), decimals(alpha, 2)});
   s.tables.push_back(pays);
   return s;
 }
@@ -320,7 +311,8 @@ Section predictions_section(const ValidationReport& r) {
   Table table{"", {"batch", "c", "v", "best K", "speed-up", "break-even acceptance"}, {}, false};
   for (const auto& p : r.predictions)
     table.rows.push_back({std::to_string(p.batch), format("%.3g", p.draft_cost), format("%.3g", p.verify_cost),
-                          std::to_string(p.k), number(p.speedup, 2), p.break_even ? number(*p.break_even, 2) : "none"});
+                          std::to_string(p.k), decimals(p.speedup, 2),
+                          p.break_even ? decimals(*p.break_even, 2) : "none"});
   s.tables.push_back(table);
   return s;
 }
@@ -354,10 +346,10 @@ Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
                 {"data digest", r.data_digest},
                 {"split, contexts", r.split + ", " + r.contexts},
                 {"device, dtype", r.device + ", " + r.dtype},
-                {"temperature", number(r.temperature, 2)},
-                {"floor, goal", number(r.floor, 2) + ", " + number(r.goal, 2)},
+                {"temperature", decimals(r.temperature, 2)},
+                {"floor, goal", decimals(r.floor, 2) + ", " + decimals(r.goal, 2)},
                 {"next", r.next},
-                {"started", r.started + ", took " + number(r.seconds, 1) + " s"},
+                {"started", r.started + ", took " + decimals(r.seconds, 1) + " s"},
                 {"specdec", r.tool_version}};
   s.tables.push_back(table);
   if (!d.notes.empty()) {
@@ -378,14 +370,14 @@ std::string break_even_summary(const ValidationReport& r) {
   std::string text = "acceptance";
   for (const auto& [batch, alpha] : r.break_even)
     text +=
-        (batch == r.break_even.begin()->first ? " " : ", ") + number(alpha, 2) + " at batch " + std::to_string(batch);
+        (batch == r.break_even.begin()->first ? " " : ", ") + decimals(alpha, 2) + " at batch " + std::to_string(batch);
   return text;
 }
 
 std::string prediction_summary(const ValidationReport::Prediction& p) {
   return format("%.2f × at batch %d with c = %.3g, v = %.3g: K = %d, ", p.speedup, p.batch, p.draft_cost, p.verify_cost,
                 p.k) +
-         (p.break_even ? "break-even at acceptance " + number(*p.break_even, 2) : "which no acceptance pays for");
+         (p.break_even ? "break-even at acceptance " + decimals(*p.break_even, 2) : "which no acceptance pays for");
 }
 
 }  // namespace
@@ -399,28 +391,29 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
   page.data = to_json(r);
   if (r.alpha.n > 0) {
     page.tiles.push_back(
-        {"Acceptance", number(r.alpha.value), interval(r.alpha) + ", " + count(r.alpha.n) + " requests"});
-    page.tiles.push_back({"Greedy agreement", number(r.greedy_agreement), count(r.tokens) + " tokens"});
+        {"Acceptance", decimals(r.alpha.value), interval_text(r.alpha.ci) + ", " + count(r.alpha.n) + " requests"});
+    page.tiles.push_back({"Greedy agreement", decimals(r.greedy_agreement), count(r.tokens) + " tokens"});
   }
   if (r.rollout.counts.steps > 0)
     page.tiles.push_back(
-        {"Tokens per step", number(r.rollout.counts.length(), 2),
+        {"Tokens per step", decimals(r.rollout.counts.length(), 2),
          format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
   if (r.has_speed)
-    page.tiles.push_back(
-        {"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
-         interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s%s", r.best_k, r.predicted_speedup,
-                                         r.prediction_fits() ? "" : ", outside the interval",
-                                         was_busy(r) ? "; the machine was busy" : "")});
+    page.tiles.push_back({"Speed-up, batch 1", decimals(r.speedup.value, 2) + " ×",
+                          interval_text(r.speedup.ci, 2) + format(", measured at K = %d; predicted %.2f%s%s", r.best_k,
+                                                                  r.predicted_speedup,
+                                                                  r.prediction_fits() ? "" : ", outside the interval",
+                                                                  was_busy(r) ? "; the machine was busy" : "")});
   if (r.has_lossless)
     page.tiles.push_back({"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
                           format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties),
                                  static_cast<long long>(r.differences))});
   if (r.has_lossless) page.tiles.push_back({"Sampled test", format("p = %.2g", r.sampled_p_value), "limit 1e-4"});
   if (r.baseline)
-    page.tiles.push_back({r.baseline->draft_id.empty() ? "Against the baseline" : "Against the serving draft",
-                          format("%+.3f", r.baseline->difference.value),
-                          interval(r.baseline->difference) + ", " + count(r.baseline->difference.n) + " pairs"});
+    page.tiles.push_back(
+        {r.baseline->draft_id.empty() ? "Against the baseline" : "Against the serving draft",
+         format("%+.3f", r.baseline->difference.value),
+         interval_text(r.baseline->difference.ci) + ", " + count(r.baseline->difference.n) + " pairs"});
   page.sections.push_back(checks_section(r));
   if (r.alpha.n > 0) page.sections.push_back(acceptance_section(r));
   if (r.rollout.counts.steps > 0) page.sections.push_back(rollout_section(r, d));
@@ -435,29 +428,29 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   const auto line = [&](const char* name, const std::string& text) { out += format("  %-18s ", name) + text + "\n"; };
   if (r.alpha.n > 0) {
     line("acceptance",
-         number(r.alpha.value) + " " + interval(r.alpha) +
+         decimals(r.alpha.value) + " " + interval_text(r.alpha.ci) +
              format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
                     static_cast<long long>(r.tokens), r.floor, r.goal));
     line("requests", format("%lld of %lld scored, ", static_cast<long long>(r.alpha.n),
                             static_cast<long long>(r.requests_available)) +
                          (r.requests_needed ? count(r.requests_needed) + " needed to decide" : "not enough to decide"));
-    line("greedy agreement", number(r.greedy_agreement));
+    line("greedy agreement", decimals(r.greedy_agreement));
     for (const SegmentFigure& s : r.segments)
-      line(("  " + s.name).substr(0, 18).c_str(), number(s.alpha.value) + " " + interval(s.alpha) + "  " +
+      line(("  " + s.name).substr(0, 18).c_str(), decimals(s.alpha.value) + " " + interval_text(s.alpha.ci) + "  " +
                                                       count(s.alpha.n) + " requests" +
-                                                      (s.floor ? ", floor " + number(*s.floor, 2) : ""));
+                                                      (s.floor ? ", floor " + decimals(*s.floor, 2) : ""));
   }
   if (r.rollout.counts.steps > 0) {
     std::string overlaps;
     for (size_t i = 0; i < r.rollout.counts.reached_at.size() && r.rollout.counts.reached_at[i] > 0; ++i)
-      overlaps += " " + number(r.rollout.counts.overlap(i), 2);
+      overlaps += " " + decimals(r.rollout.counts.overlap(i), 2);
     line("tokens per step", format("%.2f at K = %d, draft efficiency %.2f", r.rollout.counts.length(), r.rollout.k,
                                    r.rollout.counts.draft_efficiency()));
     line("overlap", overlaps.substr(std::min<size_t>(1, overlaps.size())));
   }
   if (r.has_speed) {
     const std::string busy = was_busy(r) ? ", on a busy machine" : "";
-    line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) +
+    line("speed-up", decimals(r.speedup.value, 2) + " " + interval_text(r.speedup.ci, 2) +
                          format("  measured at batch 1, K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
                                 r.prediction_fits() ? "" : ", which is outside the measured interval") +
                          busy);
@@ -475,10 +468,10 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   }
   if (r.baseline)
     line(r.baseline->draft_id.empty() ? "against baseline" : "against serving",
-         format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
+         format("%+.3f ", r.baseline->difference.value) + interval_text(r.baseline->difference.ci) + "  " +
              count(r.baseline->difference.n) + " paired requests");
   for (const std::string& note : d.notes) line("note", note);
-  line("took", number(r.seconds, 1) + " s");
+  line("took", decimals(r.seconds, 1) + " s");
   if (!r.next.empty()) line("next", r.next);
   return out;
 }

@@ -1,10 +1,10 @@
 #include "deploy/validate/gate.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace specdec::deploy {
 
@@ -12,13 +12,6 @@ namespace {
 
 // Growth of the number of requests between two points of the chart; 1,000 requests give about 200 points.
 constexpr double kPointSpacing = 1.03;
-
-std::string usage(const char* pattern, const std::string& flag, double value) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, flag.c_str(), value);
-  return text;
-}
-
 }  // namespace
 
 GateVerdict judge(const ValidationReport& report, const std::string& stale) {
@@ -47,12 +40,12 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale) {
 
 void check_floor(const std::string& flag, double floor, bool force) {
   if (!(floor >= 0 && floor <= 1))
-    throw Error(ErrorKind::kUsage, usage("%s: expected a number in [0, 1], found %g", flag, floor));
+    throw Error(ErrorKind::kUsage, format("%s: expected a number in [0, 1], found %g", flag.c_str(), floor));
   if (floor < 0.5 && !force)
     throw Error(
         ErrorKind::kUsage,
-        usage("%s %g: a draft accepted less than half the time is hardly worth serving; use --force to gate below 0.5",
-              flag, floor));
+        format("%s %g: a draft accepted less than half the time is hardly worth serving; use --force to gate below 0.5",
+               flag.c_str(), floor));
 }
 
 AcceptanceGate::AcceptanceGate(AcceptanceRules rules) : rules_(std::move(rules)) {}

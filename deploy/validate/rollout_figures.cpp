@@ -26,17 +26,6 @@ std::vector<std::vector<size_t>> by_conversation(std::span<const TokenRow> rows,
 
 }  // namespace
 
-std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
-                                       std::span<const double> values) {
-  std::vector<double> means;
-  for (const auto& group : by_conversation(rows, members)) {
-    double sum = 0;
-    for (const size_t i : group) sum += values[i];
-    means.push_back(sum / static_cast<double>(group.size()));
-  }
-  return means;
-}
-
 RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const decode::Rollout> rollouts,
                                std::span<const size_t> members, const decode::RolloutOptions& options) {
   RolloutFigures figures;

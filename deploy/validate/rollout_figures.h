@@ -20,9 +20,4 @@ RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const d
 // number of steps that reached the position.
 std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::span<const decode::Rollout> rollouts);
 
-// Returns the means of `values` (values[i] belongs to rows[members[i]]) within each conversation, in order of first
-// appearance. A row without a conversation counts as a conversation of its own.
-std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
-                                       std::span<const double> values);
-
 }  // namespace specdec::deploy

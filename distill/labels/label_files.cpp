@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <set>
 #include <span>
 
@@ -25,11 +24,7 @@ int64_t bytes_per_position(const LabelIndex& index) {
   return index.kind == "top_k" ? 8 * index.top_k + 4 : 2 * index.hidden_size;
 }
 
-std::string shard_name(size_t number) {
-  char name[40];
-  std::snprintf(name, sizeof name, "labels-%05zu.safetensors", number);
-  return name;
-}
+std::string shard_name(size_t number) { return format("labels-%05zu.safetensors", number); }
 
 // Returns the names of the settings that differ, comma-separated.
 std::string differing_settings(const LabelIndex& a, const LabelIndex& b) {

@@ -358,18 +358,15 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const StepInput
   if (o.learning_rate == 0) o.learning_rate = default_learning_rate(config.hidden_size, o.draft.starts_with("model:"));
   const int64_t step = o.batch_tokens * o.accumulate;
   Json chosen = {{"batch_tokens", o.batch_tokens}, {"accumulate", o.accumulate}, {"learning_rate", o.learning_rate}};
-  char text[200];
-  std::snprintf(text, sizeof text, "%lld tokens a step%s, peak learning rate %.2g", static_cast<long long>(step),
-                o.accumulate > 1 ? (" in " + std::to_string(o.accumulate) + " batches").c_str() : "", o.learning_rate);
-  std::string line = text;
+  std::string line = std::to_string(step) + " tokens a step" +
+                     (o.accumulate > 1 ? " in " + std::to_string(o.accumulate) + " batches" : "") +
+                     format(", peak learning rate %.2g", o.learning_rate);
   if (measures) {
     const double seconds = cost.fixed + cost.per_token * static_cast<double>(step),
                  steps = tokens_in_run(limits, cost, step) / static_cast<double>(step);
     chosen["step_seconds"] = seconds;
     chosen["expected_steps"] = std::round(steps);
-    std::snprintf(text, sizeof text, "; a step takes about %.2g s, so the time limit is worth about %.0f steps",
-                  seconds, steps);
-    line += text;
+    line += format("; a step takes about %.2g s, so the time limit is worth about %.0f steps", seconds, steps);
   }
   log(LogLevel::kInfo, line);
   if (measures) warn_of_few_steps(chosen);

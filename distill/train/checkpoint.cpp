@@ -1,9 +1,9 @@
 #include "distill/train/checkpoint.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
@@ -14,11 +14,7 @@ namespace {
 
 constexpr const char* kFiles[] = {"config.json", "model.safetensors", "optimizer.safetensors"};
 
-std::string directory_name(int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  return name;
-}
+std::string directory_name(int64_t step) { return format("step-%08lld", static_cast<long long>(step)); }
 
 void write_optimizer(const fs::path& path, const AdamW& optimizer) {
   SafetensorsWriter writer(path, optimizer.layout());

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 
 namespace specdec::distill {
@@ -314,11 +314,9 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
                                {"elapsed_seconds", elapsed()}});
   if (metrics_) metrics_->write("train", step_, values);
   if (!progress_) return;
-  char detail[160];
-  if (data_.teacher)
-    std::snprintf(detail, sizeof detail, "loss %.4f · acceptance %.4f · %.0f tokens/s", f.loss, f.acceptance, speed);
-  else
-    std::snprintf(detail, sizeof detail, "loss %.4f · %.0f tokens/s", f.loss, speed);
+  const std::string detail = format("loss %.4f", f.loss) +
+                             (data_.teacher ? format(" · acceptance %.4f", f.acceptance) : "") +
+                             format(" · %.0f tokens/s", speed);
   // The ETA follows the nearer of the two limits.
   const double limit = options_.schedule.time_limit_seconds, steps = static_cast<double>(options_.schedule.total_steps);
   if (steps > 0 && (limit <= 0 || static_cast<double>(step_) / steps >= elapsed() / limit))

@@ -1,8 +1,7 @@
 #include "monitor/actions/admin.h"
 
-#include <cstdio>
-
 #include "base/error.h"
+#include "base/format.h"
 #include "base/statistics.h"
 
 namespace specdec::monitor {
@@ -88,13 +87,11 @@ std::string draft_id_of(const Json& status, const char* which) {
 Trial judge_trial(const Json& paired, double margin, double floor) {
   if (!paired.is_object() || !paired.contains("difference")) return {"", "no conversation is scored yet"};
   const Interval difference = interval_of(paired, "difference"), candidate = interval_of(paired, "candidate");
-  char text[240];
-  std::snprintf(
-      text, sizeof text,
-      "candidate less serving draft %+.3f [%+.3f, %+.3f] over %lld conversations, candidate at most %.3f, floor %.2f",
-      (difference.low + difference.high) / 2, difference.low, difference.high,
-      static_cast<long long>(json_int(paired, "conversations", {0, kMaxCount}, "paired", ErrorKind::kNetwork)),
-      candidate.high, floor);
+  const int64_t conversations = json_int(paired, "conversations", {0, kMaxCount}, "paired", ErrorKind::kNetwork);
+  const std::string text = "candidate less serving draft " + signed_decimals((difference.low + difference.high) / 2) +
+                           " " + signed_interval_text(difference) + " over " + std::to_string(conversations) +
+                           " conversations, candidate at most " + decimals(candidate.high) + ", floor " +
+                           decimals(floor, 2);
   if (candidate.high < floor) return {"worse", text};
   if (difference.low > -margin) return {"better", text};
   if (difference.high < 0) return {"worse", text};

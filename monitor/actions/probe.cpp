@@ -1,9 +1,9 @@
 // The paired probe confirms or refutes an alarm on the canary set. While speculation is off, a speed probe measures
 // whether it would pay again.
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/schema/error_report.h"
 #include "monitor/actions/actions.h"
 #include "monitor/actions/channel.h"
@@ -69,11 +69,8 @@ void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome
   const double low = ci.at(0).get<double>(), high = ci.at(1).get<double>();
   const int64_t n = json_int(paired, "paired_requests", {0, kMaxCount}, kWhere, ErrorKind::kData);
   const double difference = json_double(paired, "alpha_difference", {-1, 1}, kWhere, ErrorKind::kData);
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "acceptance on the canary set changed by %+.3f [%+.3f, %+.3f] over %lld paired requests", difference,
-                low, high, static_cast<long long>(n));
-  outcome.text = text;
+  outcome.text = "acceptance on the canary set changed by " + signed_decimals(difference) + " " +
+                 signed_interval_text({low, high}) + " over " + std::to_string(n) + " paired requests";
   const Json evidence = {{"baseline", paired}, {"seed", 0}};
   if (n >= kEnoughPaired && low > -min_loss)
     outcome.occurrence = Occurrence{Event::kRefuted, outcome.text, evidence};

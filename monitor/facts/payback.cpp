@@ -1,9 +1,9 @@
 #include "monitor/facts/payback.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/acceptance.h"
+#include "base/format.h"
 
 namespace specdec::monitor {
 
@@ -43,11 +43,8 @@ Payback payback(const Policy& policy, double requests_per_day, double speedup_no
   Payback result;
   result.gain_gpu_hours = tokens * (seconds_now - seconds_after) * policy.gpus / 3600;
   result.pays = result.gain_gpu_hours >= policy.gpu_hours;
-  char text[240];
-  std::snprintf(text, sizeof text,
-                "%.1f GPU hours are saved in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)",
-                result.gain_gpu_hours, policy.horizon_days, policy.gpu_hours, speedup_now, speedup_after);
-  result.text = text;
+  result.text = format("%.1f GPU hours are saved in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)",
+                       result.gain_gpu_hours, policy.horizon_days, policy.gpu_hours, speedup_now, speedup_after);
   return result;
 }
 

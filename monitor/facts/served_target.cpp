@@ -184,11 +184,12 @@ bool same_target(const std::string& a, const std::string& b) {
   return digits >= kShown && a.compare(0, digits, b, 0, digits) == 0;
 }
 
-void NewestRecords::add(int64_t time, const std::string& target) {
+void NewestRecords::add(const NamedRecord& record, int64_t now) {
+  const int64_t time = std::min(record.time, now);
   if (records_.size() == kMost && time < records_.front().time) return;
   const auto after = std::upper_bound(records_.begin(), records_.end(), time,
                                       [](int64_t t, const NamedRecord& r) { return t < r.time; });
-  records_.insert(after, {time, brief(target)});
+  records_.insert(after, {time, brief(record.target)});
   if (records_.size() > kMost) records_.erase(records_.begin());
 }
 

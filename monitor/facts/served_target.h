@@ -21,14 +21,15 @@ bool same_target(const std::string& a, const std::string& b);
 
 struct NamedRecord {
   int64_t time = 0;
-  std::string target;  // 12 digits
+  std::string target;  // a fingerprint or its first 12 digits, which are what is kept
 };
 
-// The newest kMost records that name their target, ordered by time.
+// The newest kMost records that name their target, ordered by time. A record of the future counts as one of now,
+// because it would stay the newest until then.
 class NewestRecords {
  public:
   static constexpr size_t kMost = 64;
-  void add(int64_t time, const std::string& target);
+  void add(const NamedRecord& record, int64_t now);
   const std::vector<NamedRecord>& sorted() const { return records_; }
 
  private:

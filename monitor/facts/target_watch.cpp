@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "monitor/facts/endpoint.h"
 #include "monitor/facts/served_target.h"
 #include "monitor/read/source.h"
@@ -205,7 +206,7 @@ class Watch {
       const LogprobCalls newest = logprobs_as_before();
       m_.newest = compare(m_.calls, newest, permutations_, stream);
       if (is_rolling()) return;
-      judge("log-probabilities differ by " + rounded(m_.newest.statistic) + " nats", kSmallestDifference);
+      judge("log-probabilities differ by " + format("%.2g", m_.newest.statistic) + " nats", kSmallestDifference);
       if (m_.stale.empty()) m_.calls = thin(m_.calls, newest, kPoolLooks * static_cast<size_t>(options_.calls), stream);
     } else {
       const auto newest = ask_texts(endpoint_, m_.way);
@@ -248,14 +249,8 @@ class Watch {
   void judge(const std::string& what, double smallest) {
     m_.log_m = next_log_m(m_.log_m, e_value(m_.newest.p, permutations_));
     if (m_.log_m < std::log(level_) || m_.newest.statistic < smallest) return;
-    m_.stale = endpoint_.url() + " answers as another model than before: " + what + " (p " + rounded(m_.newest.p) +
-               (changes_.empty() ? "" : "; " + changes_.front()) + ")";
-  }
-
-  static std::string rounded(double x) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.2g", x);
-    return text;
+    m_.stale = endpoint_.url() + " answers as another model than before: " + what + " (p " +
+               format("%.2g", m_.newest.p) + (changes_.empty() ? "" : "; " + changes_.front()) + ")";
   }
 
   TargetCheck result() const {

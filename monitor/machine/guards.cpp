@@ -1,8 +1,8 @@
 #include "monitor/machine/guards.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/format.h"
 #include "monitor/facts/payback.h"
 #include "monitor/facts/served_target.h"
 
@@ -30,12 +30,8 @@ std::string refusal(const LoopContext& context, const State& state, const Redist
     return same_target(a.payload.value("target", ""), request.target);
   });
   if (last != begun.rend()) {
-    if (const double hours = static_cast<double>(now - last->created) / 3600; hours < p.cooldown_hours) {
-      char text[120];
-      std::snprintf(text, sizeof text, "cooldown: the last redistillation began %.1f h ago, %.1f h must pass", hours,
-                    p.cooldown_hours);
-      return text;
-    }
+    if (const double hours = static_cast<double>(now - last->created) / 3600; hours < p.cooldown_hours)
+      return format("cooldown: the last redistillation began %.1f h ago, %.1f h must pass", hours, p.cooldown_hours);
   }
   const int64_t fresh = memory.records - (last == begun.rend() ? 0 : last->payload.value("records", int64_t{0}));
   if (!request.stale && fresh < p.min_fresh)

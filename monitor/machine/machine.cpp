@@ -258,10 +258,6 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   return std::nullopt;
 }
 
-Act act_of(const Action& action) {
-  return std::visit([](const auto& kind) { return kind.kAct; }, action);
-}
-
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context) {
   const Event event = occurrence.event;
   const std::optional<Move> move = move_on(memory.stage, event);

@@ -189,7 +189,6 @@ struct RestartDetectors {
 };
 using Action =
     std::variant<Probe, Redistil, LoadCandidate, DropCandidate, Promote, RollBack, Disable, Enable, RestartDetectors>;
-Act act_of(const Action& action);
 
 struct Transition {
   Memory memory;                // what must be remembered from now on

@@ -1,8 +1,8 @@
 #include "monitor/read/scrape.h"
 
 #include <cctype>
-#include <cstdio>
 
+#include "base/format.h"
 #include "monitor/read/series.h"
 #include "net/http_client.h"
 
@@ -14,11 +14,8 @@ constexpr size_t kMaxResponse = 16 << 20;
 
 std::string percent_encoded(const std::string& text) {
   std::string out;
-  for (const unsigned char c : text) {
-    char hex[4];
-    std::snprintf(hex, sizeof hex, "%%%02X", c);
-    out += std::isalnum(c) ? std::string(1, static_cast<char>(c)) : std::string(hex);
-  }
+  for (const unsigned char c : text)
+    out += std::isalnum(c) ? std::string(1, static_cast<char>(c)) : format("%%%02X", c);
   return out;
 }
 

@@ -28,8 +28,6 @@ constexpr size_t kMostCurves = 4;       // domains, or sources of counters, that
 constexpr size_t kMostStretches = 400;  // of a lane
 constexpr size_t kMostRows = 52;        // of the table of periods
 
-std::string number(double x, int digits = 3) { return std::isfinite(x) ? format("%.*f", digits, x) : "–"; }
-std::string signed_number(double x) { return std::isfinite(x) ? format("%+.3f", x) : "–"; }
 std::string counted(int64_t n, const char* one, const char* many) {
   return std::to_string(n) + " " + (n == 1 ? one : many);
 }
@@ -64,8 +62,8 @@ std::optional<specdec::VerdictClass> class_of_tone(Tone tone) {
 // Returns the life's length in words, such as "3.2 d".
 std::string span_text(int64_t seconds) {
   const double hours = static_cast<double>(seconds) / 3600;
-  if (hours < 48) return number(hours, 1) + " h";
-  return number(hours / 24, hours < 24 * 100 ? 1 : 0) + " d";
+  if (hours < 48) return decimals(hours, 1) + " h";
+  return decimals(hours / 24, hours < 24 * 100 ? 1 : 0) + " d";
 }
 
 // The axis of time is the same for all charts. A life of one moment gets an hour.
@@ -260,8 +258,8 @@ Chart domains_chart(const Life& life) {
 }
 
 std::vector<std::string> figures(const MeasuredSums& s, double log10_e) {
-  return {std::to_string(s.n),          number(acceptance(s)), number(expected(s)),
-          signed_number(difference(s)), number(tolerance(s)),  number(log10_e, 1)};
+  return {std::to_string(s.n),    decimals(acceptance(s)), decimals(expected(s)), signed_decimals(difference(s)),
+          decimals(tolerance(s)), decimals(log10_e, 1)};
 }
 
 Table domains_table(const Measurement& last) {
@@ -275,9 +273,9 @@ Table domains_table(const Measurement& last) {
   }
   for (const auto& [name, sums] : last.counters) {
     const bool is_compared = sums.expected > 0;
-    table.rows.push_back({"counters of " + name, std::to_string(sums.n) + " tokens", number(acceptance(sums)),
-                          is_compared ? number(expected(sums)) : "–",
-                          is_compared ? signed_number(difference(sums)) : "–", "–", "–"});
+    table.rows.push_back({"counters of " + name, std::to_string(sums.n) + " tokens", decimals(acceptance(sums)),
+                          is_compared ? decimals(expected(sums)) : "–",
+                          is_compared ? signed_decimals(difference(sums)) : "–", "–", "–"});
   }
   return table;
 }
@@ -365,9 +363,9 @@ void add_tiles(const Life& life, specdec::Page& page) {
   add("State", name(life.memory.stage), life.memory.since > 0 ? "since " + minute(life.memory.since) : "");
   for (const Measurement& last : life.last) {
     if (last.requests.n == 0) continue;
-    add("Acceptance", number(acceptance(last.requests)),
-        "expected " + number(expected(last.requests)) + ", " + counted(last.requests.n, "request", "requests"));
-    add("Evidence", number(last.log10_e, 1), "log10 of the e-value, alarm at " + number(last.log10_alarm, 1));
+    add("Acceptance", decimals(acceptance(last.requests)),
+        "expected " + decimals(expected(last.requests)) + ", " + counted(last.requests.n, "request", "requests"));
+    add("Evidence", decimals(last.log10_e, 1), "log10 of the e-value, alarm at " + decimals(last.log10_alarm, 1));
   }
   add("Alarms", std::to_string(c.alarms), counted(c.false_alarms, "was false", "were false"));
   add("Redistillations", std::to_string(c.trainings),

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "monitor/statistics/cusum.h"
 
 namespace specdec::monitor {
@@ -89,11 +89,9 @@ bool CounterChart::take(const Counters& counters) {
   const bool judged = n_ >= kPhaseOne;
   const double x = b.sum / b.tested, expected = b.own ? (judged ? -mean_ : x) : b.expected / b.tested,
                residual = b.own ? -x : expected - x;
-  char text[160];
   if (x < 0.05 && expected > 0.2) {
-    std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected",
-                  100 * x, 100 * expected);
-    alarm_ = text;
+    alarm_ = format("the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected", 100 * x,
+                    100 * expected);
     return true;
   }
   ++n_;
@@ -104,11 +102,8 @@ bool CounterChart::take(const Counters& counters) {
     // Uses the spread of the first kPhaseOne buckets, so that a drop does not widen its own limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
-    if (cusum_ > limit_) {
-      std::snprintf(text, sizeof text, "acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", x, expected,
-                    cusum_, limit_);
-      alarm_ = text;
-    }
+    if (cusum_ > limit_)
+      alarm_ = format("acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", x, expected, cusum_, limit_);
   } else {
     const double delta = residual - mean_;
     mean_ += delta / static_cast<double>(n_);

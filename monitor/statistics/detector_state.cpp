@@ -1,9 +1,9 @@
 // Converts the detector's state to JSON and back.
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "monitor/statistics/detector.h"
 
 namespace specdec::monitor {
@@ -12,11 +12,7 @@ namespace {
 
 constexpr int64_t kMaxSeen = int64_t{1} << 53;
 
-std::string hex(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%a", value);
-  return text;
-}
+std::string hex(double value) { return format("%a", value); }
 
 double unhex(const Json& object, const char* key, const std::string& where) {
   const std::string text = json_string(object, key, where, ErrorKind::kData);

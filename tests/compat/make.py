@@ -24,13 +24,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "e2e"), str(HERE)]
 from models import write_models  # noqa: E402
-from same_behaviour import counters, pages, with_speed, write_records  # noqa: E402
+from same_behaviour.monitor import counters, pages, write_records  # noqa: E402
+from same_behaviour.package import with_speed  # noqa: E402
 from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Stands in for same_behaviour.py's Observer. It has the scratch folder that the helpers of that file need, and its
-    normaliser replaces nothing."""
+    """Stands in for the Observer of same_behaviour. It has the scratch folder that the functions of its parts need, and
+    its normaliser replaces nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)

@@ -1,7 +1,7 @@
 #include "data/formats/field_map.h"
 
 #include "base/error.h"
-#include "data/formats/row_parser.h"
+#include "tests/data/parsed_rows.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
@@ -19,32 +19,11 @@ std::string map_error(const std::string& text) {
 
 RowOptions by_map(const std::string& map) { return {.format = &mapped_format(), .map = parse_field_map(map)}; }
 
-ParsedRow mapped_one(const std::string& json, const RowOptions& options) {
-  std::vector<ParsedRow> rows = parse_line(json, options).rows;
-  EXPECT_EQ(rows.size(), 1u) << json;
-  return rows.empty() ? Rejected{} : std::move(rows.front());
-}
-
-ParsedRecord accepted_row(const std::string& json, const RowOptions& options) {
-  ParsedRow row = mapped_one(json, options);
-  if (const auto* why = std::get_if<Rejected>(&row)) {
-    ADD_FAILURE() << json << " was rejected: " << why->reason << " " << why->detail;
-    return {};
-  }
-  return std::get<ParsedRecord>(row);
-}
-
 // Returns "reason: detail".
 std::string why_rejected(const std::string& json, const RowOptions& options) {
-  ParsedRow row = mapped_one(json, options);
+  ParsedRow row = parse_one(json, options);
   const auto* why = std::get_if<Rejected>(&row);
   return why ? why->reason + ": " + why->detail : "accepted";
-}
-
-std::string turns_of(const TrafficRecord& r) {
-  std::string text;
-  for (const ChatMessage& m : r.messages) text += m.role + ":" + m.content + ";";
-  return text;
 }
 
 std::string described(const std::string& json) { return describe_unknown_row(Json::parse(json)); }
@@ -92,16 +71,17 @@ TEST(MappedRow, PromptAndAnswerAreReadWhereTheMapSays) {
   EXPECT_EQ(raw.prompt + "|" + raw.response, "q|a");
   EXPECT_TRUE(raw.messages.empty());
   options.instructions_as_chat = true;
-  EXPECT_EQ(turns_of(accepted_row(row, options).record), "user:q;assistant:a;");
+  EXPECT_EQ(chat_text(accepted_row(row, options).record), "user:q;assistant:a;");
   EXPECT_EQ(parse_line(row, options).format->name, std::string("mapped"));
   // A key that contains the dot comes before the key inside of another.
-  EXPECT_EQ(turns_of(accepted_row(R"({"question":"q","result.text":"dotted","result":{"text":"a"}})", options).record),
+  EXPECT_EQ(chat_text(accepted_row(R"({"question":"q","result.text":"dotted","result":{"text":"a"}})", options).record),
             "user:q;assistant:dotted;");
 }
 
 TEST(MappedRow, ASystemMessageMakesAChat) {
   const RowOptions options = by_map("prompt=q,answer=a,system=rules");
-  EXPECT_EQ(turns_of(accepted_row(R"({"q":"u","a":"x","rules":"S"})", options).record), "system:S;user:u;assistant:x;");
+  EXPECT_EQ(chat_text(accepted_row(R"({"q":"u","a":"x","rules":"S"})", options).record),
+            "system:S;user:u;assistant:x;");
   EXPECT_EQ(accepted_row(R"({"q":"u","a":"x"})", options).record.prompt, "u");
   EXPECT_EQ(accepted_row(R"({"q":"u","a":"x","rules":""})", options).record.prompt, "u");
   EXPECT_EQ(why_rejected(R"({"q":"u","a":"x","rules":["SECRET"]})", options), "bad_field: rules: expected a string");
@@ -113,10 +93,10 @@ TEST(MappedRow, MessagesAreAChat) {
   const std::string tools = R"([{"type":"function","function":{"name":"f"}}])";
   const TrafficRecord chat =
       accepted_row(R"({"rules":"S","log":{"turns":)" + turns + R"(},"tools":)" + tools + "}", options).record;
-  EXPECT_EQ(turns_of(chat), "system:S;user:u;assistant:a;");
+  EXPECT_EQ(chat_text(chat), "system:S;user:u;assistant:a;");
   EXPECT_EQ(chat.tools, tools);
   const std::string packed = Json{{"log", {{"turns", turns}}}}.dump();  // as a CSV file has it
-  EXPECT_EQ(turns_of(accepted_row(packed, options).record), "user:u;assistant:a;");
+  EXPECT_EQ(chat_text(accepted_row(packed, options).record), "user:u;assistant:a;");
   EXPECT_EQ(why_rejected(R"({"log":{"turns":"SECRET"}})", options), "bad_field: log.turns: expected an array");
   EXPECT_EQ(why_rejected(R"({"log":{}})", options), "bad_field: log.turns: missing");
   EXPECT_EQ(why_rejected(R"({"log":{"turns":[{"role":"user","content":"u"}]}})", options),

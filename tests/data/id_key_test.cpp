@@ -20,7 +20,7 @@ mode_t mode_of(const fs::path& file) {
 
 std::string problem(const fs::path& file) {
   try {
-    IdKey::load_or_make(file);
+    HeldSalt{file};
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kConfig);
     return e.what();
@@ -31,25 +31,24 @@ std::string problem(const fs::path& file) {
 TEST(IdKey, IsMadeOnceAndPrivate) {
   const Scratch s;
   const fs::path file = s / "data.salt";
-  const IdKey made = IdKey::load_or_make(file);
+  const IdKey made = HeldSalt(file).key();
   EXPECT_EQ(mode_of(file), 0600u);
   const std::string text = slurp(file);
   EXPECT_EQ(text.size(), 65u);
-  EXPECT_EQ(IdKey::load_or_make(file).tenant("acme"), made.tenant("acme"));
+  EXPECT_EQ(HeldSalt(file).key().tenant("acme"), made.tenant("acme"));
   EXPECT_EQ(slurp(file), text);
   EXPECT_EQ(made.tenant("acme"),
             "tenant-" + to_hex(hmac_sha256(text.substr(0, 64), std::string("tenant\0acme", 11))).substr(0, 12));
   EXPECT_NE(made.digest("name", "acme"), made.digest("content", "acme"));
   EXPECT_EQ(made.tenant(""), "");
-  EXPECT_NE(IdKey::load_or_make(s / "other.salt").tenant("acme"), made.tenant("acme"));
+  EXPECT_NE(HeldSalt(s / "other.salt").key().tenant("acme"), made.tenant("acme"));
 }
 
 TEST(IdKey, SeveralProcessesGetTheSameOne) {
   const Scratch s;
   std::vector<std::string> names(8);
   std::vector<std::thread> threads;
-  for (std::string& name : names)
-    threads.emplace_back([&] { name = IdKey::load_or_make(s / "x.salt").tenant("acme"); });
+  for (std::string& name : names) threads.emplace_back([&] { name = HeldSalt(s / "x.salt").key().tenant("acme"); });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 1u);
   EXPECT_EQ(std::distance(fs::directory_iterator(s.path()), fs::directory_iterator()), 1);  // no temporary file is left
@@ -63,7 +62,7 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   const fs::path open = s.write("open", std::string(64, 'a') + "\n");
   fs::permissions(open, fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read);
   EXPECT_NE(problem(open).find("mode 0640"), std::string::npos);
-  IdKey::load_or_make(s / "real.salt");
+  HeldSalt{s / "real.salt"};
   fs::create_symlink("real.salt", s / "link.salt");
   EXPECT_NE(problem(s / "link.salt").find("is a link"), std::string::npos);
   fs::create_directory(s / "folder");
@@ -128,7 +127,7 @@ TEST(IdKey, AFailingIngestRemovesOnlyASaltThatNobodyUses) {
   EXPECT_FALSE(fs::exists(s / "out.salt"));
   fails(true);
   ASSERT_TRUE(fs::exists(s / "out.salt")) << "the other run's pseudonyms could not be made again";
-  EXPECT_EQ(IdKey::load_or_make(s / "out.salt").tenant("acme"), other->key().tenant("acme"));
+  EXPECT_EQ(HeldSalt(s / "out.salt").key().tenant("acme"), other->key().tenant("acme"));
   other->give_up();
   EXPECT_FALSE(fs::exists(s / "out.salt")) << "the last run that fails removes it";
   other.reset();

@@ -1,35 +1,17 @@
 #include "data/formats/row_parser.h"
 
+#include "tests/data/parsed_rows.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {
 
-ParsedRow parse_one(const std::string& json, const RowOptions& options) {
-  std::vector<ParsedRow> rows = parse_line(json, options).rows;
-  EXPECT_EQ(rows.size(), 1u) << json;
-  return rows.empty() ? Rejected{} : std::move(rows.front());
-}
-
-TrafficRecord parsed(const std::string& json, RowOptions options = {}) {
-  ParsedRow row = parse_one(json, options);
-  if (const auto* why = std::get_if<Rejected>(&row)) {
-    ADD_FAILURE() << json << " was rejected: " << why->reason << " " << why->detail;
-    return {};
-  }
-  return std::get<ParsedRecord>(row).record;
-}
+TrafficRecord parsed(const std::string& json, RowOptions options = {}) { return accepted_row(json, options).record; }
 
 std::string rejected(const std::string& json, RowOptions options = {}) {
   ParsedRow row = parse_one(json, options);
   const auto* why = std::get_if<Rejected>(&row);
   return why ? why->reason : "accepted";
-}
-
-std::string chat_text(const TrafficRecord& r) {
-  std::string text;
-  for (const ChatMessage& m : r.messages) text += m.role + ":" + m.content + ";";
-  return text;
 }
 
 TEST(RowParser, OpenAiChatWithMetadata) {

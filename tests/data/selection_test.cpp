@@ -193,7 +193,7 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   ASSERT_TRUE(audit.report);
   EXPECT_EQ(to_json(*audit.report), to_json(done.report));
   EXPECT_EQ(audit.report->tenants, 2);
-  EXPECT_EQ(audit.report->largest_tenants.at(IdKey::load_or_make(salt_file(o.out)).tenant("big")), 300);
+  EXPECT_EQ(audit.report->largest_tenants.at(HeldSalt(salt_file(o.out)).key().tenant("big")), 300);
   EXPECT_EQ(audit.report->sources.at(0).formats, (std::map<std::string, int64_t>{{"text", 400}, {"unknown", 1}}));
   EXPECT_EQ(audit.report->redactions, (std::map<std::string, int64_t>{{"email", 40}}));
   EXPECT_EQ(audit.report->redacted_records, 40);

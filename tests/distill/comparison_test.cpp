@@ -3,37 +3,23 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "tests/distill/toy.h"
+#include "tests/distill/project.h"
 
 namespace specdec::distill {
 namespace {
 
 using namespace specdec::testing;
 
-struct ComparisonProject {
-  Scratch scratch;
-  SystemClock clock;
-  DistillOptions options;
+struct ComparisonProject : Project {
   std::map<std::string, DraftSpeed> speeds;  // by the number of the kind
   std::vector<std::string> measured;
   std::set<size_t> requests;
   ProgressFn progress;
 
-  ComparisonProject() {
-    fs::create_directories(scratch / "target");
-    model::save_decoder(toy_decoder(4, 1), scratch / "target");
-    toy_tokenizer(scratch / "target");
-    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(40, 6));
-    options.target = (scratch / "target").string();
-    options.data = (scratch / "data").string();
-    options.out = (scratch / "run").string();
+  ComparisonProject() : Project(40, 150, toy_decoder(4, 1)) {
     options.compared = {"prune:1", "prune:3", "eagle3"};
     options.draft = options.compared.front();
-    options.learning_rate = 5e-3;
-    options.batch_tokens = 200;
     options.max_steps = 60;
-    options.device.device = "cpu";
-    options.device.threads = 1;
     speeds["1"] = speed_of(0.1, {0.8, 0.75, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
     speeds["2"] = speed_of(1.2, {0.98, 0.97, 0.98, 0.99, 0.98, 0.98, 0.97, 0.99});
     speeds["3"] = speed_of(0.1, {0.8, 0.74, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});

@@ -8,35 +8,19 @@
 #include "distill/train/checkpoint.h"
 #include "distill/train/contexts.h"
 #include "distill/train/evaluate.h"
-#include "tests/distill/toy.h"
+#include "tests/distill/project.h"
 
 namespace specdec::distill {
 namespace {
 
 using namespace specdec::testing;
 
-struct EagleProject {
-  Scratch scratch;
-  SystemClock clock;
-  DistillOptions options;
-
-  explicit EagleProject(int64_t layers = 8) {
-    fs::create_directories(scratch / "target");
-    model::save_decoder(toy_decoder(layers, 1, 6), scratch / "target");
-    toy_tokenizer(scratch / "target");
-    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(40, 6));
-    options.target = (scratch / "target").string();
-    options.data = (scratch / "data").string();
-    options.out = (scratch / "run").string();
+struct EagleProject : Project {
+  explicit EagleProject(int64_t layers = 8) : Project(40, 150, toy_decoder(layers, 1, 6)) {
     options.draft = "eagle3";
     options.ttt_steps = 3;
-    options.learning_rate = 5e-3;
-    options.batch_tokens = 200;
     options.max_steps = 60;
-    options.device.device = "cpu";
-    options.device.threads = 1;
   }
-  DistillResult run() { return distill::run(options, {}, clock); }
   EagleDraft load(const std::string& directory) const {
     const auto target =
         std::make_shared<const model::Decoder>(model::load_decoder(scratch / "target", at::kCPU, at::kFloat));

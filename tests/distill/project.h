@@ -18,9 +18,9 @@ struct Project {
   SystemClock clock;
   DistillOptions options;
 
-  explicit Project(size_t holdout = 40, size_t train = 150) {
+  explicit Project(size_t holdout = 40, size_t train = 150, const model::Decoder& target = toy_decoder(3, 1)) {
     fs::create_directories(scratch / "target");
-    model::save_decoder(toy_decoder(3, 1), scratch / "target");
+    model::save_decoder(target, scratch / "target");
     toy_tokenizer(scratch / "target");
     write_data(scratch / "data", scratch / "target", toy_rows(train, 5), toy_rows(holdout, 6));
     options.target = (scratch / "target").string();

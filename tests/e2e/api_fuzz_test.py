@@ -4,20 +4,17 @@ all kinds follow in a random order over several connections. No reply is a 5xx, 
 says, what does not fit is refused by name, and the server stays alive. Every route is asked with no key, a wrong key,
 an empty key and a valid key."""
 
-import atexit
 import http.client
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
 import tempfile
-import threading
 from pathlib import Path
 
+from background import Server
 from json_schema import Schemas
-from specdec_run import SOURCE, SPECDEC, expect
+from specdec_run import SOURCE, expect
 from tiny_model import VOCAB, write_tiny_model
 
 CASES = int(os.environ.get("SPECDEC_FUZZ_CASES", 1000))
@@ -49,38 +46,10 @@ class Unix(http.client.HTTPConnection):
         self.sock.connect(str(work / "admin.sock"))
 
 
-class Server:
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [
-                str(SPECDEC),
-                "serve",
-                "--target",
-                str(work / "target"),
-                "--draft",
-                str(work / "other"),
-                "--k",
-                "2",
-                "--port",
-                "0",
-                "--threads",
-                "1",
-                "--max-batch",
-                "4",
-                "--tool-call-parser",
-                "hermes",
-                *flags,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        )
-        line = next(line for line in self.process.stderr if "listening on" in line)
-        self.port = int(line.rsplit(":", 1)[1])
-        atexit.register(self.process.kill)
-        threading.Thread(
-            target=lambda: [None for _ in self.process.stderr], daemon=True
-        ).start()  # a full pipe would block the server
+class FuzzedServer(Server):
+    def __init__(self, flags):
+        models = f"--target {work}/target --draft {work}/other --k 2 --max-batch 4 --tool-call-parser hermes"
+        super().__init__(f"{models} {flags}", env={**os.environ, "HF_HUB_OFFLINE": "1"})
         self.connections = {}
 
     def ask(self, path, method, body=None, headers=None, admin=False):
@@ -436,7 +405,7 @@ def sequences(server):
 
 
 def fuzz():
-    server = Server("--admin-socket", str(work / "admin.sock"))
+    server = FuzzedServer(f"--admin-socket {work}/admin.sock")
     for path, method, operation in operations:
         rng = random.Random(operation["operationId"])
         admin = path.startswith("/admin")
@@ -457,7 +426,7 @@ def fuzz():
 
 def matrix():
     (work / "keys").write_text("right-key-of-the-test one\n")
-    server = Server("--api-key-file", str(work / "keys"), "--admin-socket", str(work / "admin.sock"))
+    server = FuzzedServer(f"--api-key-file {work}/keys --admin-socket {work}/admin.sock")
     keys = {
         "no key": None,
         "a wrong key": "Bearer wrong-key-of-the-test",
@@ -492,8 +461,7 @@ def matrix():
                     fail(f"{method} {path} on the admin socket: expected 404, found {status}")
             cells += 1
     expect(cells == len(keys) * len(operations), f"{cells} cells of routes and keys: none is open that should not be")
-    server.process.send_signal(signal.SIGTERM)
-    expect(server.process.wait(60) == 0, "ended")
+    server.drain()
 
 
 write_tiny_model(work / "target", layers=1, seed=1)

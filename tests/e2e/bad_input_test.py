@@ -139,25 +139,13 @@ for name, content in {
     print("ok: log", name)
 os.mkfifo(work / "fifo.jsonl")
 run(
-    "data",
-    "ingest",
-    work / "fifo.jsonl",
-    "--target",
-    MODEL,
-    "--out",
-    work / "none",
+    f"data ingest {work}/fifo.jsonl --target {MODEL} --out {work}/none",
     code=7,
     last_line=("fifo.jsonl",),
     timeout=60,
 )
 run(
-    "data",
-    "ingest",
-    work / "no-such.jsonl",
-    "--target",
-    MODEL,
-    "--out",
-    work / "none",
+    f"data ingest {work}/no-such.jsonl --target {MODEL} --out {work}/none",
     code=7,
     last_line=("no-such.jsonl",),
     timeout=60,
@@ -165,13 +153,7 @@ run(
 
 # A full disk and a place that must not be written: exit code 74, and nothing is half-published.
 run(
-    "data",
-    "ingest",
-    log,
-    "--target",
-    MODEL,
-    "--out",
-    work / "full",
+    f"data ingest {log} --target {MODEL} --out {work}/full",
     code=74,
     env=environment(ENOSPC, 3, work),
     timeout=60,
@@ -278,28 +260,12 @@ for env in ({"PATH": "/nowhere", "VIRTUAL_ENV": "/nowhere"}, {"SPECDEC_TORCH_LIB
 # Checks a report of an unknown version, and a data directory that does not exist.
 (work / "report.json").write_text('{"schema":"specdec.validate/99"}')
 run(
-    "package",
-    "--target",
-    MODEL,
-    "--draft",
-    MODEL,
-    "--report",
-    work / "report.json",
-    "--store",
-    work / "store",
+    f"package --target {MODEL} --draft {MODEL} --report {work}/report.json --store {work}/store",
     code=7,
     last_line=("report.json",),
 )
 run(
-    "validate",
-    "--target",
-    MODEL,
-    "--draft",
-    MODEL,
-    "--data",
-    work / "nowhere",
-    "--out",
-    work / "g",
+    f"validate --target {MODEL} --draft {MODEL} --data {work}/nowhere --out {work}/g",
     code=7,
     last_line=("nowhere",),
 )

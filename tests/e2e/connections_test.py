@@ -5,15 +5,14 @@ import json
 import resource
 import shutil
 import socket
-import subprocess
 import tempfile
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect
+from background import Server
+from specdec_run import expect
 from tiny_model import write_tiny_model
 
 work = Path(tempfile.mkdtemp())
-server = None
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -43,24 +42,8 @@ def expect_200(connection):
 
 try:
     write_tiny_model(work / "target", layers=1, seed=1)
-    server = subprocess.Popen(
-        [
-            str(SPECDEC),
-            "serve",
-            "--target",
-            str(work / "target"),
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            "--admin-socket",
-            str(work / "admin.sock"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = next(line for line in server.stderr if "listening on" in line)
-    port = int(line.split()[-1].rsplit(":", 1)[1])
+    server = Server(f"--target {work}/target --admin-socket {work}/admin.sock")
+    port = server.port
     kept = [idle(("127.0.0.1", port), ask=i % 2 == 0) for i in range(1100)]
     expect(len(kept) == 1100, "1,100 connections, half of which never say anything")
     for _ in range(20):
@@ -78,9 +61,6 @@ try:
     admin = Admin("admin")
     admin.request("POST", "/admin/drain")
     expect(admin.getresponse().status == 202, "/admin/drain is taken, although 40 connections of the socket idle, too")
-    server.stderr.read()
-    expect(server.wait(timeout=60) == 0, "drained")
+    expect(server.process.wait(timeout=60) == 0, "drained")
 finally:
-    if server:
-        server.kill()
     shutil.rmtree(work, ignore_errors=True)

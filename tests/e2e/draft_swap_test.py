@@ -4,18 +4,16 @@ refused."""
 import http.client
 import json
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run
+from background import Server
+from specdec_run import expect, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp())
-server = None
 
 
 class Admin(http.client.HTTPConnection):
@@ -44,20 +42,8 @@ def answer(seed):
 
 def serve(target, draft):
     """Starts a server and returns it and its URL."""
-    process = subprocess.Popen(
-        [str(SPECDEC), "serve", "--target", str(target), "--draft", str(draft), "--k", "3", "--port", "0"]
-        + ["--threads", "1", "--admin-socket", str(work / "admin.sock")],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = next(line for line in process.stderr if "listening on" in line)
-    return process, line.split()[-1]
-
-
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    process.stderr.read()
-    expect(process.wait(timeout=60) == 0, "drained")
+    server = Server(f"--target {target} --draft {draft} --k 3 --admin-socket {work}/admin.sock")
+    return server, server.url
 
 
 def gate(query=""):
@@ -71,51 +57,12 @@ try:
     shutil.copytree(target, work / "same")
     write_traffic(work / "log.jsonl", 12)
     for name in ("target", "other"):
-        run(
-            "data",
-            "ingest",
-            work / "log.jsonl",
-            "--target",
-            work / name,
-            "--holdout",
-            0.5,
-            "--out",
-            work / f"data-{name}",
-        )
-        run(
-            "validate",
-            "--target",
-            work / name,
-            "--draft",
-            work / "same",
-            "--data",
-            work / f"data-{name}",
-            "--out",
-            work / f"gate-{name}",
-            "--parts",
-            "acceptance,rollout",
-            "--contexts",
-            "data",
-            "--k",
-            3,
-            "--threads",
-            1,
-            code=(0, 3, 4, 6),
-        )
-        run(
-            "package",
-            "--target",
-            work / name,
-            "--draft",
-            work / "same",
-            "--report",
-            work / f"gate-{name}/report.json",
-            "--store",
-            work / f"store-{name}",
-            "--allow-failed",
-            "--channel",
-            "canary",
-        )
+        specdec.data_ingest(work / "log.jsonl", target=work / name, holdout=0.5, out=work / f"data-{name}")
+        pair = {"target": work / name, "draft": work / "same"}
+        gate_of = {"parts": "acceptance,rollout", "contexts": "data", "k": 3, "threads": 1}
+        specdec.validate(**pair, **gate_of, data=work / f"data-{name}", out=work / f"gate-{name}")
+        report, store = work / f"gate-{name}/report.json", work / f"store-{name}"
+        specdec.package(**pair, report=report, store=store, allow_failed=True, channel="canary")
     server, url = serve(target, work / "same")
     texts = [answer(seed) for seed in range(8)]
     code, status = admin()
@@ -165,16 +112,16 @@ try:
     code, reply = admin(action="load", draft=f"{work}/store-target:canary")
     expect(code == 409 and admin()[1]["state"] == "refused", f"a damaged package: {reply}")
     expect([answer(seed) for seed in range(8)] == texts, "and nothing has changed")
-    stop(server)
+    server.drain()
 
     # An EAGLE-3 head is tried beside a draft model, and then serves.
     deep = work / "deep"
     write_tiny_model(deep, layers=5, seed=2)
     shutil.copytree(deep, work / "deep-same")
-    run("data", "ingest", work / "log.jsonl", "--target", deep, "--holdout", 0.5, "--out", work / "data-deep")
-    head = ["--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3, "--max-steps", 20, "--batch-tokens", 400]
-    head += ["--lr", 0.001, "--contexts", "data", "--loss", "kl", "--out", work / "head"]
-    run("distill", "--target", deep, "--data", work / "data-deep", *head, code=(0, 3, 4))
+    specdec.data_ingest(work / "log.jsonl", target=deep, holdout=0.5, out=work / "data-deep")
+    head = {"draft": "eagle3", "draft_vocab": 100, "ttt_steps": 3, "loss": "kl", "lr": 0.001, "contexts": "data"}
+    steps = {"max_steps": 20, "batch_tokens": 400}
+    specdec.distill(**head, **steps, target=deep, data=work / "data-deep", out=work / "head")
     server, url = serve(deep, work / "deep-same")
     texts = [answer(seed) for seed in range(8)]
     code, status = admin(action="load", draft=str(work / "head/draft"), score=1)
@@ -189,8 +136,6 @@ try:
     expect([answer(seed) for seed in range(8)] == texts, "the same texts with the head")
     live = gate()
     expect(live["role"] == "serving" and 0.05 < live["acceptance"] < 0.999, f"the head serves: {live}")
-    stop(server)
+    server.drain()
 finally:
-    if server:
-        server.kill()
     shutil.rmtree(work, ignore_errors=True)

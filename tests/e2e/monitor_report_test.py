@@ -9,7 +9,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from specdec_run import SOURCE, expect, run, run_json
+from specdec_run import SOURCE, expect, run, specdec
 
 FIXTURES = SOURCE / "tests/compat/0.1.0"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -56,7 +56,7 @@ try:
         report.startswith("watched for ") and "\nnow: " in report,
         f"report tells the life, and now at its end: {report}",
     )
-    _, told = run_json("monitor", "report", "--state", state)
+    told = specdec.monitor_report(state=state).raw
     expect(
         told["schema"] == "specdec.monitor_history/1" and told["life"]["periods"], "--json has the history and the life"
     )
@@ -78,12 +78,7 @@ try:
     page(state, work / "life.html")
     (work / "notes.html").write_text("mine")
     run(
-        "monitor",
-        "report",
-        "--state",
-        state,
-        "--html",
-        work / "notes.html",
+        f"monitor report --state {state} --html {work}/notes.html",
         code=2,
         last_line=("notes.html", "exists already"),
     )

@@ -5,6 +5,7 @@ traffic. No secret of a URL is left anywhere."""
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -14,7 +15,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SOURCE, SPECDEC, expect, run, run_json
+from specdec_run import SOURCE, SPECDEC, expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-story-"))
@@ -27,21 +28,11 @@ README_LINE = next(
 
 
 class Server:
-    def __init__(self, *arguments):
+    def __init__(self, words):
         self.log = work / "serve.log"
         self.log.write_text("")
         self.process = subprocess.Popen(
-            [
-                str(SPECDEC),
-                "serve",
-                *map(str, arguments),
-                "--port",
-                "0",
-                "--threads",
-                "1",
-                "--acceptance-log",
-                "acceptance.jsonl",
-            ],
+            [SPECDEC, *shlex.split(f"serve {words} --port 0 --threads 1 --acceptance-log acceptance.jsonl")],
             cwd=work,
             stderr=self.log.open("a"),
             stdout=subprocess.DEVNULL,
@@ -91,8 +82,8 @@ def readme_says(url, *more):
     return done.returncode, done.stdout, done.stderr
 
 
-def replaced(name, *arguments):
-    server = Server(*arguments)
+def replaced(name, words):
+    server = Server(words)
     server.requests(60)
     for time_of_day in ("at once", "again at the next check"):
         code, out, err = readme_says(server.url)
@@ -110,45 +101,14 @@ try:
     write_tiny_model(new, layers=2, seed=2)
     shutil.copytree(bound, work / "draft")  # the target is its own draft, so everything is accepted
     write_traffic(work / "log.jsonl", 24)
-    run("data", "ingest", work / "log.jsonl", "--target", bound, "--holdout", 0.5, "--out", work / "data", "-q")
-    run(
-        "validate",
-        "--target",
-        bound,
-        "--draft",
-        work / "draft",
-        "--data",
-        work / "data",
-        "--out",
-        work / "gate",
-        "--parts",
-        "acceptance,rollout",
-        "--contexts",
-        "data",
-        "--k",
-        3,
-        "--threads",
-        1,
-        "-q",
-        code=(0, 3, 4, 6),
-    )
-    run(
-        "package",
-        "--target",
-        bound,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "store",
-        "--channel",
-        "production",
-        "--allow-failed",
-        "-q",
-    )
+    specdec.data_ingest(work / "log.jsonl", target=bound, holdout=0.5, out=work / "data", quiet=True)
+    pair = {"target": bound, "draft": work / "draft", "quiet": True}
+    gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 3, "threads": 1}
+    specdec.validate(**pair, **gate, data=work / "data", out=work / "gate")
+    made = {"report": work / "gate/report.json", "store": work / "store", "channel": "production"}
+    specdec.package(**pair, **made, allow_failed=True)
 
-    server = Server("store:production", "--k", 3)
+    server = Server("store:production --k 3")
     server.requests(60)
     code, out, _ = readme_says(server.url)
     expect(code == 4 and "0 of 10 scrapes judged" in out, f"the first check says how far it is: {out.strip()}")
@@ -160,46 +120,33 @@ try:
     )
     server.stop()
 
-    replaced(
-        "another target with the old draft", "--target", new, "--draft", "store:production", "--allow-stale", "--k", 3
-    )
-    replaced("another target without a draft", "--target", new)
+    stale = "--draft store:production --allow-stale --k 3"
+    replaced("another target with the old draft", f"--target {new} {stale}")
+    replaced("another target without a draft", f"--target {new}")
     (work / "live").symlink_to(bound)
     (work / "next").symlink_to(new)
     (work / "next").rename(work / "live")
-    replaced(
-        "another directory under the same name",
-        "--target",
-        work / "live",
-        "--draft",
-        "store:production",
-        "--allow-stale",
-        "--k",
-        3,
-    )
+    replaced("another directory under the same name", f"--target {work}/live {stale}")
     code, out, err = readme_says("http://127.0.0.1:1")
     expect(code == 5, f"a server that is down has not named the bound target: {out.strip()} {err.strip()}")
-    code, out, _ = run(
-        "monitor", "check", "--package", f"{work}/store:production", "--state", work / "monitor.db", code=5
-    )
+    code, out, _ = run(f"monitor check --package {work}/store:production --state {work}/monitor.db", code=5)
     expect("nobody has named the bound target since" in out, f"nor has the package's own copy: {out.strip()}")
 
     # The same checks with records as the source.
-    records = [
-        "--package",
-        f"{work}/store:production",
-        "--source",
-        work / "acceptance.jsonl",
-        "--state",
-        work / "records.db",
-    ]
-    code, result = run_json("monitor", "check", *records, code=5)
+    records = {
+        "package": f"{work}/store:production",
+        "source": work / "acceptance.jsonl",
+        "state": work / "records.db",
+    }
+    result = specdec.monitor_check(**records)
     expect(
-        "another target than the draft was validated for" in result["reason"] and result["figure"]["name"] == "target",
-        f"records are believed, too: {result['reason']}",
+        result.exit_code == 5
+        and "another target than the draft was validated for" in result.reason
+        and result.raw["figure"]["name"] == "target",
+        f"records are believed, too: {result.reason}",
     )
 
-    server = Server("store:production", "--k", 3)
+    server = Server("store:production --k 3")
     codes = []
     while not codes or (codes[-1] == 4 and len(codes) < 40):
         server.requests(12)
@@ -209,8 +156,8 @@ try:
         codes[-1] == 0 and set(codes) == {4, 0} and out.startswith("healthy: 1"),
         f"the bound target is back, and after enough traffic all is well: {codes}, {out.strip()}, {err.strip()}",
     )
-    code, result = run_json("monitor", "check", *records, code=(0, 4))
-    expect(result["state"] == "HEALTHY", f"by records, too: {result['reason']}")
+    result = specdec.monitor_check(**records)
+    expect(result.state == "HEALTHY", f"by records, too: {result.reason}")
 
     # The secret parts of a URL appear only in the request.
     secret_url = server.url.replace("http://", "http://me:hunter2@") + "/metrics?token=s3cret"

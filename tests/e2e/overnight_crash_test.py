@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from faults import EDQUOT, EINTR, EIO, ENOSPC, FSYNC, KILL, LOSSES, PRELOAD, REPLAY, SHORT, number, some
-from specdec_run import SPECDEC, expect, run
+from specdec_run import SPECDEC, expect, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
@@ -327,9 +327,8 @@ def verify(place, n):
     must(Admin.states[str(n)]["serving"]["id"][:12] == old[0], f"point {n}: and so does the server")
     must('specdec_state{state="ROLLED_BACK"} 1' in (place / "m.prom").read_text(), f"point {n}: the textfile")
     must(not list((place / "m.db.actions").glob("*.code")), f"point {n}: ends of children left over")
-    run(
-        "package", "promote", "sha256-" + new_digest, "--store", place / "store", "--channel", "audit", "-q"
-    )  # promote reads every byte of the package
+    # promote reads every byte of the package
+    specdec.package_promote("sha256-" + new_digest, store=place / "store", channel="audit", quiet=True)
 
 
 def killed_while_training():
@@ -403,46 +402,14 @@ try:
     shutil.copytree(work / "target", work / "old-draft")
     write_tiny_model(work / "new-draft", layers=1, seed=5)
     write_traffic(work / "log.jsonl", 60)
-    run("data", "ingest", work / "log.jsonl", "--target", work / "target", "--holdout", 0.9, "--out", work / "data")
+    specdec.data_ingest(work / "log.jsonl", target=work / "target", holdout=0.9, out=work / "data")
     evening = work / "evening"
     for draft, channel in (("old-draft", "production"), ("new-draft", "later")):
-        run(
-            "validate",
-            "--target",
-            work / "target",
-            "--draft",
-            work / draft,
-            "--data",
-            work / "data",
-            "--out",
-            work / f"gate-{draft}",
-            "--parts",
-            "acceptance,rollout",
-            "--contexts",
-            "data",
-            "--k",
-            1,
-            "--threads",
-            1,
-            "--floor",
-            0.1,
-            "--force",
-            code=(0, 3, 4, 6),
-        )
-        run(
-            "package",
-            "--target",
-            work / "target",
-            "--draft",
-            work / draft,
-            "--report",
-            work / f"gate-{draft}/report.json",
-            "--store",
-            evening / "store",
-            "--channel",
-            channel,
-            "--allow-failed",
-        )
+        pair = {"target": work / "target", "draft": work / draft}
+        gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 1, "threads": 1, "floor": 0.1, "force": True}
+        specdec.validate(**pair, **gate, data=work / "data", out=work / f"gate-{draft}")
+        report, store = work / f"gate-{draft}/report.json", evening / "store"
+        specdec.package(**pair, report=report, store=store, channel=channel, allow_failed=True)
     old_digest, new_digest = ((evening / "store/refs" / name).read_text().strip() for name in ("production", "later"))
     old, new = (ids(evening / "store/packages" / ("sha256-" + digest)) for digest in (old_digest, new_digest))
     (evening / "store/refs/later").rename(evening / "candidate.ref")

@@ -4,6 +4,7 @@ target's own text all the time."""
 
 import http.client
 import json
+import shlex
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, run_json
+from specdec_run import SPECDEC, expect, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-overnight-"))
@@ -63,28 +64,10 @@ class Server:
     """The server of `live`, which the test restarts as operators do."""
 
     def __init__(self):
+        words = f"serve --target {live} --draft {store}:production --allow-stale --k 3 --port {port} --threads 1"
+        words += f" --admin-socket {admin_socket} --acceptance-log {work}/acceptance.jsonl"
         self.process = subprocess.Popen(
-            [
-                str(SPECDEC),
-                "serve",
-                "--target",
-                str(live),
-                "--draft",
-                f"{store}:production",
-                "--allow-stale",
-                "--k",
-                "3",
-                "--port",
-                str(port),
-                "--threads",
-                "1",
-                "--admin-socket",
-                str(admin_socket),
-                "--acceptance-log",
-                str(work / "acceptance.jsonl"),
-            ],
-            stderr=open(work / "serve.log", "a"),
-            stdout=subprocess.DEVNULL,
+            [SPECDEC, *shlex.split(words)], stderr=open(work / "serve.log", "a"), stdout=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 60
         while True:
@@ -167,53 +150,19 @@ def complete(body):
 
 def greedy_is_exact(what):
     for prompt in PROMPTS:
-        _, plain = run_json(
-            "generate",
-            "--target",
-            live,
-            "--prompt",
-            prompt,
-            "--temperature",
-            0,
-            "--k",
-            0,
-            "--max-tokens",
-            24,
-            "--threads",
-            1,
-        )
+        plain = specdec.generate(target=live, prompt=prompt, temperature=0, k=0, max_tokens=24, threads=1).text
         served = complete({"prompt": prompt, "max_tokens": 24, "temperature": 0})
-        if served != plain["text"]:
-            expect(False, f"{what}: greedy text is the target's own: {plain['text']!r}, served {served!r}")
+        if served != plain:
+            expect(False, f"{what}: greedy text is the target's own: {plain!r}, served {served!r}")
     print(f"ok: {what}: greedy text is the target's own, {len(PROMPTS)} of {len(PROMPTS)} prompts")
 
 
-def check(*more):
-    return run_json(
-        "monitor",
-        "check",
-        "--package",
-        f"{store}:production",
-        "--candidate",
-        f"{store}:candidate",
-        "--allow-failed",
-        "--source",
-        work / "acceptance.jsonl",
-        "--target",
-        live,
-        "--state",
-        work / "monitor.db",
-        "--loop",
-        work / "LOOP.toml",
-        "--admin",
-        f"unix:{admin_socket}",
-        "--score",
-        1,
-        "--prom",
-        work / "specdec.prom",
-        *more,
-        code=(0, 3, 4, 5),
-    )
+def check():
+    watched = {"package": f"{store}:production", "source": work / "acceptance.jsonl", "target": live}
+    trial = {"candidate": f"{store}:candidate", "allow_failed": True, "admin": f"unix:{admin_socket}", "score": 1}
+    kept = {"state": work / "monitor.db", "prom": work / "specdec.prom"}
+    result = specdec.monitor_check(**watched, **trial, **kept, loop=work / "LOOP.toml")
+    return result.exit_code, result.raw
 
 
 def named(channel):
@@ -254,7 +203,7 @@ try:
     write_traffic(work / "log.jsonl", 200)
     live.symlink_to(work / "day-1")
     write_loop("LOOP.toml", "candidate")
-    run("loop", "run", write_loop("FIRST.toml", "production"))
+    specdec.loop_run(write_loop("FIRST.toml", "production"))
     first = named("production")
     server = Server()
     load = Load()
@@ -289,47 +238,18 @@ try:
     # A bad draft is put into the channel.
     write_tiny_model(work / "bad", layers=1, seed=9)
     data = next((work / "loop-candidate/runs").iterdir()) / "data"
-    run(
-        "validate",
-        "--target",
-        live,
-        "--draft",
-        work / "bad",
-        "--data",
-        data,
-        "--out",
-        work / "gate-bad",
-        "--parts",
-        "acceptance,rollout",
-        "--contexts",
-        "data",
-        "--k",
-        3,
-        "--threads",
-        1,
-        code=(0, 3, 4, 6),
-    )
-    run(
-        "package",
-        "--target",
-        live,
-        "--draft",
-        work / "bad",
-        "--report",
-        work / "gate-bad/report.json",
-        "--store",
-        store,
-        "--channel",
-        "candidate",
-        "--allow-failed",
-    )
+    pair = {"target": live, "draft": work / "bad"}
+    gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 3, "threads": 1}
+    specdec.validate(**pair, **gate, data=data, out=work / "gate-bad")
+    report = work / "gate-bad/report.json"
+    specdec.package(**pair, report=report, store=store, channel="candidate", allow_failed=True)
     bad = named("candidate")
     code, result = check()
     expect(result["state"] == "CANARY", f"the bad candidate is on trial: {result['waiting']}")
     code, result, way = until("ROLLED_BACK", load, "rolled back")
     expect(named("production") == second and serving() == draft_of("production"), f"rolled back: {way}")
     expect(named("candidate") == second, "its channel names the draft before it")
-    run("package", "promote", "sha256-" + bad, "--store", store, "--channel", "candidate", "--why", "a second try")
+    specdec.package_promote("sha256-" + bad, store=store, channel="candidate", why="a second try")
     for _ in range(2):
         code, result = check()
         expect(
@@ -343,7 +263,7 @@ try:
         f"{load.answered} answers, {load.retried} asked again while servers changed, none wrong: {load.wrong}",
     )
 
-    _, report = run_json("monitor", "report", "--state", work / "monitor.db")
+    report = specdec.monitor_report(state=work / "monitor.db").raw
     events = [t["event"] for t in report["transitions"]]
     expect(
         events[:5] == ["stale", "go", "candidate", "on_trial", "better"]

@@ -5,14 +5,13 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
+from background import Server
 from fake_s3 import FakeS3
-from specdec_run import SOURCE, SPECDEC, expect, run, run_json
+from specdec_run import SOURCE, expect, run, run_json, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-package-"))
@@ -20,63 +19,22 @@ target, data, store = work / "target", work / "data", work / "store"
 KEYS = SOURCE / "tests/base/minisign"
 
 
-def make(seed, *more):
+GATE = {"parts": "acceptance", "contexts": "data", "quiet": True}
+
+
+def make(seed, channel=None):
     """Gates and packages another draft. Returns the package's digest."""
-    draft, gate = work / f"draft-{seed}", work / f"gate-{seed}"
-    write_tiny_model(draft, layers=1, seed=seed)
-    run(
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--data",
-        data,
-        "--out",
-        gate,
-        "--parts",
-        "acceptance",
-        "--contexts",
-        "data",
-        "-q",
-        code=(0, 3, 4, 6),
-    )
-    _, made = run_json(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--report",
-        gate / "report.json",
-        "--store",
-        store,
-        "--allow-failed",
-        "--name",
-        "tiny",
-        "-q",
-        *more,
-    )
-    return made["digest"]
-
-
-def start_server(package):
-    log = open(work / "serve.log", "w+")
-    process = subprocess.Popen(
-        [str(SPECDEC), "serve", package, "--port", "0", "--threads", "1"], stdout=log, stderr=log
-    )
-    deadline = time.monotonic() + 60
-    while not re.search("listening on", (work / "serve.log").read_text()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            expect(False, "the server starts: " + (work / "serve.log").read_text())
-        time.sleep(0.05)
-    return process
+    pair, gate = {"target": target, "draft": work / f"draft-{seed}"}, work / f"gate-{seed}"
+    write_tiny_model(pair["draft"], layers=1, seed=seed)
+    specdec.validate(**pair, **GATE, data=data, out=gate)
+    given = {"report": gate / "report.json", "store": store, "channel": channel}
+    return specdec.package(**pair, **given, allow_failed=True, name="tiny", quiet=True).digest
 
 
 try:
     write_tiny_model(target, layers=2, seed=1)
     write_traffic(work / "log.jsonl", 24)
-    _, out, err = run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data)
+    _, out, err = run(f"data ingest {work}/log.jsonl --target {target} --holdout 0.5 --out {data}")
     expect(
         out.endswith(f"written to {data}\n")
         and " loss tokens\n" in out
@@ -85,20 +43,19 @@ try:
         f"ingest says that the data are too few, and its progress in a readable unit: {out} {err}",
     )
     write_traffic(work / "more.jsonl", 40)
-    more = ["data", "ingest", work / "more.jsonl", "--target", target, "--out", work / "more", "--holdout"]
     for share, following in (
         (0, f"data ingest --holdout 0.4 {work}/more.jsonl --target {target} --out {work}/more"),
         (0.4, f"distill --target {target} --data {work}/more --draft prune:2 --out run"),
     ):
-        _, out, _ = run(*more, share)
+        _, out, _ = run(f"data ingest {work}/more.jsonl --target {target} --out {work}/more --holdout {share}")
         expect(out.endswith(f"next     specdec {following}\n"), f"ingest says what to run next: {out}")
     first, second = make(2), make(3)
-    run("package", "promote", first, "--store", store, "--channel", "production", "-q")
-    server = start_server(f"{store}:production")
-    run("package", "promote", second, "--store", store, "--channel", "production", "-q")
+    specdec.package_promote(first, store=store, channel="production", quiet=True)
+    server = Server(f"{store}:production")
+    specdec.package_promote(second, store=store, channel="production", quiet=True)
     (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, which S3 receives in parts
-    third = make(4, "--channel", "production")
-    _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
+    third = make(4, "production")
+    gc = specdec.package_gc(store=store, keep=1).raw
     kept = {k["digest"]: k["why"] for k in gc["kept"]}
     expect(
         kept[first] == "in use"
@@ -106,13 +63,12 @@ try:
         and [r["digest"] for r in gc["removed"]] == [second],
         f"gc leaves the package that a server still serves, though no channel names it: {gc}",
     )
-    server.send_signal(signal.SIGTERM)
-    expect(server.wait(timeout=60) == 0, "the server drains")
-    run("package", "pin", first, "--store", store, "--why", "audit")
-    _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
+    server.drain()
+    specdec.package_pin(first, store=store, why="audit")
+    gc = specdec.package_gc(store=store, keep=1).raw
     expect(gc["verdict"] == "unchanged", "a pin keeps it")
-    run("package", "unpin", first, "--store", store)
-    _, gc = run_json("package", "gc", "--store", store, "--keep", 1, "--dry-run")
+    specdec.package_unpin(first, store=store)
+    gc = specdec.package_gc(store=store, keep=1, dry_run=True).raw
     expect(
         gc["verdict"] == "would_change" and (store / f"packages/sha256-{first}").is_dir(),
         "a dry run says what would go",
@@ -125,35 +81,18 @@ try:
     mirror = work / "mirror"
     mirror.mkdir()
     shutil.copy(KEYS / "locked.pub", mirror / "trusted.pub")
+    to_mirror = f"package push {store}:production --store {mirror} --channel production"
+    run(to_mirror, code=7, last_line=["not signed", "demands it"])
     run(
-        "package",
-        "push",
-        f"{store}:production",
-        "--store",
-        mirror,
-        "--channel",
-        "production",
-        code=7,
-        last_line=["not signed", "demands it"],
-    )
-    run(
-        "package",
-        "sign",
-        f"{store}:production",
-        "--key",
-        KEYS / "locked.key",
+        f"package sign {store}:production --key {KEYS}/locked.key",
         code=2,
         last_line=["is encrypted", "--passphrase-file"],
     )
-    run("package", "sign", f"{store}:production", "--key", KEYS / "locked.key", "--passphrase-file", passphrase)
-    _, verified = run_json("package", "verify", f"{store}:production", "--public-key", KEYS / "locked.pub")
+    specdec.package_sign(f"{store}:production", key=KEYS / "locked.key", passphrase_file=passphrase)
+    verified = specdec.package_verify(f"{store}:production", public_key=KEYS / "locked.pub").raw
     expect(len(verified["signer"]) == 16, "signed with minisign's own encrypted key")
     run(
-        "package",
-        "verify",
-        f"{store}:production",
-        "--public-key",
-        KEYS / "plain.pub",
+        f"package verify {store}:production --public-key {KEYS}/plain.pub",
         code=7,
         last_line=["not among the trusted ones"],
     )
@@ -166,90 +105,64 @@ try:
             == 0,
             "minisign takes the signature",
         )
-    to_mirror = ("package", "push", f"{store}:production", "--store", mirror, "--channel", "production")
-    run(*to_mirror, code=2, last_line=["--key", "demands signed channels"])
-    signed_by = ("--key", KEYS / "locked.key", "--passphrase-file", passphrase)
-    run(*to_mirror, *signed_by)
+    run(to_mirror, code=2, last_line=["--key", "demands signed channels"])
+    signed_by = f"--key {KEYS}/locked.key --passphrase-file {passphrase}"
+    run(f"{to_mirror} {signed_by}")
     shutil.rmtree(mirror / "packages"), shutil.rmtree(mirror / "refs")
-    _, pushed = run_json(*to_mirror, *signed_by)
+    _, pushed = run_json(f"{to_mirror} {signed_by}")
     expect(
         pushed["digest"] == third and pushed["is_new"] and pushed["channel"]["changed"],
         "a store that demands signatures takes a signed package",
     )
+    promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    run("package", "verify", f"{mirror}:production")  # reading a channel remembers its number
+    specdec.package_verify(f"{mirror}:production")  # reading a channel remembers its number
     (mirror / "refs/production").write_text(third + "\n")
     run(
-        "package",
-        "verify",
-        f"{mirror}:production",
+        f"package verify {mirror}:production",
         code=7,
         last_line=["not signed", f"specdec package promote sha256-{third}", "--key"],
     )
-    _, mended = run_json(
-        "package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by
-    )
+    _, mended = run_json(promote)
     expect(mended["number"] == 2, "the command that the message names mends it, with a new number")
-    run("package", "verify", f"{mirror}:production")
+    specdec.package_verify(f"{mirror}:production")
     (mirror / "refs/production").write_bytes(first_state)
     run(
-        "package",
-        "verify",
-        f"{mirror}:production",
+        f"package verify {mirror}:production",
         code=7,
         last_line=["an older state of the channel", "number 1", "number 2"],
     )
     run(
-        "generate",
-        "--target",
-        f"{mirror}:production",
-        "--prompt",
-        "x",
-        "--max-tokens",
-        2,
+        f"generate --target {mirror}:production --prompt x --max-tokens 2",
         code=7,
         last_line=["an older state of the channel"],
     )
-    _, mended = run_json(
-        "package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by
-    )
+    _, mended = run_json(promote)
     expect(mended["number"] == 3, "and so does it after a backup was restored")
     (current := work / "current").symlink_to(mirror / f"packages/sha256-{third}")
     (signature := mirror / f"packages/sha256-{third}/manifest.json.minisig").rename(work / "aside")
     run(
-        "generate",
-        "--target",
-        current,
-        "--prompt",
-        "x",
-        "--max-tokens",
-        2,
+        f"generate --target {current} --prompt x --max-tokens 2",
         code=7,
         last_line=["not signed", "demands it"],
     )
     (work / "aside").rename(signature)
-    _, pulled = run_json("package", "pull", f"{mirror}:production", "--store", here)
+    pulled = specdec.package_pull(f"{mirror}:production", store=here).raw
     expect(pulled["path"].startswith(str(here)) and pulled["is_new"], "and gives it on")
-    run("package", "verify", pulled["path"])
+    specdec.package_verify(pulled["path"])
     (mirror / f"packages/sha256-{third}/manifest.json.minisig").unlink()
     run(
-        "generate",
-        "--target",
-        f"{mirror}:production",
-        "--prompt",
-        "x",
-        "--max-tokens",
-        2,
+        f"generate --target {mirror}:production --prompt x --max-tokens 2",
         code=7,
         last_line=["not signed"],
     )
 
     s3 = FakeS3()
     remote = "s3://bucket/some drafts/tiny"
-    push = ("package", "push", f"{store}:production", "--store", remote, "--channel", "production")
+    push = f"package push {store}:production --store '{remote}' --channel production"
     s3.statuses = [503, 500]
-    _, pushed = run_json(*push, env=s3.environment())
+    _, pushed = run_json(push, env=s3.environment())
     prefix = f"bucket/some drafts/tiny/packages/sha256-{third}/"
     files = {k.removeprefix(prefix): v for k, v in s3.objects.items() if k.startswith(prefix)}
     package = store / f"packages/sha256-{third}"
@@ -266,141 +179,96 @@ try:
     )
     del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had been killed
     s3.requests.clear()
-    run(*push, env=s3.environment())
+    run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
-    _, again = run_json(*push, env=s3.environment())
+    _, again = run_json(push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
     # A refusal of the manifest alone never moves a channel to a package that is not there.
     channel = "bucket/some drafts/tiny/refs/production"
     del s3.objects[prefix + "manifest.json"], s3.objects[channel]
     s3.conditional = [412]
-    run(*push, code=75, env=s3.environment(), last_line=["manifest.json", "does not exist"])
+    run(push, code=75, env=s3.environment(), last_line=["manifest.json", "does not exist"])
     expect(channel not in s3.objects, "no channel without its package")
     s3.conditional = [409]
-    run(*push, env=s3.environment())
+    run(push, env=s3.environment())
     expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
     # A signed channel remains signed, and its number never decreases.
-    signing = (*push, *signed_by)
+    signing = f"{push} {signed_by}"
     for number in (1, 2):
-        run(*signing, env=s3.environment())
+        run(signing, env=s3.environment())
         expect(
             f'"number":{number}' in s3.objects["bucket/some drafts/tiny/refs/production"].decode(),
             f"signed, number {number}",
         )
     signed = s3.objects["bucket/some drafts/tiny/refs/production"]
-    run(*push, code=2, env=s3.environment(), last_line=["--key", "is signed (number 2)"])
+    run(push, code=2, env=s3.environment(), last_line=["--key", "is signed (number 2)"])
     expect(
         s3.objects["bucket/some drafts/tiny/refs/production"] == signed,
         "a push without the key changes no signed channel",
     )
     far = work / "far"
-    pull = ("package", "pull", f"{remote}:production", "--store", far, "--channel", "production")
+    pull = f"package pull '{remote}:production' --store {far} --channel production"
     s3.cut = [1500]
-    run(*pull, code=75, env=s3.environment())
+    run(pull, code=75, env=s3.environment())
     expect(not list((far / "packages").iterdir()), "a line that broke leaves no package")
     s3.requests.clear()
-    _, pulled = run_json(*pull, env=s3.environment())
+    _, pulled = run_json(pull, env=s3.environment())
     asked = [path for method, path in s3.requests if method == "GET" and path.endswith("/draft/config.json")]
     expect(
         pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third and len(asked) == 0,
         "the next pull goes on: what came is not asked for again",
     )
-    run("package", "verify", f"{far}:production")
+    specdec.package_verify(f"{far}:production")
     s3.objects[prefix + "draft/model.safetensors"] = s3.objects[prefix + "draft/model.safetensors"][:-1] + b"x"
     run(
-        "package",
-        "pull",
-        f"{remote}:sha256-{third}",
-        "--store",
-        work / "farther",
+        f"package pull '{remote}:sha256-{third}' --store {work}/farther",
         code=7,
         env=s3.environment(),
         last_line=["is not what the manifest says"],
     )
-    run(*pull, code=2, env=s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}, last_line=["refused"])
+    run(pull, code=2, env=s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}, last_line=["refused"])
     run(
-        "package",
-        "pull",
-        f"{remote}:canary",
-        "--store",
-        far,
+        f"package pull '{remote}:canary' --store {far}",
         code=7,
         env=s3.environment(),
         last_line=["no channel 'canary'"],
     )
 
     # A quantised draft is gated like any draft, and its report is packaged with it.
-    reports, alphas = (
-        ["--report", work / "gate-4/report.json"],
-        {"": json.loads((work / "gate-4/report.json").read_text())["acceptance"]["alpha"]},
-    )
+    reports, alphas = [work / "gate-4/report.json"], {}
     for form in ("fp8", "int8"):
-        _, made = run_json(
-            "package", "quantise", "--draft", work / "draft-4", "--format", form, "--out", work / f"draft-4-{form}"
-        )
-        expect(
-            0 < made["relative_error"] < 0.05 and made["bytes"]["after"] < made["bytes"]["before"], f"{form}: {made}"
-        )
-        run(
-            "validate",
-            "--target",
-            target,
-            "--draft",
-            work / f"draft-4-{form}",
-            "--data",
-            data,
-            "--out",
-            work / f"gate-{form}",
-            "--parts",
-            "acceptance",
-            "--contexts",
-            "data",
-            "-q",
-            code=(0, 3, 4, 6),
-        )
-        alphas[form] = json.loads((work / f"gate-{form}/report.json").read_text())["acceptance"]["alpha"]
-        reports += ["--report", work / f"gate-{form}/report.json"]
+        quantised = work / f"draft-4-{form}"
+        made = specdec.package_quantise(draft=work / "draft-4", format=form, out=quantised)
+        size = made.raw["bytes"]
+        expect(0 < made.relative_error < 0.05 and size["after"] < size["before"], f"{form}: {made.raw}")
+        specdec.validate(**GATE, target=target, draft=quantised, data=data, out=work / f"gate-{form}")
+        reports.append(work / f"gate-{form}/report.json")
+    for form, report in zip(("", "fp8", "int8"), reports):
+        alphas[form] = json.loads(report.read_text())["acceptance"]["alpha"]
     expect(
         0 < abs(alphas["fp8"] - alphas[""]) < 0.05 and 0 < abs(alphas["int8"] - alphas[""]) < 0.01,
         f"the engine reads both, and they are near the draft: {alphas}",
     )
     run(
-        "package",
-        "quantise",
-        "--draft",
-        work / "draft-4",
-        "--format",
-        "fp8",
-        "--out",
-        work / "draft-4-fp8",
+        f"package quantise --draft {work}/draft-4 --format fp8 --out {work}/draft-4-fp8",
         code=2,
         last_line=["new or an empty directory"],
     )
     (target / "LICENSE").unlink()
-    create = (
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft-4",
-        "--store",
-        work / "variants",
-        "--allow-failed",
-        "--name",
-        "tiny",
-    )
-    _, made = run_json(*create, *reports, "--quantise", "fp8,int8")
+    create = f"package --target {target} --draft {work}/draft-4 --store {work}/variants --allow-failed --name tiny"
+    create += "".join(f" --report {report}" for report in reports)
+    _, made = run_json(f"{create} --quantise fp8,int8")
     manifest = json.loads(Path(made["path"], "manifest.json").read_text())
     expect(
         [(v["format"], v["report"]["acceptance"]["alpha"]) for v in manifest["variants"]]
         == [(f, alphas[f]) for f in ("fp8", "int8")],
         "each variant has its own figures",
     )
-    run("package", "verify", made["path"])
-    run(*create, *reports, "--quantise", "int8", code=7, last_line=["gate-fp8", "no variant"])
+    specdec.package_verify(made["path"])
+    run(f"{create} --quantise int8", code=7, last_line=["gate-fp8", "no variant"])
 
-    code, out, _ = run("package", "lint", f"{here}:sha256-{third}", "--format", "sarif")
+    code, out, _ = run(f"package lint {here}:sha256-{third} --format sarif")
     log = json.loads(out)
     expect(
         log["version"] == "2.1.0" and {r["level"] for r in log["runs"][0]["results"]} <= {"warning"},
@@ -408,6 +276,6 @@ try:
     )
     config = json.loads((work / "draft-2/config.json").read_text())
     (work / "draft-2/config.json").write_text(json.dumps(config | {"medusa_num_heads": 4}))
-    run("package", "lint", "--target", target, "--draft", work / "draft-2", code=7)
+    run(f"package lint --target {target} --draft {work}/draft-2", code=7)
 finally:
     shutil.rmtree(work, ignore_errors=True)

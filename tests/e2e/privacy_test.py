@@ -3,20 +3,23 @@ nobody else can write what is meant for others to read."""
 
 import json
 import os
-import re
 import shutil
-import signal
 import stat
-import subprocess
 import tempfile
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run
+from background import Server
+from specdec_run import expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-privacy-"))
 os.environ["XDG_STATE_HOME"] = str(work / "state")
+PRIVATE = (
+    *("data", "records", "regenerated", "run", "gate", "bench", "draft-int8"),
+    *("traffic", "acceptance.jsonl", "monitor", "loops"),
+)
+PUBLIC = ("store", "mirror", "loop-store", "here", "m.prom")
 LOOP = """
 [loop]
 target = "../target"
@@ -68,29 +71,24 @@ def public(name):
     )
 
 
-def serve(*arguments):
-    server = subprocess.Popen(
-        [SPECDEC, "serve", *map(str, arguments), "--port", "0", "--threads", "1"], stderr=subprocess.PIPE, text=True
-    )
-    url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
+def serve(words):
+    server = Server(words)
     body = {
         "model": "served",
         "messages": [{"role": "user", "content": "a secret"}],
         "max_tokens": 16,
         "temperature": 1,
     }
-    models = json.load(urllib.request.urlopen(url + "/v1/models"))
+    models = json.load(urllib.request.urlopen(server.url + "/v1/models"))
     for _ in range(8):
         urllib.request.urlopen(
             urllib.request.Request(
-                url + "/v1/chat/completions",
+                server.url + "/v1/chat/completions",
                 json.dumps(body | {"model": models["data"][0]["id"]}).encode(),
                 {"Content-Type": "application/json"},
             )
         ).read()
-    server.send_signal(signal.SIGTERM)
-    server.stderr.read()
-    expect(server.wait(timeout=60) == 0, "the server drains")
+    server.drain()
 
 
 os.umask(0)
@@ -101,169 +99,43 @@ try:
     write_traffic(work / "log.jsonl", 80)
     with open(work / "log.jsonl", "a") as log:
         log.write('{"messages": 3}\n')
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data)
-    run("data", "ingest", work / "log.jsonl", "--records", "--out", work / "records")
-    run(
-        "data", "regenerate", data, "--target", target, "--out", work / "regenerated", "--max-tokens", 4, "--threads", 1
-    )
-    run(
-        "distill",
-        "--target",
-        target,
-        "--data",
-        data,
-        "--draft",
-        "prune:1",
-        "--max-steps",
-        3,
-        "--batch-tokens",
-        128,
-        "--threads",
-        1,
-        "--out",
-        work / "run",
-        code=(0, 3, 4, 6),
-    )
-    run(
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--data",
-        data,
-        "--out",
-        work / "gate",
-        "--parts",
-        "acceptance,rollout",
-        "--k",
-        1,
-        "--floor",
-        0.1,
-        "--force",
-        "--contexts",
-        "data",
-        "--threads",
-        1,
-        code=(0, 3, 4, 6),
-    )
-    run(
-        "bench",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--data",
-        data,
-        "--out",
-        work / "bench",
-        "--threads",
-        1,
-        "--prompts",
-        2,
-        "--tokens",
-        4,
-        code=(0, 3, 4, 6),
-    )
-    run("package", "quantise", "--draft", draft, "--format", "int8", "--out", work / "draft-int8")
-    run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "store",
-        "--allow-failed",
-        "--channel",
-        "production",
-    )
-    run(
-        "package",
-        "promote",
-        (work / "store/refs/production").read_text().strip(),
-        "--store",
-        work / "store",
-        "--channel",
-        "canary",
-    )
-    run("package", "pin", f"{work}/store:production", "--store", work / "store")
-    run("package", "push", f"{work}/store:production", "--store", work / "mirror", "--channel", "production")
-    run("package", "gc", "--store", work / "store")
-    serve(
-        f"{work}/store:production",
-        "--record",
-        work / "traffic",
-        "--record-rejects",
-        1,
-        "--acceptance-log",
-        work / "acceptance.jsonl",
-    )
+    specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=data)
+    specdec.data_ingest(work / "log.jsonl", records=True, out=work / "records")
+    specdec.data_regenerate(data, target=target, out=work / "regenerated", max_tokens=4, threads=1)
+    given = {"target": target, "data": data, "threads": 1}
+    specdec.distill(**given, draft="prune:1", max_steps=3, batch_tokens=128, out=work / "run")
+    gate = {"parts": "acceptance,rollout", "k": 1, "floor": 0.1, "force": True, "contexts": "data"}
+    specdec.validate(**given, **gate, draft=draft, out=work / "gate")
+    specdec.bench(**given, draft=draft, out=work / "bench", prompts=2, tokens=4)
+    specdec.package_quantise(draft=draft, format="int8", out=work / "draft-int8")
+    pair = {"target": target, "draft": draft, "report": work / "gate/report.json", "store": work / "store"}
+    made = specdec.package(**pair, allow_failed=True, channel="production")
+    specdec.package_promote(made.digest, store=work / "store", channel="canary")
+    specdec.package_pin(f"{work}/store:production", store=work / "store")
+    specdec.package_push(f"{work}/store:production", store=work / "mirror", channel="production")
+    specdec.package_gc(store=work / "store")
+    records = work / "acceptance.jsonl"
+    serve(f"{work}/store:production --record {work}/traffic --record-rejects 1 --acceptance-log {records}")
     expect(
         any(p.suffix == ".jsonl" for p in (work / "traffic").iterdir())
         and list((work / "traffic/acceptance").glob("*.jsonl")),
         "the server has recorded",
     )
     (work / "monitor").mkdir(mode=0o700)
-    for command in ("check", "report"):
-        source = (
-            ["--source", work / "acceptance.jsonl", "--package", f"{work}/store:production"]
-            if command == "check"
-            else []
-        )
-        run(
-            "monitor",
-            command,
-            *source,
-            "--state",
-            work / "monitor/m.db",
-            *(["--prom", work / "m.prom"] if command == "check" else []),
-            code=(0, 3, 4, 5, 6),
-        )
+    state = work / "monitor/m.db"
+    specdec.monitor_check(package=f"{work}/store:production", source=records, state=state, prom=work / "m.prom")
+    specdec.monitor_report(state=state)
     (work / "loops").mkdir(mode=0o700)
     (work / "loops/LOOP.toml").write_text(LOOP)
     (work / "loops/LOOP.toml").chmod(0o600)
     run("loop", "run", work / "loops/LOOP.toml", code=(0, 3, 4, 6), env={"OMP_NUM_THREADS": "1"})
-    run("init", work / "here")
+    specdec.init(work / "here")
 
-    for name in (
-        "data",
-        "records",
-        "regenerated",
-        "run",
-        "gate",
-        "bench",
-        "draft-int8",
-        "traffic",
-        "acceptance.jsonl",
-        "monitor",
-        "loops",
-    ):
+    for name in PRIVATE:
         private(name)
-    for name in ("store", "mirror", "loop-store", "here", "m.prom"):
+    for name in PUBLIC:
         public(name)
-    known = {
-        "target",
-        "log.jsonl",
-        "data",
-        "records",
-        "regenerated",
-        "run",
-        "gate",
-        "bench",
-        "draft-int8",
-        "traffic",
-        "acceptance.jsonl",
-        "monitor",
-        "loops",
-        "store",
-        "mirror",
-        "loop-store",
-        "here",
-        "m.prom",
-    }
+    known = {"target", "log.jsonl", *PRIVATE, *PUBLIC}
     rest = sorted(p.name for p in work.iterdir() if p.name not in known)
     for name in rest:
         private(name)
@@ -271,24 +143,8 @@ try:
 
     # An existing directory that is open to others is used, with one warning.
     (work / "open").mkdir(mode=0o777)
-    _, _, err = run(
-        "distill",
-        "--target",
-        target,
-        "--data",
-        data,
-        "--draft",
-        "prune:1",
-        "--max-steps",
-        1,
-        "--batch-tokens",
-        128,
-        "--threads",
-        1,
-        "--out",
-        work / "open",
-        code=(0, 3, 4, 6),
-    )
+    given = f"--target {target} --data {data} --draft prune:1 --max-steps 1 --batch-tokens 128 --threads 1"
+    _, _, err = run(f"distill {given} --out {work}/open", code=(0, 3, 4, 6))
     expect(
         err.count("chmod 700") == 1 and "other users can write to this directory" in err,
         f"a directory that others can write to is named once {err}",

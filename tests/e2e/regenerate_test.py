@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from background import Server
 from scripted_model import write_scripted_model
 from specdec_run import SPECDEC, expect, run, run_json
 
@@ -108,19 +109,9 @@ def texts(folder):
     return {id: spell(tokens[starts[i] : starts[i + 1]]) for i, id in enumerate(ids)}
 
 
-def serve():
-    server = subprocess.Popen(
-        [SPECDEC, "serve", "--target", model, "--port", "0", "--threads", "1"], stderr=subprocess.PIPE, text=True
-    )
-    for line in server.stderr:
-        if "listening on " in line:
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            return server, line.split("listening on ")[1].split()[0]
-    raise SystemExit("the server did not start")
-
-
 data = ingest(CONVERSATIONS, work / "data")
-server, url = serve()
+server = Server(f"--target {model}")
+url = server.url
 try:
     Counting.upstream = url
     counter = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
@@ -159,5 +150,4 @@ try:
     index = [(work / name / "index.json").read_bytes() for name in ("whole", "killed")]
     expect(index[0] == index[1], "the result is that of an uninterrupted run")
 finally:
-    server.terminate()
-    server.wait(60)
+    server.drain()

@@ -5,7 +5,6 @@ import http.server
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -14,45 +13,19 @@ import time
 import urllib.request
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run
+from background import Server, Started
+from specdec_run import SPECDEC, expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp())
 target, package = work / "target", None
 
 
-class Started:
-    """specdec in the background, with the lines that it has written to stderr."""
-
-    def __init__(self, *arguments):
-        self.lines = []
-        self.process = subprocess.Popen(
-            [str(SPECDEC), *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")))
-        self.reader.start()
-
-    def wait_for(self, text):
-        deadline = time.monotonic() + 60
-        while not any(text in line for line in self.lines):
-            if time.monotonic() > deadline or (self.process.poll() is not None and not self.reader.is_alive()):
-                self.process.kill()
-                expect(False, f"'{text}' on stderr, found {self.lines}")
-            time.sleep(0.02)
-        return next(line for line in self.lines if text in line)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        out = self.process.stdout.read()
-        self.reader.join()
-        return self.process.wait(timeout=60), out
-
-
-def reached_positions(*flags, of=None, warning=None):
+def reached_positions(flags="", of=None, warning=None):
     """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
     server warned about the gate exactly once with the text `warning`, or not at all if `warning` is None."""
-    server = Started("serve", *(of if isinstance(of, tuple) else [of or package]), "--port", 0, "--threads", 1, *flags)
-    url = server.wait_for("listening on").split()[-1]
+    server = Server(f"{of or package} {flags}")
+    url = server.url
     said = [line for line in server.lines if "the gate did not pass" in line]
     expect(len(said) == (warning is not None) and all(warning in line for line in said), f"serve's warning: {said}")
     request = urllib.request.Request(
@@ -67,7 +40,7 @@ def reached_positions(*flags, of=None, warning=None):
         f"a directory called target is no name, and answers to it: {models}",
     )
     page = urllib.request.urlopen(url + "/metrics", timeout=60).read().decode()
-    expect(server.stop()[0] == 0, f"serve {' '.join(map(str, flags))} drained")
+    server.drain()
     found = re.findall(r'spec_decode_num_reached_tokens_per_pos_total\{position="(\d+)"\} ([0-9.e+]+)', page)
     return {int(position) for position, count in found if float(count) > 0}
 
@@ -97,39 +70,13 @@ try:
     # The target is its own draft: everything is accepted, so every drafted position is reached.
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", work / "data")
-    run(
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--data",
-        work / "data",
-        "--out",
-        work / "gate",
-        "--parts",
-        "acceptance,rollout",
-        "--contexts",
-        "data",
-        "--k",
-        5,
-        "--threads",
-        1,
-        code=(0, 3, 4, 6),
-    )
+    specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
+    gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
+    specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
     # The gate did not measure speed, so it did not pass. The package says so everywhere, and serve starts without
     # drafting.
     code, out, err = run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "lost",
+        f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
         code=4,
     )
     expect(
@@ -137,16 +84,8 @@ try:
         f"refused with the reason and the command to run next: {err.splitlines()[-1]}",
     )
     code, out, err = run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "lost",
-        "--allow-failed",
+        f"package --target {target} --draft {work}/draft --report {work}/gate/report.json "
+        f"--store {work}/lost --allow-failed",
     )
     expect(
         "the gate did not pass: inconclusive: not measured" in err
@@ -179,11 +118,11 @@ try:
 
     expect(reached_positions(of=lost, warning="inconclusive: not measured: ") == set(), "serve warns and starts plain")
     expect(
-        reached_positions(of=("--target", lost), warning="inconclusive: not measured: ") == set(),
+        reached_positions(of=f"--target {lost}", warning="inconclusive: not measured: ") == set(),
         "as --target it is the same pair",
     )
     positions = reached_positions(
-        "--k", 2, of=lost, warning="it drafts because --k says so; next: specdec validate --target "
+        "--k 2", of=lost, warning="it drafts because --k says so; next: specdec validate --target "
     )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
@@ -208,17 +147,7 @@ try:
         "sampled_p_value": 0.5,
     }
     (work / "gate/report.json").write_text(json.dumps(report))
-    run(
-        "package",
-        "--target",
-        target,
-        "--draft",
-        work / "draft",
-        "--report",
-        work / "gate/report.json",
-        "--store",
-        work / "store",
-    )
+    specdec.package(target=target, draft=work / "draft", report=work / "gate/report.json", store=work / "store")
     package = next((work / "store/packages").iterdir())
     expect(
         "K 5 (validated: measured 1.50 [1.40, 1.60])" in (package / "engines/specdec.toml").read_text(),
@@ -226,17 +155,16 @@ try:
     )
     positions = reached_positions()
     expect(positions == {0, 1, 2, 3, 4}, f"serve starts at the packaged K: positions {positions}")
-    positions = reached_positions("--max-k", 3)
+    positions = reached_positions("--max-k 3")
     expect(positions == {0, 1, 2}, f"--max-k 3 wins: positions {positions}")
-    positions = reached_positions("--k", 1)
+    positions = reached_positions("--k 1")
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
     # What was gated is what is served: the dtype of the gate, where that is not the checkpoint's. Other engines serve
     # the checkpoint's.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
-    pair = ("--target", target, "--draft", work / "draft", "--report", work / "gate/bf16.json")
-    run("package", *pair, "--store", work / "narrow")
+    specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")
     narrow = next((work / "narrow/packages").iterdir())
     expect(
         'dtype = "bf16"' in (narrow / "engines/specdec.toml").read_text()
@@ -244,15 +172,13 @@ try:
         "launch files: ours in the gate's dtype, vLLM's in the checkpoint's",
     )
     for flags, said in (
-        ((), "decoding in bf16, in which the gate measured this package"),
-        (("--dtype", "fp32"), "warning: the gate measured this package in bf16, and --dtype fp32"),
+        ("", "decoding in bf16, in which the gate measured this package"),
+        ("--dtype fp32", "warning: the gate measured this package in bf16, and --dtype fp32"),
     ):
-        server = Started("serve", narrow, "--port", 0, "--threads", 1, *flags)
-        server.wait_for("listening on")
+        server = Server(f"{narrow} {flags}")
         server.stop()
         expect(any(said in line for line in server.lines), f"serve {flags} says {said}: {server.lines}")
-    server = Started("serve", package, "--port", 0, "--threads", 1)
-    server.wait_for("listening on")
+    server = Server(package)
     server.stop()
     expect(not any("in which the gate" in line for line in server.lines), "nothing to say where the gate's is its own")
 
@@ -260,10 +186,10 @@ try:
     web = http.server.HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{web.server_port}/metrics"
-    look = ["--package", package, "--source", url, "--state", work / "monitor.db"]
+    look = f"--package {package} --source {url} --state {work}/monitor.db"
     Page.text = "<html>under repair</html>\n"
-    run("monitor", "check", *look, code=7, last_line=(url, "line 1"))
-    watch = Started("monitor", "watch", *look, "--interval", 1)
+    run(f"monitor check {look}", code=7, last_line=(url, "line 1"))
+    watch = Started(f"monitor watch {look} --interval 1")
     watch.wait_for("failed polls in a row: 2")
     Page.text = counters(1000)
     deadline = time.monotonic() + 30
@@ -288,12 +214,8 @@ try:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server, answered = (
-        subprocess.Popen(
-            [str(SPECDEC), "serve", "--target", str(killer), "--port", str(port)], stderr=subprocess.PIPE, text=True
-        ),
-        0,
-    )
+    words, answered = ["serve", "--target", str(killer), "--port", str(port)], 0
+    server = subprocess.Popen([SPECDEC, *words], stderr=subprocess.PIPE, text=True)
     # Reads /proc instead of connecting: repeated attempts would miss a port that is open for milliseconds.
     while server.poll() is None:
         answered += f"0100007F:{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()

@@ -5,6 +5,7 @@ resume."""
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -14,18 +15,18 @@ import threading
 import time
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, run_json
+from specdec_run import SPECDEC, expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 rng = random.Random(int(os.environ.get("STOP_SEED", "1")))
 work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 
 
-def stop(arguments, after, stdin=None, group=False):
+def stop(command, after, stdin=None, group=False):
     """Sends SIGTERM after `after` seconds, with `group` to all of its processes, as systemd does. Returns the exit
     code, the seconds from the signal to the end, and stderr."""
     process = subprocess.Popen(
-        [str(SPECDEC), *map(str, arguments)],
+        [SPECDEC, *shlex.split(command)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         stdin=stdin,
@@ -40,11 +41,11 @@ def stop(arguments, after, stdin=None, group=False):
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise SystemExit(f"{arguments}: still there 30 s after SIGTERM") from None
+        raise SystemExit(f"{command}: still there 30 s after SIGTERM") from None
     return process.returncode, time.monotonic() - asked, err
 
 
-def check(name, arguments, codes, longest, times=3, clean=None):
+def check(name, command, codes, longest, times=3, clean=None):
     """Stops the command several times between its start and `longest` seconds. Exit code 0 and the codes of verdicts
     are right, too, because the command may end before the signal."""
     seen = []
@@ -52,7 +53,7 @@ def check(name, arguments, codes, longest, times=3, clean=None):
         if clean:
             shutil.rmtree(clean, ignore_errors=True)
         after = rng.uniform(0, longest)
-        code, seconds, err = stop(arguments, after)
+        code, seconds, err = stop(command, after)
         last = err.strip().splitlines()[-1] if err.strip() else ""
         assert seconds < 10, (name, after, seconds, err)
         # The signal may arrive before the program has installed its handler.
@@ -101,41 +102,24 @@ try:
     write_traffic(work / "log.jsonl", 300)
     write_traffic(work / "much.jsonl", 60000)
     target, data = work / "target", work / "data"
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--out", data, "--holdout", 0.3)
-    ingest = ["data", "ingest", work / "much.jsonl", "--target", target, "--no-dedup", "--out", work / "much"]
-    check("data ingest", ingest, {143}, 1.5, clean=work / "much")
-    run(*ingest[:-1], work / "whole")
+    specdec.data_ingest(work / "log.jsonl", target=target, out=data, holdout=0.3)
+    ingest = f"data ingest {work}/much.jsonl --target {target} --no-dedup --out {work}"
+    check("data ingest", f"{ingest}/much", {143}, 1.5, clean=work / "much")
+    run(f"{ingest}/whole")
     expect((work / "whole/index.json").exists(), "ingest runs after it")
 
-    distill = [
-        "distill",
-        "--target",
-        target,
-        "--data",
-        data,
-        "--draft",
-        "prune:1",
-        "--threads",
-        1,
-        "--max-steps",
-        3000,
-        "--batch-tokens",
-        128,
-        "--out",
-        work / "run",
-    ]
-    check("distill, anew", distill, {75}, 1.2, times=4, clean=work / "run")
+    distill = f"distill --target {target} --data {data} --draft prune:1 --threads 1 --max-steps 3000 --batch-tokens 128"
+    check("distill, anew", f"{distill} --out {work}/run", {75}, 1.2, times=4, clean=work / "run")
     shutil.rmtree(work / "run", ignore_errors=True)
     stops = 0
     for _ in range(8):  # one run, stopped again and again
-        code, seconds, err = stop([*distill, "--resume"], rng.uniform(0.2, 1))
+        code, seconds, err = stop(f"{distill} --out {work}/run --resume", rng.uniform(0.2, 1))
         assert seconds < 10 and code in (75, 0, 3, -signal.SIGTERM), (code, err)
         stops += code == 75
         if code in (0, 3):
             break
-    run_json(*distill, "--resume", code=(0, 3))
-    straight = [*distill[:-1], work / "straight"]
-    run_json(*straight, code=(0, 3))
+    run(f"{distill} --out {work}/run --resume", code=(0, 3))
+    run(f"{distill} --out {work}/straight", code=(0, 3))
     expect(
         stops >= 1
         and (work / "run/draft/model.safetensors").read_bytes()
@@ -144,98 +128,26 @@ try:
     )
 
     draft = work / "run/draft"
-    gate = [
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--data",
-        data,
-        "--threads",
-        1,
-        "--no-early-stop",
-        "--out",
-        work / "gate",
-    ]
-    check("validate", gate, {143}, 3, times=5)
-    check(
-        "bench",
-        [
-            "bench",
-            "--target",
-            target,
-            "--draft",
-            draft,
-            "--data",
-            data,
-            "--threads",
-            1,
-            "--prompts",
-            200,
-            "--out",
-            work / "bench",
-        ],
-        {143},
-        3,
-    )
-    check(
-        "generate",
-        ["generate", "--target", target, "--prompt", "red green", "--max-tokens", 250, "--threads", 1],
-        {143},
-        0.6,
-    )
-    run(
-        "validate",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--data",
-        data,
-        "--threads",
-        1,
-        "--floor",
-        0.01,
-        "--force",
-        "--out",
-        work / "report",
-        code=(0, 3, 4, 6),
-    )
-    pack = [
-        "package",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--report",
-        work / "report/report.json",
-        "--allow-failed",
-        "--store",
-    ]
-    check("package", [*pack, work / "store"], {143}, 0.2, clean=work / "store")
+    judged = f"--target {target} --draft {draft} --data {data} --threads 1"
+    check("validate", f"validate {judged} --no-early-stop --out {work}/gate", {143}, 3, times=5)
+    check("bench", f"bench {judged} --prompts 200 --out {work}/bench", {143}, 3)
+    prompt = "--prompt 'red green' --max-tokens 250"
+    check("generate", f"generate --target {target} {prompt} --threads 1", {143}, 0.6)
+    specdec.validate(target=target, draft=draft, data=data, threads=1, floor=0.01, force=True, out=work / "report")
+    pack = f"package --target {target} --draft {draft} --report {work}/report/report.json --allow-failed"
+    check("package", f"{pack} --store {work}/store", {143}, 0.2, clean=work / "store")
     shutil.rmtree(work / "store", ignore_errors=True)
-    run(*pack, work / "store", "--channel", "c")
-    check(
-        "package push",
-        ["package", "push", f"{work}/store:c", "--store", work / "other"],
-        {75},
-        0.2,
-        clean=work / "other",
-    )
-    check("serve, until it listens", ["serve", "--target", target, "--port", 0, "--threads", 1], {143}, 0.3)
-    check(
-        "data regenerate",
-        ["data", "regenerate", data, "--target", target, "--out", work / "anew", "--max-tokens", 60, "--threads", 1],
-        {75},
-        2.5,
-        clean=work / "anew",
-    )
+    run(f"{pack} --store {work}/store --channel c")
+    push = f"package push {work}/store:c --store {work}/other"
+    check("package push", push, {75}, 0.2, clean=work / "other")
+    check("serve, until it listens", f"serve --target {target} --port 0 --threads 1", {143}, 0.3)
+    anew = f"data regenerate {data} --target {target} --out {work}/anew --max-tokens 60 --threads 1"
+    check("data regenerate", anew, {75}, 2.5, clean=work / "anew")
 
-    label = ["data", "label", data, "--target", target, "--threads", 1, "--resume", "--out"]
-    check("data label", [*label, work / "labels"], {75}, 1.5, times=4)
-    run(*label, work / "labels")
-    run(*label, work / "whole-labels")
+    label = f"data label {data} --target {target} --threads 1 --resume --out {work}"
+    check("data label", f"{label}/labels", {75}, 1.5, times=4)
+    run(f"{label}/labels")
+    run(f"{label}/whole-labels")
     expect(
         (work / "labels/index.json").exists()
         and [(s["num_rows"], s["file"]) for s in json.loads((work / "labels/index.json").read_text())["shards"]] != [],
@@ -243,44 +155,21 @@ try:
     )
 
     silent = SilentServer()
-    check(
-        "data label at a silent server",
-        ["data", "label", data, "--target", silent.url, "--model", "m", "--out", work / "mute-labels"],
-        {75},
-        1,
-        clean=work / "mute-labels",
-    )
-    check(
-        "data regenerate at a silent server",
-        ["data", "regenerate", data, "--target", silent.url, "--target-files", target, "--out", work / "mute"],
-        {75},
-        1,
-        clean=work / "mute",
-    )
-    check(
-        "monitor check at a silent server",
-        [
-            "monitor",
-            "check",
-            "--package",
-            f"{work}/store:c",
-            "--source",
-            silent.url + "/metrics",
-            "--state",
-            work / "monitor.db",
-        ],
-        {75},
-        1,
-    )
+    label = f"data label {data} --target {silent.url} --model m --out {work}/mute-labels"
+    check("data label at a silent server", label, {75}, 1, clean=work / "mute-labels")
+    anew = f"data regenerate {data} --target {silent.url} --target-files {target} --out {work}/mute"
+    check("data regenerate at a silent server", anew, {75}, 1, clean=work / "mute")
+    look = f"monitor check --package {work}/store:c --source {silent.url}/metrics --state {work}/monitor.db"
+    check("monitor check at a silent server", look, {75}, 1)
     os.environ |= {"HF_ENDPOINT": silent.url, "HF_HUB_CACHE": str(work / "hub")}
-    check("fetch from a silent hub", ["fetch", "org/name"], {75}, 1)
+    check("fetch from a silent hub", "fetch org/name", {75}, 1)
 
     (work / "LOOP.toml").write_text(LOOP)
-    check("loop run", ["loop", "run", work / "LOOP.toml"], {75}, 4, times=4)
+    check("loop run", f"loop run {work}/LOOP.toml", {75}, 4, times=4)
     state = [json.loads(f.read_text()) for f in work.glob("loop/runs/*/state.json")]
     expect(len(state) <= 1, "and goes on with the run that it began")
     shutil.rmtree(work / "loop", ignore_errors=True)
-    code, seconds, err = stop(["loop", "run", work / "LOOP.toml"], 4, group=True)
+    code, seconds, err = stop(f"loop run {work}/LOOP.toml", 4, group=True)
     saved = list(work.glob("loop/runs/*/distill/checkpoints/step-*"))
     expect(code == 75 and len(saved) > 1 and "exit code 75" in err, "a stop of the whole group saves: " + err[-200:])
     (work / "LOOP.toml").write_text(LOOP.replace("20000", "20"))

@@ -190,7 +190,8 @@ Occurrence occurrence_of(Event event) {
 std::string acts_of(const Transition& transition) {
   std::string text;
   for (const Action& action : transition.actions)
-    text += (text.empty() ? "" : ", ") + std::string(name(act_of(action)));
+    text +=
+        (text.empty() ? "" : ", ") + std::string(std::visit([](const auto& kind) { return name(kind.kAct); }, action));
   return text;
 }
 

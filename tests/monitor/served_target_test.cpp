@@ -16,7 +16,7 @@ class Served : public ::testing::Test {
     return *this;
   }
   Served& records(int n, const std::string& target) {
-    for (int i = 0; i < n; ++i) claims_.records.add(now + ++second_, target);
+    for (int i = 0; i < n; ++i) claims_.records.add({now + ++second_, target}, INT64_MAX);
     claims_.new_records += n;
     return *this;
   }
@@ -26,7 +26,7 @@ class Served : public ::testing::Test {
   }
   // Returns "" if the bound target is served, else "stale" or "wait".
   std::string look() {
-    for (const NamedRecord& r : memory_.newest) claims_.records.add(r.time, r.target);
+    for (const NamedRecord& r : memory_.newest) claims_.records.add(r, INT64_MAX);
     verdict = judge_served(memory_, {package, bound}, sighting_, claims_, now);
     memory_ = served_memory_from_text(to_json(verdict.memory).dump(), "memory");
     claims_ = {};

@@ -127,12 +127,25 @@ TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
   EXPECT_EQ(testing::get(dir / "t-old.jsonl"), "a line\n");
 }
 
-// Neither a stop string nor a token of the request is an end that the model wrote.
-TEST(Recorder, SaysThatARequestEndedItsAnswer) {
+struct Recording : ::testing::Test {
   const Scratch dir;
   specdec::testing::ManualClock clock;
   Metrics metrics;
   RecorderOptions options;
+
+  // Returns the lines of the one file of this kind of records.
+  std::vector<std::string> recorded(const char* kind = "") const {
+    const auto files = names(dir / "traffic" / kind);
+    EXPECT_EQ(files.size(), 1u);
+    return files.empty() ? files : lines(dir / "traffic" / kind / files[0]);
+  }
+  TrafficRecord traffic(size_t i = 0) const {
+    return traffic_record_from_json(Json::parse(recorded().at(i)), "record");
+  }
+};
+
+// Neither a stop string nor a token of the request is an end that the model wrote.
+TEST_F(Recording, SaysThatARequestEndedItsAnswer) {
   options.record_dir = dir / "traffic";
   {
     Recorder recorder(options, metrics, clock);
@@ -140,17 +153,12 @@ TEST(Recorder, SaysThatARequestEndedItsAnswer) {
     answer.result.ended_by_request = true;
     recorder.record(answer);
   }
-  const auto traffic = lines(dir / "traffic" / names(dir / "traffic")[0]);
-  const TrafficRecord record = traffic_record_from_json(Json::parse(traffic[0]), "record");
+  const TrafficRecord record = traffic();
   EXPECT_EQ(record.finish_reason, "stop_string");
   EXPECT_TRUE(record.answer_was_cut());
 }
 
-TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
-  const Scratch dir;
-  specdec::testing::ManualClock clock;
-  Metrics metrics;
-  RecorderOptions options;
+TEST_F(Recording, WritesValidTrafficAndAcceptanceRecords) {
   options.record_dir = dir / "traffic";
   options.acceptance_log = dir / "acceptance.jsonl";
   options.target = std::string(64, 'a');
@@ -164,11 +172,8 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
     recorder.stop();
     recorder.record(finished(false));  // ignored after stop()
   }
-  const auto files = names(dir / "traffic");
-  ASSERT_EQ(files.size(), 1u);
-  const auto traffic = lines(dir / "traffic" / files[0]);
-  ASSERT_EQ(traffic.size(), 2u);
-  const TrafficRecord chat = traffic_record_from_json(Json::parse(traffic[0]), "chat");
+  ASSERT_EQ(recorded().size(), 2u);
+  const TrafficRecord chat = traffic(0), raw = traffic(1);
   EXPECT_EQ(chat.id, "req-1-1");
   EXPECT_EQ(chat.conversation, "req-1");
   ASSERT_EQ(chat.messages.size(), 3u);
@@ -184,16 +189,13 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   ASSERT_TRUE(chat.sampling);
   EXPECT_EQ(chat.sampling->temperature, 0.5);
   EXPECT_EQ(chat.sampling->top_k, 40);
-  const TrafficRecord raw = traffic_record_from_json(Json::parse(traffic[1]), "raw");
   EXPECT_EQ(raw.prompt, "the prompt");
   EXPECT_EQ(raw.response, "the answer");
   EXPECT_EQ(raw.finish_reason, "length");
   EXPECT_EQ(raw.prompt_token_ids, (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(raw.token_ids, (std::vector<int32_t>{4, 5}));
-  const auto rotated = names(dir / "traffic" / "acceptance");
-  ASSERT_EQ(rotated.size(), 1u);
-  EXPECT_EQ(testing::get(dir / "traffic" / "acceptance" / rotated[0]), testing::get(dir / "acceptance.jsonl"));
   const auto acceptance = lines(dir / "acceptance.jsonl");
+  EXPECT_EQ(recorded("acceptance"), acceptance);
   ASSERT_EQ(acceptance.size(), 2u);
   const AcceptanceRecord record = acceptance_record_from_line(acceptance[0], "acceptance");
   EXPECT_EQ(record.segment, "code");
@@ -206,11 +208,7 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   EXPECT_EQ(acceptance[0].find("answer"), std::string::npos) << "no text";
 }
 
-TEST(Recorder, AcceptanceAloneHoldsNoText) {
-  const Scratch dir;
-  specdec::testing::ManualClock clock;
-  Metrics metrics;
-  RecorderOptions options;
+TEST_F(Recording, AcceptanceAloneHoldsNoText) {
   options.acceptance_log = dir / "acceptance.jsonl";
   Recorder recorder(options, metrics, clock);
   recorder.record(finished(true));
@@ -219,11 +217,7 @@ TEST(Recorder, AcceptanceAloneHoldsNoText) {
   EXPECT_EQ(names(dir.root()).size(), 1u);
 }
 
-TEST(Recorder, ADiskThatFailsLosesRecordsAndNothingElse) {
-  const Scratch dir;
-  specdec::testing::ManualClock clock;
-  Metrics metrics;
-  RecorderOptions options;
+TEST_F(Recording, ADiskThatFailsLosesRecordsAndNothingElse) {
   options.record_dir = dir / "traffic";
   Recorder recorder(options, metrics, clock);
   fs::remove_all(dir / "traffic");
@@ -239,11 +233,7 @@ TEST(Recorder, ADiskThatFailsLosesRecordsAndNothingElse) {
   });
 }
 
-TEST(Recorder, OverTheQuotaRecordsAreLostUntilThereIsRoomAgain) {
-  const Scratch dir;
-  specdec::testing::ManualClock clock;
-  Metrics metrics;
-  RecorderOptions options;
+TEST_F(Recording, OverTheQuotaRecordsAreLostUntilThereIsRoomAgain) {
   options.record_dir = dir / "traffic";
   options.quota_bytes = 4096;
   options.traffic.bytes = 600;
@@ -276,11 +266,7 @@ TEST(Recorder, OverTheQuotaRecordsAreLostUntilThereIsRoomAgain) {
   }
 }
 
-TEST(Recorder, RejectsHaveTheirOwnFilesAndNoText) {
-  const Scratch dir;
-  specdec::testing::ManualClock clock;
-  Metrics metrics;
-  RecorderOptions options;
+TEST_F(Recording, RejectsHaveTheirOwnFilesAndNoText) {
   options.record_dir = dir / "traffic";
   options.rejects = true;
   options.target = std::string(64, 'a');
@@ -293,14 +279,12 @@ TEST(Recorder, RejectsHaveTheirOwnFilesAndNoText) {
     recorder.record(answer);
     recorder.record(finished(false));  // nothing was rejected, so no line is written
   }
-  const auto files = names(dir / "traffic/rejects");
-  ASSERT_EQ(files.size(), 1u);
-  EXPECT_TRUE(files[0].starts_with("rejects-") && files[0].ends_with(".jsonl")) << files[0];
-  const auto all = lines(dir / "traffic/rejects" / files[0]);
+  const std::string file = names(dir / "traffic/rejects").at(0);
+  EXPECT_TRUE(file.starts_with("rejects-") && file.ends_with(".jsonl")) << file;
+  const auto all = recorded("rejects");
   ASSERT_EQ(all.size(), 1u);
   const RejectRecord record = reject_record_from_line(all[0], "rejects");
-  EXPECT_EQ(record.id,
-            traffic_record_from_json(Json::parse(lines(dir / "traffic" / names(dir / "traffic")[0])[0]), "traffic").id);
+  EXPECT_EQ(record.id, traffic().id);
   EXPECT_EQ(record.conversation, "req-1");
   EXPECT_EQ(record.draft, std::string(12, 'c')) << "the draft that drafted";
   ASSERT_EQ(record.rejects.size(), 1u);

@@ -100,12 +100,5 @@ TEST(RolloutFigures, OverlapIsTheModelsOverlap) {
   EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // about 1500 steps, sd 0.013
 }
 
-TEST(RolloutFigures, ConversationMeans) {
-  const std::vector<TokenRow> data = {row("a", "x", {0}), row("b", "", {0}), row("c", "x", {0}), row("x", "", {0})};
-  const std::vector<size_t> all = {0, 1, 2, 3};
-  const std::vector<double> values = {0.2, 0.5, 0.4, 0.9};
-  EXPECT_EQ(conversation_means(data, all, values), (std::vector<double>{(0.2 + 0.4) / 2, 0.5, 0.9}));
-}
-
 }  // namespace
 }  // namespace specdec::deploy

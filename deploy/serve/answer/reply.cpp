@@ -1,9 +1,9 @@
 #include "deploy/serve/answer/reply.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/sha256.h"
 
@@ -40,11 +40,7 @@ std::string token_text(const std::string& bytes) {
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
   if (valid == Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace)) return bytes;
   std::string text = "bytes:";
-  char hex[8];
-  for (const char c : bytes) {
-    std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    text += hex;
-  }
+  for (const unsigned char c : bytes) text += format("\\x%02x", static_cast<unsigned>(c));
   return text;
 }
 

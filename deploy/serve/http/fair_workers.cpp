@@ -1,20 +1,11 @@
 #include "deploy/serve/http/fair_workers.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace specdec::deploy {
-
-namespace {
-
-// Returns wall time, not CPU time, because a party occupies its thread even while templates and grammars run in child
-// processes.
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 void WorkQueue::push(WorkItem item) {
   const auto [at, is_new] = parties_.try_emplace(item.party);
@@ -93,10 +84,12 @@ void FairWorkers::run() {
       continue;
     }
     lock.unlock();
-    const double before = steady_seconds();
+    // Wall time and not CPU time counts, because a party occupies its thread even while templates and grammars run in
+    // child processes.
+    const double before = SystemClock().seconds();
     item->work();
     item->work = nullptr;
-    const double seconds = steady_seconds() - before;
+    const double seconds = SystemClock().seconds() - before;
     lock.lock();
     queue_.done(item->party, item->large, seconds);
     changed_.notify_all();  // items that had to wait for this party or for large work may start now

@@ -5,6 +5,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace specdec::deploy {
@@ -32,10 +33,6 @@ std::string request_id() {
     for (int digit = 0; digit < 8; ++digit, bits >>= 4) id.push_back("0123456789abcdef"[bits & 15]);
   }
   return id;
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 using Head = http::response<http::empty_body>;
@@ -78,13 +75,13 @@ Connection::Connection(ByteStream stream, std::string peer, HttpHandler& handler
       shared_(shared),
       deadline_(stream_.executor()),
       wake_(stream_.executor()),
-      since_(steady_seconds()),
+      since_(SystemClock().seconds()),
       reader_(shared.limits) {}
 
 Seat Connection::seat() const { return {peer_, phase_.load(), since_.load()}; }
 
 void Connection::enter(Phase phase) {
-  since_.store(steady_seconds());
+  since_.store(SystemClock().seconds());
   phase_.store(phase);
 }
 

@@ -1,11 +1,11 @@
 #include "deploy/serve/request/grammar_fields.h"
 
 #include <cctype>
-#include <cstdio>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "deploy/serve/request/request_fields.h"
 
 namespace specdec::deploy {
@@ -15,19 +15,13 @@ namespace {
 // Returns a regular expression that matches exactly these texts, none of which is empty.
 std::string one_of(const std::vector<std::string>& texts) {
   std::string all;
-  char escape[8];
   for (const std::string& text : texts) {
     all += all.empty() ? "(" : "|";
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
       // '<' and '>' need no escape; "\<" would even mean a word boundary
       const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';
-      if (plain) {
-        all += c;
-      } else {
-        std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned>(byte));
-        all += escape;
-      }
+      all += plain ? std::string(1, c) : format("\\x%02x", static_cast<unsigned>(byte));
     }
   }
   return all + ")";

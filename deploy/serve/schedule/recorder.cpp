@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/schema/acceptance_record.h"
 #include "base/schema/traffic_record.h"
@@ -157,8 +158,7 @@ void RotatingLog::append(const std::string& line) {
     std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
     std::filesystem::path done;
     do {
-      char number[16];
-      std::snprintf(number, sizeof number, "%06lld", static_cast<long long>(sequence_++));
+      const std::string number = format("%06lld", static_cast<long long>(sequence_++));
       done = directory_ / (stem_ + "-" + time + "-" + std::to_string(::getpid()) + "-" + number + ".jsonl");
     } while (std::filesystem::exists(done));
     open_ = done.string() + kPartial;

@@ -1,0 +1,17 @@
+// Reads variables of the environment.
+#pragma once
+
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+
+namespace specdec {
+
+// Returns the first of these variables that is set and not empty, or `otherwise`.
+inline std::string environment(std::initializer_list<const char*> names, const std::string& otherwise = "") {
+  for (const char* name : names)
+    if (const char* value = std::getenv(name); value && *value) return value;
+  return otherwise;
+}
+
+}  // namespace specdec

@@ -1,0 +1,122 @@
+"""specdec package."""
+
+import json
+import re
+import shutil
+
+from same_behaviour.observer import SOURCE, next_second
+
+FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
+
+
+def with_speed(report):
+    """Makes a report with the acceptance that was measured here and a made-up speed, so that the verdict is always
+    pass."""
+    report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]", **FIXED_TIME)
+    report["speed"] = {
+        "draft_cost": 0.1,
+        "verify_cost": {"1": 1.1},
+        "verify_cost_table": {"1": {"5": 1.1}},
+        "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 3},
+        "predicted": 1.5,
+        "table": [],
+        "schedule": [[1, 4, 3]],
+        "schedule_figures": [{"basis": "measured", "validated": True, "k": 3, "speedup": 1.5, "ci": [1.4, 1.6]}],
+    }
+    report["lossless"] = {
+        "greedy_prompts": 8,
+        "greedy_identical": 8,
+        "near_ties": 0,
+        "differences": 0,
+        "sampled_p_value": 0.5,
+    }
+    return report
+
+
+def observe_package(o):
+    # The reports have fixed times, so that the digests of what is made from them are the same in every run.
+    read = lambda gate: json.loads((o.scratch / gate / "report.json").read_text())
+    for name, report in {
+        "passed": with_speed(read("gate")),
+        "failed": dict(read("gate-other"), **FIXED_TIME),
+        "against": dict(read("gate-against"), **FIXED_TIME),
+    }.items():
+        (o.scratch / f"{name}.json").write_text(json.dumps(report))
+
+    # The distilled draft gets fixed times in the record of its training.
+    shutil.copytree(o.scratch / "run/draft", o.scratch / "bound")
+    made = json.loads((o.scratch / "bound/specdec.json").read_text())
+    made["training"].update(FIXED_TIME)
+    speed = {"seconds": 10.5, "tokens_per_second": 1000.5}
+    made["training"]["training"].update(speed)
+    made["training"]["cost"].update(speed, training_seconds=10.5, teacher_share=0.25)
+    (o.scratch / "bound/specdec.json").write_text(json.dumps(made))
+
+    def package(name, words):
+        next_second()
+        # The digest covers the manifest, which says when the package was made.
+        learn = lambda out: o.normaliser.learn_digest(json.loads(out)["digest"], f"package-{name}")
+        made = o.run_json(f"package-{name}", f"package --target target --store store {words}", learn=learn)
+        return made["digest"]
+
+    first = package("first", "--draft self --report passed.json --channel production --name tiny")
+    # The launch files of other engines would name the folder of the target.
+    third = package("third", "--draft bound --report against.json --allow-failed --reference-target --engines specdec")
+    second = package(
+        "second", "--draft other --report failed.json --allow-failed --channel production --visibility public"
+    )
+    o.run("package-error-failed", "package --target target --draft other --report gate-other/report.json --store store")
+    o.run(
+        "package-error-other-pair", "package --target target --draft self --report gate-other/report.json --store store"
+    )
+    for name, digest in (("first", first), ("second", second), ("third", third)):
+        o.keep_tree(f"package-files/{name}", f"store/packages/sha256-{digest}")
+    o.run_json("package-verify-json", "package verify store:production")
+    o.run("package-verify", f"package verify store:sha256-{first[:12]}")
+    for name, digest in (("first", first), ("second", second)):
+        o.run_json(f"package-lint-{name}-json", f"package lint store/packages/sha256-{digest}")
+        o.run(f"package-lint-{name}", f"package lint store/packages/sha256-{digest}")
+    o.run("package-lint-sarif", "package lint --target target --draft other --format sarif")
+    o.run_json("package-list-json", "package list --store store")
+    o.run("package-list", "package list --store store")
+    next_second()
+    o.run_json("package-promote", f"package promote sha256-{second[:12]} --store store --channel canary --why 'try it'")
+    o.run_json("package-rollback", "package rollback --store store --channel production")
+    o.run("package-rollback-again", "package rollback --store store --channel production")
+    o.run_json("package-pin", f"package pin {third} --store store --why audit")
+    o.run_json("package-gc-dry", "package gc --store store --keep 1 --dry-run")
+    o.run("package-gc", "package gc --store store --keep 1")
+    o.run_json("package-unpin", f"package unpin {third} --store store")
+    o.run_json("package-push", "package push store:production --store mirror --channel production")
+    o.run_json("package-gc-last", "package gc --store store --keep 1")
+    o.run_json("package-quantise", "package quantise --draft other --format int8 --out other-int8")
+    o.keep_tree("package-int8", "other-int8")
+    for folder in ("store", "mirror"):
+        o.keep_tree(f"package-{folder}-refs", f"{folder}/refs")
+    keys = SOURCE / "tests/base/minisign"
+    shutil.copy(keys / "plain.key", o.scratch / "plain.key")
+    shutil.copy(keys / "plain.pub", o.scratch / "plain.pub")
+    (o.scratch / "plain.key").chmod(0o600)
+    shutil.copytree(o.scratch / "mirror", o.scratch / "damaged")
+    o.run_json("package-sign", "package sign mirror:production --key plain.key")
+    o.run_json("package-verify-signed", "package verify mirror:production --public-key plain.pub")
+    shutil.copy(keys / "plain.pub", o.scratch / "mirror/trusted.pub")
+    o.run("package-error-unsigned-channel", "package verify mirror:production")
+    o.run_json(
+        "package-promote-signed",
+        f"package promote sha256-{first[:12]} --store mirror --channel production --key plain.key",
+    )
+    o.run("package-verify-trusted", "package verify mirror:production")
+    o.keep(
+        "package-signed-channel",
+        re.sub(
+            r"(?m)^(?=R[A-Za-z0-9+/=]{90})\S+$|^[A-Za-z0-9+/]{86}==$|^trusted comment: .*$",
+            "<signature>",
+            (o.scratch / "mirror/refs/production").read_text(),
+        ),
+    )
+    with next((o.scratch / "damaged/packages").glob("*/draft/config.json")).open("a") as file:
+        file.write(" ")
+    o.run("package-error-damaged", "package verify damaged:production")
+    o.run("package-error-no-channel", "package verify store:nightly")
+    o.package = {"first": first, "second": second}
