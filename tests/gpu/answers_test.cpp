@@ -7,6 +7,7 @@
 
 #include "base/statistics.h"
 #include "engine/decode/device/device_round.h"
+#include "engine/decode/runners/draft.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "engine/forward/forward.h"

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/philox.h"
+#include "engine/decode/runners/draft.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/step.h"
 #include "engine/forward/memory_plan.h"

@@ -11,6 +11,7 @@
 #include "base/device_lost.h"
 #include "base/philox.h"
 #include "engine/decode/device/device_round.h"
+#include "engine/decode/runners/draft.h"
 #include "engine/decode/runners/mirrored_model.h"
 #include "engine/decode/runners/model_runner.h"
 #include "engine/decode/runners/round_models.h"
