@@ -1,8 +1,7 @@
 #include "cli/demo/table.h"
 
-#include <cstdio>
-
 #include "base/error.h"
+#include "base/format.h"
 
 namespace specdec::cli {
 
@@ -34,16 +33,11 @@ std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench
 }
 
 std::string table_to_text(const std::vector<DemoTableRow>& rows) {
-  char line[160];
-  std::snprintf(line, sizeof line, "%-30s %10s %10s %9s %12s\n", "", "acceptance", "tokens/s", "speed-up",
-                "memory MiB");
-  std::string text = line;
+  std::string text = format("%-30s %10s %10s %9s %12s\n", "", "acceptance", "tokens/s", "speed-up", "memory MiB");
   for (const DemoTableRow& r : rows) {
-    char acceptance[16] = "–";
-    if (r.acceptance > 0) std::snprintf(acceptance, sizeof acceptance, "%.3f", r.acceptance);
-    std::snprintf(line, sizeof line, "%-30s %*s %10.0f %8.2fx %12.1f\n", r.name.c_str(), r.acceptance > 0 ? 10 : 12,
-                  acceptance, r.tokens_per_second, r.speedup, r.memory_mib);
-    text += line;
+    const std::string acceptance = r.acceptance > 0 ? decimals(r.acceptance) : "–";
+    text += format("%-30s %*s %10.0f %8.2fx %12.1f\n", r.name.c_str(), r.acceptance > 0 ? 10 : 12, acceptance.c_str(),
+                   r.tokens_per_second, r.speedup, r.memory_mib);
   }
   return text;
 }

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from faults import Subject, must, under_faults
-from specdec_run import expect, run, run_json
+from specdec_run import expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
 # The files are kept in memory: what a killed process leaves does not depend on the disk, but the time of thousands of
@@ -178,13 +178,13 @@ def named(store):
 
 
 def check_store(store, n):
-    _, listed = run_json("package", "list", "--store", store)
+    listed = specdec.package_list(store=store).raw
     must(all(p["problem"] == "" for p in listed["packages"]), f"{n}: {listed['packages']}")
     must(
         content(old_package) in [content(Path(p["path"])) for p in listed["packages"]], f"{n}: the old package is gone"
     )
     for package in listed["packages"]:
-        run("package", "verify", package["path"])
+        specdec.package_verify(package["path"])
     must(content(named(store)) in (content(old_package), content(new_package)), f"{n}: what production names")
 
 
@@ -195,7 +195,7 @@ def finish_store(store, n):
     must(content(named(store)) == content(new_package), f"{n}: production names the new package")
     must(len(list((store / "packages").iterdir())) == 2, f"{n}: two packages, none twice")
     must(not partials(store), f"{n}: left over: {partials(store)}")
-    run("package", "rollback", "--store", store, "--channel", "production")
+    specdec.package_rollback(store=store, channel="production")
     must(content(named(store)) == content(old_package), f"{n}: the roll-back")
 
 
@@ -235,11 +235,11 @@ class InStore(Subject):
         return ["package", *self.arguments, "--store", folder / "store", "-q"]
 
     def check(self, folder, text):
-        _, listed = run_json("package", "list", "--store", folder / "store")
+        listed = specdec.package_list(store=folder / "store").raw
         must(all(p["problem"] == "" for p in listed["packages"]), f"{text}: {listed['packages']}")
         for package in listed["packages"]:
-            run("package", "verify", package["path"])
-        run("package", "verify", f"{folder}/store:production")
+            specdec.package_verify(package["path"])
+        specdec.package_verify(f"{folder}/store:production")
 
     def done(self, folder, text):
         must(
@@ -250,11 +250,11 @@ class InStore(Subject):
     def finish(self, folder, text):
         store = folder / "store"
         run("package", *self.arguments, "--store", store, "-q")
-        run("package", "gc", "--store", store, "--keep", 1, "-q")
-        run("package", "verify", f"{store}:production")
+        specdec.package_gc(store=store, keep=1, quiet=True)
+        specdec.package_verify(f"{store}:production")
         for left in partials(store / "tmp"):
             os.utime(left, (time.time() - 2 * 86400,) * 2)
-        run("package", "gc", "--store", store, "--keep", 1, "-q")
+        specdec.package_gc(store=store, keep=1, quiet=True)
         # A package whose publication was cut off is left in tmp under a partial name, and gc removes it once it is a
         # day old.
         must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
@@ -355,7 +355,7 @@ try:
     write_tiny_model(target, layers=2, seed=1)
     write_traffic(work / "log.jsonl", 24)
     write_traffic(work / "more.jsonl", 24, seed=2)
-    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data, "-q")
+    specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=data, quiet=True)
     more_data = work / "more-data"
     run(*ingest(more_data))
     inputs = [tree(target), tree(data)]
@@ -369,42 +369,11 @@ try:
     under_faults(Distill(), work)
 
     shutil.copytree(work / "run/draft", new_draft)
-    run(
-        "distill",
-        "--target",
-        target,
-        "--data",
-        data,
-        "--draft",
-        "prune:1",
-        "--max-steps",
-        1,
-        "--threads",
-        1,
-        "--out",
-        work / "old-run",
-        "-q",
-        code=(0, 3, 4),
-    )
+    specdec.distill(target=target, data=data, draft="prune:1", max_steps=1, threads=1, out=work / "old-run", quiet=True)
     shutil.copytree(work / "old-run/draft", old_draft)
     for draft in (old_draft, new_draft):
-        run(
-            "validate",
-            "--target",
-            target,
-            "--draft",
-            draft,
-            "--data",
-            data,
-            "--out",
-            work / f"gate-{draft.name}",
-            "--parts",
-            "acceptance",
-            "--contexts",
-            "data",
-            "-q",
-            code=(0, 3, 4, 6),
-        )
+        gate = {"parts": "acceptance", "contexts": "data", "quiet": True}
+        specdec.validate(**gate, target=target, draft=draft, data=data, out=work / f"gate-{draft.name}")
     old_store = work / "old-store"
     run(*publish(old_store, old_draft))
     old_package = named(old_store)
@@ -420,7 +389,7 @@ try:
     (spare / "specdec.json").write_text(json.dumps(binding | {"loss": "spare"}))
     shutil.copytree(work / f"gate-{new_draft.name}", work / "gate-spare")
     run(*publish(moved_store, spare))
-    run("package", "rollback", "--store", moved_store, "--channel", "production")
+    specdec.package_rollback(store=moved_store, channel="production")
     third = [
         p
         for p in (moved_store / "packages").iterdir()

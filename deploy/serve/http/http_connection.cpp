@@ -1,11 +1,11 @@
 #include "deploy/serve/http/http_connection.h"
 
 #include <boost/beast/http.hpp>
-#include <cstdio>
 #include <random>
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/format.h"
 #include "base/log.h"
 
 namespace specdec::deploy {
@@ -391,9 +391,7 @@ net::awaitable<bool> Connection::write_data(std::string data, bool last) {
   error_code ec;
   std::string size;
   if (request_.version == 11) {  // chunked
-    char digits[20];
-    std::snprintf(digits, sizeof digits, "%zx\r\n", data.size());
-    size = digits;
+    size = format("%zx\r\n", data.size());
     data += "\r\n";
   }
   arm(shared_.limits.write_seconds);
