@@ -280,7 +280,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   }
   Json result = index_json(done.index);
   if (global.json) {
-    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}},
+    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().sha256}},
                                     {{"path", flags.target}, {"id", done.index.target_id}}});
     result["out"] = options.out;
     result["model"] = done.model;

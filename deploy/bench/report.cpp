@@ -221,7 +221,7 @@ Json to_json(const BenchResult& r) {
           {"prompts", r.prompts},
           {"answer_tokens", r.answer_tokens},
           {"rounds", r.rounds},
-          {"machine", to_json(r.machine)},
+          {"machine", json_of(r.machine)},
           {"rows", rows},
           {"ranking", ranking},
           {"notes", r.notes}};
