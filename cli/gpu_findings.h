@@ -4,16 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec::cli {
 
 // One line of `specdec doctor`.
 struct Finding {
   std::string name;
-  bool good;
+  bool good = true;
   std::string text;
 };
+void visit_fields(Fields& f, Finding& finding);
 
 // Returns the lines for what the engine printed, {gpus, none} (engine/self_test/gpu_check.h): of each GPU what it is
 // and whether its kernels compute what they should, with one line for each kernel that does not.

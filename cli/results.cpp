@@ -1,9 +1,10 @@
 #include "cli/results.h"
 
-#include "base/schema/label_index.h"
-#include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
-#include "data/shards/ingest_report.h"
+#include "deploy/bench/bench.h"
+#include "deploy/generate/generate_command.h"
+#include "engine/parallel/launch.h"
+#include "monitor/check_report.h"
 
 namespace specdec::cli {
 
@@ -15,19 +16,27 @@ const char kDescription[] =
     "x-without-flags names flags that change what is printed. Unknown properties may be added in the same version. The "
     "Python package is generated from this file.";
 
+std::string one_line_of(const OrderedJson& value) {
+  if (!value.is_structured() || value.empty()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items())
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? OrderedJson(key).dump() + ": " : "") + one_line_of(item);
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
 // One property a line.
 std::string definition_text(const OrderedJson& definition) {
   std::string text = "{";
   for (const auto& [key, value] : definition.items()) {
     text += (text == "{" ? "\n      " : ",\n      ") + OrderedJson(key).dump() + ": ";
     if (key != "properties") {
-      text += value.dump();
+      text += one_line_of(value);
       continue;
     }
     std::string properties;
     for (const auto& [name, property] : value.items())
       properties +=
-          (properties.empty() ? "\n        " : ",\n        ") + OrderedJson(name).dump() + ": " + property.dump();
+          (properties.empty() ? "\n        " : ",\n        ") + OrderedJson(name).dump() + ": " + one_line_of(property);
     text += "{" + properties + "\n      }";
   }
   return text + "\n    }";
@@ -49,14 +58,22 @@ void Results::add(FunctionRef<void(Fields&)> visit, const Use& use) {
 std::string results_document(const OrderedJson& by_hand) {
   Results results;
   results.add<ValidationReport>({.commands = {"validate"}});
-  results.add<LabelShard>();
-  results.add<ShardSource>();
-  results.add<ShardFile>();
-  results.add<data::SourceCounts>();
-  results.add<data::IngestReport>();
+  results.add<deploy::BenchResult>({.commands = {"bench"}});
+  results.add<deploy::GenerateOutput>({.commands = {"generate"}});
+  results.add<parallel::Launch>();
+  describe_data_results(results);
   describe_package_results(results);
   describe_store_results(results);
   describe_transfer_results(results);
+  results.add<monitor::CheckReport>({.commands = {"monitor check"}});
+  describe_past_results(results);
+  describe_baseline_result(results);
+  describe_loop_plan(results);
+  describe_init_result(results);
+  describe_demo_result(results);
+  describe_fetch_result(results);
+  describe_doctor_result(results);
+  describe_commands(results);
   OrderedJson all = results.definitions();
   for (const auto& [name, definition] : by_hand.items()) {
     if (all.contains(name)) throw Error(ErrorKind::kInternal, name + " is made and written by hand");

@@ -34,7 +34,16 @@ class Results {
 };
 
 // Each is defined beside what it describes.
+void describe_baseline_result(Results& results);
+void describe_commands(Results& results);
+void describe_data_results(Results& results);
+void describe_demo_result(Results& results);
+void describe_doctor_result(Results& results);
+void describe_fetch_result(Results& results);
+void describe_init_result(Results& results);
+void describe_loop_plan(Results& results);
 void describe_package_results(Results& results);
+void describe_past_results(Results& results);
 void describe_store_results(Results& results);
 void describe_transfer_results(Results& results);
 

@@ -49,10 +49,14 @@ void visit_settings(Fields& f, LabelIndex& i) {
   f("num_rows", i.num_rows, kAnyCount);
 }
 
-void visit_fields(Fields& f, LabelIndex& i) {
-  f.schema("labels", LabelIndex::kVersion);
+void visit_contents(Fields& f, LabelIndex& i) {
   visit_settings(f, i);
   f("shards", i.shards, {.numbered = true});
+}
+
+void visit_fields(Fields& f, LabelIndex& i) {
+  f.schema("labels", LabelIndex::kVersion);
+  visit_contents(f, i);
   f(defaulted("tool_version"), i.tool_version);
   f(defaulted("started"), i.started);
 }

@@ -43,6 +43,7 @@ struct LabelIndex {
   bool complete() const { return labelled_rows() == num_rows; }
   void validate(const std::string& where) const;
 };
+void visit_contents(Fields& f, LabelIndex& index);  // without schema, tool_version and started
 void visit_fields(Fields& f, LabelIndex& index);
 Json to_json(const LabelIndex& index);
 LabelIndex label_index_from_json(const Json& object, const std::string& where);

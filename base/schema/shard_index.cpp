@@ -49,8 +49,7 @@ void visit_fields(Fields& f, ShardSource& source) {
   f.digest("sha256", source.sha256);
 }
 
-void visit_fields(Fields& f, ShardIndex& i) {
-  f.schema("data", ShardIndex::kVersion);
+void visit_contents(Fields& f, ShardIndex& i) {
   f.digest("tokenizer_digest", i.tokenizer_digest);
   f.digest("target_id", i.target_id);
   f("vocab_size", i.vocab_size, {1, 1 << 24});
@@ -63,6 +62,11 @@ void visit_fields(Fields& f, ShardIndex& i) {
   f(defaulted("duplicates"), i.duplicates, kAnyCount);
   f("sources", i.sources);
   f("shards", i.shards, {.numbered = true});
+}
+
+void visit_fields(Fields& f, ShardIndex& i) {
+  f.schema("data", ShardIndex::kVersion);
+  visit_contents(f, i);
   f(defaulted("tool_version"), i.tool_version);
   f(defaulted("started"), i.started);
 }

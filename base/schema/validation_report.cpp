@@ -66,15 +66,17 @@ void visit_fields(Fields& f, RolloutFigures& r) {
 
 void visit_fields(Fields& f, MachineUse& use) {
   f.type("Machine", "The load on the machine while something was timed.");
-  f("cpus", use.cpus, kCpus);
+  f({"cpus", "CPUs that this program may use; 0: the use of the machine is not known."}, use.cpus, kCpus);
   f("threads", use.threads, kCpus);
-  f("others_cpus", use.others, {0, 1 << 20});
-  f("stolen_cpus", use.stolen, {0, 1 << 20});
-  f("taken", use.taken, kShare);
+  f({"others_cpus", "CPUs that other processes used, stolen_cpus included."}, use.others, {0, 1 << 20});
+  f({"stolen_cpus", "CPUs that the hypervisor gave to other machines or that a cgroup limit withheld."}, use.stolen,
+    {0, 1 << 20});
+  f({"taken", "The share of this program's CPU time that others took away."}, use.taken, kShare);
   f("runs", use.runs, kAnyCount);
-  f("disturbed", use.disturbed, kAnyCount);
-  f("disagreeing", use.disagreeing, kAnyCount);
-  f(defaulted("busy"), use.busy);
+  f({"disturbed", "Runs that were repeated because others took too much CPU meanwhile."}, use.disturbed, kAnyCount);
+  f({"disagreeing", "Runs that were repeated because their cost per step differed from the other runs'."},
+    use.disagreeing, kAnyCount);
+  f(defaulted("busy", "Too few runs were undisturbed, so their times decide nothing."), use.busy);
 }
 
 void visit_fields(Fields& f, ValidationReport::Figure& figure) {
@@ -141,15 +143,17 @@ void visit_acceptance(Fields& f, ValidationReport& r) {
   visit_estimate(f, "alpha", "requests", r.alpha);
   f("alpha_tokens", r.alpha_tokens, kShare);
   f("greedy_agreement", r.greedy_agreement, kShare);
-  f("entropy", r.entropy, kNats);
+  f({"entropy", "Of the target's distribution at the same positions, in nats per token."}, r.entropy, kNats);
   f("tokens", r.tokens, kAnyCount);
   if (f.reads()) r.requests_available = r.alpha.n;
   f(defaulted("requests_available"), r.requests_available, kAnyCount);
   std::optional<int64_t> needed;
   if (r.requests_needed) needed = r.requests_needed;
-  f("requests_needed", needed, kAnyCount);
+  f({"requests_needed", "Requests after which the verdict on acceptance was certain; null: it is not."}, needed,
+    kAnyCount);
   if (f.reads()) r.requests_needed = needed.value_or(0);
-  f.rows(defaulted("sequence"), r.sequence, "[requests, alpha, low, high]", kMaxItems);
+  f.rows(defaulted("sequence", "[requests, alpha, low, high] after growing numbers of requests."), r.sequence,
+         "[requests, alpha, low, high]", kMaxItems);
   f("rollout", r.rollout);
   f("request_ids", r.request_ids, {kMaxItems});
   f("request_alphas", r.request_alphas, kMeanShare, kMaxItems);
@@ -245,9 +249,10 @@ namespace {
 
 void visit_speed(Fields& f, ValidationReport& r) {
   f.type("Speed", "Costs, speed-ups and the schedule that follows from them.");
-  f("draft_cost", r.draft_cost, kAnyCost);
-  f("verify_cost", r.verify_cost, kFewBatches, kAnyCost);
-  f("verify_cost_table", r.verify_cost_table, kFewBatches, kFewBatches, kAnyCost);
+  f({"draft_cost", "One drafted token at batch 1, in units of a plain step."}, r.draft_cost, kAnyCost);
+  f({"verify_cost", "The rest of a step by batch size, in units of a plain step."}, r.verify_cost, kFewBatches,
+    kAnyCost);
+  f({"verify_cost_table", "The same by batch size and K."}, r.verify_cost_table, kFewBatches, kFewBatches, kAnyCost);
   f.group("measured", [&](Fields& measured) {
     measured.type("MeasuredSpeed", "The measured speed-up at batch 1.");
     visit_estimate(measured, "speedup", "prompts", r.speedup);
@@ -257,7 +262,8 @@ void visit_speed(Fields& f, ValidationReport& r) {
   bool fits = r.prediction_fits();  // follows from the figures
   f(defaulted("prediction_fits"), fits);
   f("table", r.table, {65536});
-  f(defaulted("break_even"), r.break_even, kFewBatches, kAnyCost);
+  f(defaulted("break_even", "The least constant acceptance that pays, by batch size; absent if none does."),
+    r.break_even, kFewBatches, kAnyCost);
   visit_schedule(f, r.schedule, Presence::kAlways);
   f(if_any("machine"), r.machine);
 }

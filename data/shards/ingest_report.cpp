@@ -23,9 +23,7 @@ void visit_fields(Fields& f, SourceCounts& s) {
   f(defaulted("formats"), s.formats);
 }
 
-void visit_fields(Fields& f, IngestReport& r) {
-  f.type("IngestCounts", "What became of the rows that were read (ingest.json).");
-  f.schema("ingest", IngestReport::kVersion);
+void visit_contents(Fields& f, IngestReport& r) {
   f("sources", r.sources, {.numbered = true});
   f(defaulted("rejects"), r.rejects);
   f(defaulted("redactions"), r.redactions);
@@ -40,6 +38,12 @@ void visit_fields(Fields& f, IngestReport& r) {
   f("thinned", r.thinned, kAnyCount);
   f("tenants", r.tenants, kAnyCount);
   f(defaulted("largest_tenants"), r.largest_tenants);
+}
+
+void visit_fields(Fields& f, IngestReport& r) {
+  f.type("IngestCounts", "What became of the rows that were read (ingest.json).");
+  f.schema("ingest", IngestReport::kVersion);
+  visit_contents(f, r);
 }
 
 Json to_json(const IngestReport& report) { return json_of(report); }
