@@ -1,5 +1,6 @@
 #include "cli/results.h"
 
+#include "base/schema/error_report.h"
 #include "base/schema/validation_report.h"
 #include "deploy/bench/bench.h"
 #include "deploy/generate/generate_command.h"
@@ -57,6 +58,7 @@ void Results::add(FunctionRef<void(Fields&)> visit, const Use& use) {
 
 std::string results_document(const OrderedJson& by_hand) {
   Results results;
+  results.add<ErrorReport>();
   results.add<ValidationReport>({.commands = {"validate"}});
   results.add<deploy::BenchResult>({.commands = {"bench"}});
   results.add<deploy::GenerateOutput>({.commands = {"generate"}});

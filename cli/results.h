@@ -1,5 +1,7 @@
 // docs/results.json: the JSON Schema of every object that a command prints with --json. It is made from the fields
-// that the code names where it prints them (base/fields.h), by tests/results/results_document.cpp.
+// that the code names where it prints them (base/fields.h), by tests/results/results_document.cpp. So are 81 of its 96
+// definitions; the others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by
+// part: distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
 #pragma once
 
 #include <string>
@@ -23,8 +25,12 @@ class Results {
     add([&](Fields& f) { visit_fields(f, result); }, use);
   }
   template <Visited T>
-  void add(const Use& use = {}) {
+  void add(const Use& use) {
     add(T(), use);
+  }
+  template <Visited T>
+  void add() {
+    add(T(), Use());
   }
   const OrderedJson& definitions() const { return definitions_.json(); }
 

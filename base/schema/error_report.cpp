@@ -18,6 +18,7 @@ constexpr Named<ErrorKind> kKinds[] = {{ErrorKind::kUsage, "usage"},   {ErrorKin
 const char* to_string(ErrorKind kind) { return kKinds[static_cast<int>(kind)].name; }
 
 void visit_fields(Fields& f, ErrorReport& report) {
+  f.type("ErrorReport", "What every command prints when it fails.");
   f.schema("error", ErrorReport::kVersion);
   f.constant("verdict", "error");
   f.one_of("kind", report.kind, kKinds);

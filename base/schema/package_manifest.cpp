@@ -159,7 +159,7 @@ void visit_fields(Fields& f, DraftVariant& v) {
   f("format", v.format);
   f("fingerprint", v.fingerprint);
   f("relative_error", v.relative_error, {0, 1e9});
-  f.json(defaulted("report"), v.report, {});
+  f.json(defaulted("report"), v.report, Json::object());
 }
 
 void visit_fields(Fields& f, PackageManifest& m) {
