@@ -121,20 +121,20 @@ Fingerprint fingerprint_model(const std::filesystem::path& directory) {
   return f;
 }
 
-Json to_json(const Fingerprint& f) {
-  return {{"id", f.id}, {"config", f.config}, {"tokenizer", f.tokenizer}, {"header", f.header}, {"weights", f.weights}};
+void visit_fields(Fields& f, Fingerprint& print) {
+  f.digest("config", print.config);
+  f.digest("tokenizer", print.tokenizer);
+  f.digest("header", print.header);
+  f.digest("weights", print.weights);
+  f.digest("id", print.id);
+  if (f.reads() && print.id != identity(print))
+    f.refuse("id: does not belong to the other digests (the fingerprint was edited)");
 }
 
+Json to_json(const Fingerprint& f) { return json_of(f); }
+
 Fingerprint fingerprint_from_json(const Json& object, const std::string& where, ErrorKind kind) {
-  Fingerprint f;
-  f.config = json_digest(object, "config", false, where, kind);
-  f.tokenizer = json_digest(object, "tokenizer", false, where, kind);
-  f.header = json_digest(object, "header", false, where, kind);
-  f.weights = json_digest(object, "weights", false, where, kind);
-  f.id = json_digest(object, "id", false, where, kind);
-  if (f.id != identity(f))
-    throw Error(kind, where + ": id: does not belong to the other digests (the fingerprint was edited)");
-  return f;
+  return read_fields<Fingerprint>(object, where, kind);
 }
 
 std::string differing_tiers(const Fingerprint& a, const Fingerprint& b) {

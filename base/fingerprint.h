@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec {
 
@@ -37,8 +37,9 @@ struct Fingerprint {
 // missing.
 Fingerprint fingerprint_model(const std::filesystem::path& directory);
 std::string tokenizer_digest(const std::filesystem::path& directory);  // the tokenizer part alone
+// Reading fails if a value is not a digest, or if the id does not match the other four digests.
+void visit_fields(Fields& f, Fingerprint& fingerprint);
 Json to_json(const Fingerprint& fingerprint);
-// Throws Error(kind) if a value is not a digest, or if the id does not match the other four digests.
 Fingerprint fingerprint_from_json(const Json& object, const std::string& where, ErrorKind kind = ErrorKind::kData);
 // Returns which tiers differ ("weights", "tokenizer, weights", …), "" if they are equal.
 std::string differing_tiers(const Fingerprint& a, const Fingerprint& b);

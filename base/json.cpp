@@ -128,28 +128,24 @@ const Json& require(const Json& object, const char* key, const std::string& wher
 
 [[noreturn]] void unexpected(const char* key, const std::string& expected, const Json& found, const std::string& where,
                              ErrorKind kind) {
-  throw Error(kind, where + ": " + key + ": expected " + expected + ", found " + describe(found));
+  refuse_value(found, expected, where + ": " + key, kind);
 }
 
 template <class Range>
-std::string described(const char* type, const Range& range) {
+std::string in_range(const char* type, const Range& range) {
   std::ostringstream text;
   text << type << " in [" << range.low << ", " << range.high << "]";
   return text.str();
 }
 
 int64_t as_int(const Json& v, const char* key, const JsonInts& allowed, const std::string& where, ErrorKind kind) {
-  const bool fits =
-      v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || v.get<int64_t>() < allowed.low || v.get<int64_t>() > allowed.high)
-    unexpected(key, described("integer", allowed), v, where, kind);
-  return v.get<int64_t>();
+  if (const auto n = allowed.value_of(v)) return *n;
+  unexpected(key, allowed.expected(), v, where, kind);
 }
 
 double as_double(const Json& v, const char* key, const JsonNumbers& allowed, const std::string& where, ErrorKind kind) {
-  if (!v.is_number() || !(v.get<double>() >= allowed.low && v.get<double>() <= allowed.high))
-    unexpected(key, described("number", allowed), v, where, kind);
-  return v.get<double>();
+  if (const auto x = allowed.value_of(v)) return *x;
+  unexpected(key, allowed.expected(), v, where, kind);
 }
 
 Json build(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits, size_t max_keys) {
@@ -171,6 +167,24 @@ Json build(std::string_view text, const std::string& where, ErrorKind kind, Json
 }
 
 }  // namespace
+
+void refuse_value(const Json& found, const std::string& expected, const std::string& where, ErrorKind kind) {
+  throw Error(kind, where + ": expected " + expected + ", found " + describe(found));
+}
+
+std::optional<int64_t> JsonInts::value_of(const Json& v) const {
+  const bool fits =
+      v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) return std::nullopt;
+  return v.get<int64_t>();
+}
+std::string JsonInts::expected() const { return in_range("integer", *this); }
+
+std::optional<double> JsonNumbers::value_of(const Json& v) const {
+  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) return std::nullopt;
+  return v.get<double>();
+}
+std::string JsonNumbers::expected() const { return in_range("number", *this); }
 
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
   return build(text, where, kind, limits, SIZE_MAX);

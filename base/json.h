@@ -47,11 +47,18 @@ std::string canonical_json(const Json& value);
 struct JsonInts {
   int64_t low, high;
   std::optional<int64_t> fallback = {};
+  std::optional<int64_t> value_of(const Json& found) const;  // none if it is no such value
+  std::string expected() const;                              // "integer in [1, 65536]"
 };
 struct JsonNumbers {
   double low, high;
   std::optional<double> fallback = {};
+  std::optional<double> value_of(const Json& found) const;
+  std::string expected() const;
 };
+// Throws Error(kind): "<where>: expected <expected>, found <the value>".
+[[noreturn]] void refuse_value(const Json& found, const std::string& expected, const std::string& where,
+                               ErrorKind kind);
 
 // Return the typed value of a key. An error names the key ("config.json: hidden_size: expected integer in [1, 65536],
 // found -3"). `where` is the file (or the path inside it). A missing key or null gives the fallback if there is one,

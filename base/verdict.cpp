@@ -66,6 +66,21 @@ std::string readable(std::string_view name) {
   return out;
 }
 
+void visit_verdict(Fields& f, Verdict& verdict, const std::vector<Verdict>& allowed) {
+  std::vector<const char*> names;
+  for (const Verdict one : allowed) names.push_back(to_string(one));
+  std::string name = to_string(verdict);
+  f.one_of("verdict", name, names);
+  if (f.reads()) verdict = *verdict_named(name);
+}
+
+void visit_gate_verdict(Fields& f, Verdict& verdict) {
+  std::vector<Verdict> allowed;
+  for (const Row& row : kRows)
+    if (row.of_gate) allowed.push_back(row.verdict);
+  visit_verdict(f, verdict, allowed);
+}
+
 void to_json(Json& json, Verdict verdict) { json = to_string(verdict); }
 
 }  // namespace specdec

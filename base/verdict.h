@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec {
 
@@ -41,6 +41,9 @@ std::string readable(std::string_view name);
 int exit_code(Verdict verdict);
 // Returns whether validate can end with this verdict, so that a validation report may contain it.
 bool is_gate_verdict(Verdict verdict);
+// The field "verdict" with one of `allowed`, or with one of the gate's.
+void visit_verdict(Fields& f, Verdict& verdict, const std::vector<Verdict>& allowed);
+void visit_gate_verdict(Fields& f, Verdict& verdict);
 
 // Lets {"verdict", v} write the name. from_json is deleted, because a name in a file may be unknown: use
 // verdict_named().

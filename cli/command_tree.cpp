@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/version.h"
+#include "cli/results.h"
 
 namespace specdec::cli {
 
@@ -102,27 +103,54 @@ Command describe(const CLI::App& app, const std::string& words) {
   return command;
 }
 
-const char* name_of(Offer offer) {
-  return offer == Offer::kFiles ? "files" : offer == Offer::kDirectories ? "directories" : "none";
+constexpr Named<Offer> kOffers[] = {
+    {Offer::kNone, "none"}, {Offer::kFiles, "files"}, {Offer::kDirectories, "directories"}};
+
+// A command without those below it.
+struct CommandEntry {
+  std::string command, summary, footer;
+  std::vector<Argument> arguments;
+  bool group = false;
+};
+void visit_fields(Fields& f, CommandEntry& entry) {
+  f.type("CommandDescription", "A command; `group` says that it has commands below it.");
+  f("command", entry.command);
+  f("summary", entry.summary);
+  f("footer", entry.footer);
+  f("arguments", entry.arguments);
+  f("group", entry.group);
 }
 
-Json to_json(const Argument& a) {
-  return {{"names", a.names},
-          {"positional", a.positional},
-          {"required", a.required},
-          {"repeats", a.repeats},
-          {"list", a.is_list},
-          {"type", a.type},
-          {"value", a.value},
-          {"choices", a.choices},
-          {"only_choices", a.only_choices},
-          {"offer", name_of(a.offer)},
-          {"help", a.help},
-          {"group", a.group},
-          {"default", a.default_value}};
+struct CommandList {
+  std::vector<CommandEntry> commands;
+};
+void visit_fields(Fields& f, CommandList& list) {
+  f.type("Commands", "All commands and flags, as `specdec --json help` prints them.");
+  f.schema("commands", 1);
+  f.constant("verdict", "done");
+  std::string version = kToolVersion;
+  f("tool_version", version);
+  f("commands", list.commands);
 }
 
 }  // namespace
+
+void visit_fields(Fields& f, Argument& a) {
+  f.type("CommandArgument", "A flag or a positional argument.");
+  f("names", a.names);
+  f("positional", a.positional);
+  f("required", a.required);
+  f("repeats", a.repeats);
+  f("list", a.is_list);
+  f.one_of("type", a.type, {"flag", "integer", "number", "text"});
+  f("value", a.value);
+  f("choices", a.choices);
+  f("only_choices", a.only_choices);
+  f.one_of("offer", a.offer, kOffers);
+  f("help", a.help);
+  f("group", a.group);
+  f("default", a.default_value);
+}
 
 Command command_tree(const CLI::App& app) {
   Command root = describe(app, "");
@@ -135,18 +163,13 @@ Command command_tree(const CLI::App& app) {
 }
 
 Json to_json(const Command& root) {
-  Json commands = Json::array();
-  for (const Command* command : with_subcommands(root)) {
-    Json arguments = Json::array();
-    for (const Argument& argument : command->arguments) arguments.push_back(to_json(argument));
-    commands.push_back({{"command", command->words},
-                        {"summary", command->summary},
-                        {"footer", command->footer},
-                        {"arguments", arguments},
-                        {"group", !command->commands.empty()}});
-  }
-  return {
-      {"schema", "specdec.commands/1"}, {"verdict", "done"}, {"tool_version", kToolVersion}, {"commands", commands}};
+  CommandList list;
+  for (const Command* command : with_subcommands(root))
+    list.commands.push_back(
+        {command->words, command->summary, command->footer, command->arguments, !command->commands.empty()});
+  return json_of(list);
 }
+
+void describe_commands(Results& results) { results.add<CommandList>(); }
 
 }  // namespace specdec::cli

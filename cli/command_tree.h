@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace CLI {
 class App;
@@ -32,6 +32,7 @@ struct Argument {
   std::string help, group, default_value;
   bool takes_value() const { return type != "flag"; }
 };
+void visit_fields(Fields& f, Argument& argument);
 
 struct Command {
   std::string words;  // "data ingest"; "" for the program itself

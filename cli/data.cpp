@@ -10,10 +10,10 @@
 #include "base/model_directory.h"
 #include "base/secret.h"
 #include "base/shell.h"
-#include "base/version.h"
 #include "cli/command.h"
 #include "cli/data_commands.h"
 #include "cli/data_label.h"
+#include "cli/data_results.h"
 #include "cli/holdout_advice.h"
 #include "data/audit.h"
 #include "data/formats/row_parser.h"
@@ -25,33 +25,10 @@ namespace specdec::cli {
 
 bool names_endpoint(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
 
-void print_json(Json result, const std::string& verdict, const std::string& started, double seconds) {
-  result["verdict"] = verdict;
-  result["started"] = started;
-  result["seconds"] = seconds;
-  result["tool_version"] = kToolVersion;
-  std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-}
-
-Json index_json(const ShardIndex& index) {
-  Json result = to_json(index);
-  Json splits = Json::object();
-  for (const ShardFile& s : index.shards) {
-    Json& g = splits[s.split];
-    if (g.is_null()) g = {{"rows", 0}, {"tokens", 0}, {"loss_tokens", 0}};
-    g["rows"] = g["rows"].get<int64_t>() + s.num_rows;
-    g["tokens"] = g["tokens"].get<int64_t>() + s.num_tokens;
-    g["loss_tokens"] = g["loss_tokens"].get<int64_t>() + s.num_loss_tokens;
-  }
-  result["splits"] = splits;
-  return result;
-}
-
-void print_splits(const Json& result, const std::string& out) {
-  for (const auto& [split, g] : result["splits"].items())
-    std::printf("%-8s %8lld rows %12lld tokens %12lld loss tokens\n", split.c_str(),
-                static_cast<long long>(g["rows"].get<int64_t>()), static_cast<long long>(g["tokens"].get<int64_t>()),
-                static_cast<long long>(g["loss_tokens"].get<int64_t>()));
+void print_splits(const ShardIndex& index, const std::string& out) {
+  for (const auto& [split, size] : split_sizes(index))
+    std::printf("%-8s %8lld rows %12lld tokens %12lld loss tokens\n", split.c_str(), static_cast<long long>(size.rows),
+                static_cast<long long>(size.tokens), static_cast<long long>(size.loss_tokens));
   std::printf("written to %s\n", out.c_str());
 }
 
@@ -81,7 +58,7 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
 
 // Returns the command that trains a draft on this data, or the same command with more held-out conversations if the
 // training could have no verdict; "" if there is nothing to train on, or too few logs for any hold-out.
-std::string next_of(const Global& global, const Json& splits, const std::string& target, const std::string& out,
+std::string next_of(const Global& global, bool can_train, const std::string& target, const std::string& out,
                     const HoldoutAdvice& advice) {
   if (!advice.warning.empty() && advice.share == 0) return "";
   if (!advice.warning.empty()) {
@@ -89,7 +66,7 @@ std::string next_of(const Global& global, const Json& splits, const std::string&
     words.insert(words.end(), global.arguments.begin(), global.arguments.end());
     return shell_words(with_holdout(std::move(words), advice.share));
   }
-  if (!splits.contains("train")) return "";
+  if (!can_train) return "";
   return shell_words({"specdec", "distill", "--target", target, "--data", out, "--draft", "prune:2", "--out", "run"});
 }
 
@@ -111,6 +88,26 @@ void check_ingest(const data::IngestOptions& options) {
   data::validate(options);
 }
 
+void print_ingested(const data::IngestResult& done, const data::IngestOptions& options, const std::string& target,
+                    const std::string& next, const std::string& started, double seconds) {
+  const data::IngestReport& report = done.report;
+  const ReadRows read = {done.split_rule,        done.suggestion, next,           report.records,     report.skipped,
+                         report.near_duplicates, report.capped,   report.thinned, done.unlearnt_turns};
+  std::vector<InputFile> inputs;
+  if (!options.records) inputs.push_back({target, "", done.index.target_id});
+  for (const ShardSource& source : done.index.sources) inputs.push_back({source.file, source.sha256, ""});
+  if (options.records) {
+    RecordsResult result;
+    result.inputs = inputs, result.out = options.out, result.report = report, result.read = read;
+    print_result(result, started, seconds);
+  } else {
+    ShardsResult result;
+    result.inputs = inputs, result.out = options.out, result.index = done.index, result.read = read;
+    result.splits = split_sizes(done.index);
+    print_result(result, started, seconds);
+  }
+}
+
 int run_ingest(const Global& global, data::IngestOptions options) {
   const SystemClock clock;
   const std::string started = format_utc(clock.unix_seconds());
@@ -120,27 +117,14 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;
-  Json result = options.records ? to_json(report) : index_json(done.index);
+  const std::map<std::string, SplitSize> splits = split_sizes(done.index);
   const HoldoutAdvice advice =
       options.records ? HoldoutAdvice{} : holdout_advice(done.conversations, done.held_out_conversations);
   if (!advice.warning.empty()) log(LogLevel::kWarn, options.out + ": " + advice.warning);
-  const std::string next = options.records ? "" : next_of(global, result["splits"], target, options.out, advice);
+  const std::string next =
+      options.records ? "" : next_of(global, splits.contains("train"), target, options.out, advice);
   if (global.json) {
-    Json inputs = Json::array();
-    if (!next.empty()) result["next"] = next;
-    if (!options.records) inputs.push_back({{"path", target}, {"id", done.index.target_id}});
-    for (const auto& [file, digest] : done.index.sources) inputs.push_back({{"path", file}, {"sha256", digest}});
-    result["inputs"] = inputs;
-    result["out"] = options.out;
-    result["split_rule"] = done.split_rule;
-    result["read_rows"] = report.records;
-    result["skipped_rows"] = report.skipped;
-    result["near_duplicates"] = report.near_duplicates;
-    result["capped_rows"] = report.capped;
-    result["thinned_rows"] = report.thinned;
-    result["unlearnt_turns"] = done.unlearnt_turns;
-    if (!done.suggestion.empty()) result["suggestion"] = done.suggestion;
-    print_json(std::move(result), "done", started, clock.seconds() - start);
+    print_ingested(done, options, target, next, started, clock.seconds() - start);
     return 0;
   }
   std::map<std::string, int64_t> formats;
@@ -161,7 +145,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   if (done.unlearnt_turns)
     std::printf("masked   %8lld earlier answers, which the chat template renders otherwise than they were served\n",
                 static_cast<long long>(done.unlearnt_turns));
-  print_splits(result, options.out);
+  print_splits(done.index, options.out);
   print_suggestion(done);
   if (!next.empty()) std::printf("next     %s\n", next.c_str());
   return 0;
@@ -181,9 +165,10 @@ int run_audit(const Global& global, const AuditFlags& flags) {
     std::fputs(data::to_table(audit).c_str(), stdout);
     return 0;
   }
-  Json result = to_json(audit);
-  result["inputs"] = Json::array({{{"path", flags.data}, {"sha256", audit.stats.digest}}});
-  print_json(std::move(result), "done", started, clock.seconds() - start);
+  AuditResult result;
+  result.inputs = {{flags.data, audit.stats.digest, ""}};
+  result.audit = audit;
+  print_result(result, started, clock.seconds() - start);
   return 0;
 }
 
@@ -196,9 +181,10 @@ int run_stats(const Global& global, const data::StatsOptions& options) {
     std::fputs(data::to_table(stats).c_str(), stdout);
     return 0;
   }
-  Json result = to_json(stats);
-  result["inputs"] = Json::array({{{"path", options.data}, {"sha256", stats.digest}}});
-  print_json(std::move(result), "done", started, clock.seconds() - start);
+  StatsResult result;
+  result.inputs = {{options.data, stats.digest, ""}};
+  result.stats = stats;
+  print_result(result, started, clock.seconds() - start);
   return 0;
 }
 

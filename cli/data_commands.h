@@ -1,14 +1,12 @@
 // What the files of `specdec data` share.
 #pragma once
 
+#include <cstdio>
 #include <string>
 
 #include "base/json.h"
 #include "cli/command.h"
-
-namespace specdec {
-struct ShardIndex;
-}
+#include "cli/data_results.h"
 
 namespace specdec::cli {
 
@@ -17,10 +15,15 @@ void add_regenerate(Cli& cli, CLI::App& data);
 // True for the URL of an endpoint, in contrast to a MODEL.
 bool names_endpoint(const std::string& text);
 
-// Returns index.json plus the rows and tokens of each split.
-Json index_json(const ShardIndex& index);
-void print_json(Json result, const std::string& verdict, const std::string& started, double seconds);
-// Prints the splits of index_json().
-void print_splits(const Json& result, const std::string& out);
+// Prints the rows and tokens of each split, and where they were written.
+void print_splits(const ShardIndex& index, const std::string& out);
+
+// Prints a result as JSON (data_results.h).
+template <class T>
+void print_result(T& result, const std::string& started, double seconds) {
+  result.head.started = started;
+  result.head.seconds = seconds;
+  std::printf("%s\n", json_of(result).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
 
 }  // namespace specdec::cli

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/model_directory.h"
-#include "base/version.h"
 #include "cli/data_commands.h"
+#include "cli/data_results.h"
 #include "distill/labels/label_endpoint.h"
 
 namespace specdec::cli {
@@ -24,15 +24,10 @@ struct LabelFlags {
 void print_labels(const Global& global, const distill::LabelOptions& options, const distill::LabelResult& done,
                   double seconds) {
   if (global.json) {
-    Json result = to_json(done.index);
-    result["verdict"] = "done";
-    result["seconds"] = seconds;
-    result["tool_version"] = kToolVersion;
-    result["out"] = options.out;
-    result["made"] = done.made;
-    result["kept"] = done.kept;
-    result["refused"] = done.refused;
-    std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    LabelsResult result;
+    result.head.started = done.index.started, result.head.seconds = seconds, result.out = options.out;
+    result.index = done.index, result.made = done.made, result.kept = done.kept, result.refused = done.refused;
+    std::printf("%s\n", json_of(result).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     return;
   }
   int64_t positions = 0;

@@ -83,17 +83,12 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
     server->stop();
     fs::remove(server_log);
   }
-  Json result = index_json(done.index);
   if (global.json) {
-    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}},
-                                    {{"path", flags.target}, {"id", done.index.target_id}}});
-    result["out"] = options.out;
-    result["model"] = done.model;
-    result["asked"] = done.asked;
-    result["reused"] = done.reused;
-    result["turns"] = done.turns;
-    result["ended_early"] = done.ended;
-    print_json(std::move(result), "done", started, clock.seconds() - start);
+    ShardsResult result;
+    result.inputs = {{options.data, done.index.sources.front().sha256, ""}, {flags.target, "", done.index.target_id}};
+    result.out = options.out, result.index = done.index, result.splits = split_sizes(done.index);
+    result.answers = {done.model, done.asked, done.reused, done.turns, done.ended};
+    print_result(result, started, clock.seconds() - start);
     return 0;
   }
   std::printf("answers  %8lld rows new, %lld kept from an earlier run, %lld answers by %s\n",
@@ -105,7 +100,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   if (!done.index.rejects.empty())
     std::printf("rejected %s (see %s)\n", data::counts_text(done.index.rejects).c_str(),
                 (fs::path(options.out) / "rejects.jsonl").c_str());
-  print_splits(result, options.out);
+  print_splits(done.index, options.out);
   return 0;
 }
 

@@ -20,6 +20,7 @@
 #include "cli/command.h"
 #include "cli/exec_engine.h"
 #include "cli/gpu_findings.h"
+#include "cli/results.h"
 #include "net/hub.h"
 
 namespace specdec::cli {
@@ -74,6 +75,21 @@ Finding check_hub() try {
   return {"hub", false, e.what()};
 }
 
+struct DoctorResult {
+  bool good = true;
+  std::string tool_version = kToolVersion;
+  std::vector<Finding> checks;
+  Json gpus;
+};
+void visit_fields(Fields& f, DoctorResult& r) {
+  f.type("DoctorResult", "What this machine has and what is missing.");
+  f.schema("doctor", 1);
+  f.one_of("verdict", r.good, {{true, "ok"}, {false, "bad"}});
+  f("tool_version", r.tool_version);
+  f("checks", r.checks);
+  f.json(defaulted("gpus"), r.gpus, {{"type", "array"}, {"items", {{"$ref", "#/$defs/GpuCheck"}}}});
+}
+
 int run_doctor(const Global& global) {
   std::vector<Finding> findings;
   findings.push_back(
@@ -89,22 +105,11 @@ int run_doctor(const Global& global) {
       {"clock", std::time(nullptr) > 1767225600,
        std::time(nullptr) > 1767225600 ? "plausible" : "is before 2026: certificates and records will be wrong"});
   bool good = true;
-  Json checks = Json::array();
   for (const Finding& f : findings) {
     good = good && f.good;
-    if (global.json)
-      checks.push_back({{"name", f.name}, {"ok", f.good}, {"text", f.text}});
-    else
-      std::printf("%-4s %-10s %s\n", f.good ? "ok" : "BAD", f.name.c_str(), f.text.c_str());
+    if (!global.json) std::printf("%-4s %-10s %s\n", f.good ? "ok" : "BAD", f.name.c_str(), f.text.c_str());
   }
-  if (global.json)
-    std::printf("%s\n", Json({{"schema", "specdec.doctor/1"},
-                              {"verdict", good ? "ok" : "bad"},
-                              {"tool_version", kToolVersion},
-                              {"checks", checks},
-                              {"gpus", gpus}})
-                            .dump()
-                            .c_str());
+  if (global.json) std::printf("%s\n", json_of(DoctorResult{good, kToolVersion, findings, gpus}).dump().c_str());
   return good ? 0 : 3;
 }
 
@@ -118,5 +123,14 @@ void add_doctor(Cli& cli) {
     cli.selected = [&cli] { return cli.runners.doctor ? cli.runners.doctor(cli.global) : run_doctor(cli.global); };
   });
 }
+
+void visit_fields(Fields& f, Finding& finding) {
+  f.type("DoctorCheck", "A check of this machine.");
+  f("name", finding.name);
+  f("ok", finding.good);
+  f("text", finding.text);
+}
+
+void describe_doctor_result(Results& results) { results.add<DoctorResult>({.commands = {"doctor"}}); }
 
 }  // namespace specdec::cli

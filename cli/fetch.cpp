@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/model_directory.h"
-#include "base/version.h"
+#include "base/schema/result_head.h"
 #include "cli/command.h"
+#include "cli/results.h"
 #include "net/hub.h"
 
 namespace specdec::cli {
@@ -28,22 +28,38 @@ void install_hub(const Global& global) {
 
 namespace {
 
+struct FetchedModel {
+  std::string model, directory, commit;
+};
+void visit_fields(Fields& f, FetchedModel& fetched) {
+  f.type("FetchedModel", "A model in the cache.");
+  f("model", fetched.model);
+  f("directory", fetched.directory);
+  f("commit", fetched.commit);
+}
+
+struct FetchResult {
+  ResultHead head;
+  std::vector<FetchedModel> models;
+};
+void visit_fields(Fields& f, FetchResult& r) {
+  f.type("FetchResult", "Models that are in the cache now.");
+  visit_head(f, r.head, "fetch", {"done"});
+  f("models", r.models);
+}
+
 int run_fetch(const Global& global, const std::vector<std::string>& models) {
   const SystemClock clock;
   const double start = clock.seconds();
-  Json result = {{"schema", "specdec.fetch/1"},
-                 {"started", format_utc(clock.unix_seconds())},
-                 {"tool_version", kToolVersion},
-                 {"models", Json::array()}};
+  FetchResult result;
+  result.head.started = format_utc(clock.unix_seconds());
   for (const std::string& name : models) {
     const ResolvedModel model = resolve_model(name);
-    result["models"].push_back(
-        {{"model", name}, {"directory", model.directory.string()}, {"commit", model.hub_commit}});
+    result.models.push_back({name, model.directory.string(), model.hub_commit});
     if (!global.json) std::printf("%s\n", model.directory.c_str());
   }
-  result["verdict"] = "done";
-  result["seconds"] = clock.seconds() - start;
-  if (global.json) std::printf("%s\n", canonical_json(result).c_str());
+  result.head.seconds = clock.seconds() - start;
+  if (global.json) std::printf("%s\n", canonical_json(json_of(result)).c_str());
   return 0;
 }
 
@@ -65,5 +81,7 @@ void add_fetch(Cli& cli) {
       "down or a signal: run it again.");
   sub->callback([&cli, models] { cli.selected = [&cli, models] { return run_fetch(cli.global, *models); }; });
 }
+
+void describe_fetch_result(Results& results) { results.add<FetchResult>({.commands = {"fetch"}}); }
 
 }  // namespace specdec::cli

@@ -4,16 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec::cli {
 
 // One line of `specdec doctor`.
 struct Finding {
   std::string name;
-  bool good;
+  bool good = true;
   std::string text;
 };
+void visit_fields(Fields& f, Finding& finding);
 
 // Returns the lines of `doctor` about GPUs, from the engine's JSON {gpus, none} (engine/self_test/gpu_check.h). They
 // say what each GPU is and whether the kernels compute correctly on it, with one line for each kernel that does not.

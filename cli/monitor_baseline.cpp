@@ -10,6 +10,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/verdict.h"
 #include "cli/command.h"
+#include "cli/results.h"
 #include "monitor/observation.h"
 
 namespace specdec::cli {
@@ -21,6 +22,23 @@ struct BaselineOptions {
   std::vector<std::string> sources;
 };
 
+struct BaselineResult {
+  bool written = false;
+  monitor::EstimatedBaseline estimated;
+};
+void visit_fields(Fields& f, BaselineResult& r) {
+  f.type("MonitorBaselineResult", "Today's acceptance, as a baseline file.");
+  f.schema("monitor_baseline", 1);
+  f.one_of("verdict", r.written, {{true, "written"}, {false, "inconclusive"}});
+  f("reason", r.estimated.problem);
+  f("requests", r.estimated.requests);
+  f("too_short", r.estimated.skipped);
+  f("days", r.estimated.days);
+  f("wander", r.estimated.wander);
+  Json baseline = r.written ? to_json(r.estimated.baseline) : Json();
+  f.json("baseline", baseline, {{"type", {"object", "null"}}});
+}
+
 int run_baseline(const Global& global, const BaselineOptions& options) {
   const std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package)
@@ -30,16 +48,7 @@ int run_baseline(const Global& global, const BaselineOptions& options) {
   const bool good = result.problem.empty();
   if (good) write_file_atomic(options.out, canonical_json(to_json(result.baseline)) + "\n");
   if (global.json) {
-    std::printf("%s\n", Json({{"schema", "specdec.monitor_baseline/1"},
-                              {"verdict", good ? "written" : to_string(Verdict::kInconclusive)},
-                              {"reason", result.problem},
-                              {"requests", result.requests},
-                              {"too_short", result.skipped},
-                              {"days", result.days},
-                              {"wander", result.wander},
-                              {"baseline", good ? to_json(result.baseline) : Json(nullptr)}})
-                            .dump()
-                            .c_str());
+    std::printf("%s\n", json_of(BaselineResult{good, result}).dump().c_str());
   } else if (!good) {
     std::printf("no baseline: %s\n", result.problem.c_str());
   } else {
@@ -76,5 +85,7 @@ void add_monitor_baseline(CLI::App& monitor, Cli& cli) {
       "Exit codes: 0 written, 4 fewer than 1,000 requests or less than a day, 7 package or records broken or missing.");
   sub->callback([&cli, options] { cli.selected = [&cli, options] { return run_baseline(cli.global, *options); }; });
 }
+
+void describe_baseline_result(Results& results) { results.add<BaselineResult>({.commands = {"monitor baseline"}}); }
 
 }  // namespace specdec::cli

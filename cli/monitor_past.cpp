@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/shell.h"
+#include "cli/results.h"
 #include "monitor/machine/machine.h"
 #include "monitor/report/life_page.h"
 #include "monitor/sources_check.h"
@@ -55,37 +56,89 @@ void print_next(const monitor::Life& life) {
   if (const std::string advice = monitor::advice_of(life); !advice.empty()) std::printf("next: %s\n", advice.c_str());
 }
 
-Json past_json(const monitor::State& state, const Past& past, const monitor::Life& life) {
-  Json verdicts = Json::array(), moves = Json::array(), pending = Json::array();
+struct PastVerdict {
+  int64_t id = 0;
+  std::string time, verdict, package;
+  Json evidence;
+};
+void visit_fields(Fields& f, PastVerdict& row) {
+  f.type("HistoryVerdict", "A change of the verdict.");
+  f("id", row.id);
+  f("time", row.time);
+  f("verdict", row.verdict);
+  f("package", row.package);
+  f.json("evidence", row.evidence);
+}
+
+struct PastTransition {
+  int64_t id = 0;
+  std::string time, from, to, event, reason;
+  Json evidence;
+};
+void visit_fields(Fields& f, PastTransition& row) {
+  f.type("HistoryTransition", "A change of the loop's state.");
+  f("id", row.id);
+  f("time", row.time);
+  f("from", row.from);
+  f("to", row.to);
+  f("event", row.event);
+  f("reason", row.reason);
+  f.json("evidence", row.evidence, Json::object());
+}
+
+struct PendingAction {
+  std::string kind, key, created;
+  int64_t attempts = 0;
+  std::string outcome;
+};
+void visit_fields(Fields& f, PendingAction& action) {
+  f.type("PendingAction", "An action that is not done yet.");
+  f("kind", action.kind);
+  f("key", action.key);
+  f("created", action.created);
+  f("attempts", action.attempts);
+  f("outcome", action.outcome);
+}
+
+struct PastResult {
+  std::string verdict, package, state;
+  Json machine, life;
+  std::vector<PastVerdict> history;
+  std::vector<PastTransition> transitions;
+  std::vector<PendingAction> pending;
+  std::vector<std::string> waiting;
+};
+void visit_fields(Fields& f, PastResult& r) {
+  f.type("MonitorHistory", "Verdicts, transitions and pending actions, as the monitor remembers them.");
+  f.schema("monitor_history", 1);
+  f("verdict", r.verdict);
+  f("package", r.package);
+  f("state", r.state);
+  f.json("machine", r.machine);
+  f("history", r.history);
+  f("transitions", r.transitions);
+  f("pending", r.pending);
+  f({"waiting", "What the loop waits for."}, r.waiting);
+  f.json(if_any("life", "monitor report: the life since the first check, specdec.monitor_life/1."), r.life);
+}
+
+PastResult past_result(const monitor::State& state, const Past& past, const monitor::Life& life) {
+  PastResult result = {state.value("verdict"),
+                       state.value("package"),
+                       monitor::name(life.memory.stage),
+                       monitor::to_json(life.memory),
+                       {},
+                       {},
+                       {},
+                       {},
+                       life.waiting};
   for (const auto& e : past.history)
-    verdicts.push_back({{"id", e.id},
-                        {"time", format_utc(e.time)},
-                        {"verdict", e.verdict},
-                        {"package", e.package},
-                        {"evidence", e.evidence}});
+    result.history.push_back({e.id, format_utc(e.time), e.verdict, e.package, e.evidence});
   for (const auto& t : past.transitions)
-    moves.push_back({{"id", t.id},
-                     {"time", format_utc(t.time)},
-                     {"from", t.from},
-                     {"to", t.to},
-                     {"event", t.event},
-                     {"reason", t.reason},
-                     {"evidence", t.evidence}});
+    result.transitions.push_back({t.id, format_utc(t.time), t.from, t.to, t.event, t.reason, t.evidence});
   for (const auto& a : state.pending_actions())
-    pending.push_back({{"kind", a.kind},
-                       {"key", a.key},
-                       {"created", format_utc(a.created)},
-                       {"attempts", a.attempts},
-                       {"outcome", a.outcome}});
-  return {{"schema", "specdec.monitor_history/1"},
-          {"verdict", state.value("verdict")},
-          {"package", state.value("package")},
-          {"state", monitor::name(life.memory.stage)},
-          {"machine", monitor::to_json(life.memory)},
-          {"history", verdicts},
-          {"transitions", moves},
-          {"pending", pending},
-          {"waiting", life.waiting}};
+    result.pending.push_back({a.kind, a.key, format_utc(a.created), a.attempts, a.outcome});
+  return result;
 }
 
 int run_status(const Global& global, const PastOptions& options) {
@@ -93,7 +146,7 @@ int run_status(const Global& global, const PastOptions& options) {
   const monitor::Life life = monitor::read_life(state, monitor::report_file(options.state));
   const Past past{state.history(kNewest), state.transitions(kNewest)};
   if (global.json) {
-    std::printf("%s\n", past_json(state, past, life).dump().c_str());
+    std::printf("%s\n", json_of(past_result(state, past, life)).dump().c_str());
     return 0;
   }
   print_now(life);
@@ -113,9 +166,9 @@ int run_report(const Global& global, const PastOptions& options) {
   }
   const Past past{state.history(INT64_MAX), state.transitions(INT64_MAX)};
   if (global.json) {
-    Json json = past_json(state, past, life);
-    json["life"] = monitor::to_json(life);
-    std::printf("%s\n", json.dump().c_str());
+    PastResult result = past_result(state, past, life);
+    result.life = monitor::to_json(life);
+    std::printf("%s\n", json_of(result).dump().c_str());
     return 0;
   }
   std::printf("%s\n", monitor::life_summary(life).c_str());
@@ -146,6 +199,10 @@ void add_monitor_past(CLI::App& monitor, Cli& cli) {
       "  specdec monitor report --state monitor.db --html life.html");
   status->callback([&cli, options] { cli.selected = [&cli, options] { return run_status(cli.global, *options); }; });
   report->callback([&cli, options] { cli.selected = [&cli, options] { return run_report(cli.global, *options); }; });
+}
+
+void describe_past_results(Results& results) {
+  results.add<PastResult>({.commands = {"monitor status", "monitor report"}});
 }
 
 }  // namespace specdec::cli

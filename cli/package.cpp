@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/log.h"
 #include "cli/package.h"
+#include "cli/results.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/lint.h"
@@ -34,12 +35,13 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
 
 // Prints the outcome and returns its exit code. If the exit code is not 0, the last line on stderr gives the reason, as
 // it does after an error.
-int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
-           const std::string& verdict, const std::string& text) {
-  result["verdict"] = outcome.exit_code == exit_code(Verdict::kStale) ? to_string(Verdict::kStale) : verdict;
-  result["reason"] = outcome.reason;
+template <class T>
+int finish(const Global& global, T& result, const deploy::PackageOutcome& outcome, const std::string& verdict,
+           const std::string& text) {
+  result.head.verdict = outcome.exit_code == exit_code(Verdict::kStale) ? to_string(Verdict::kStale) : verdict;
+  result.outcome = outcome;
   if (global.json)
-    result.print();
+    print(result);
   else if (outcome.exit_code == 0)
     std::printf("%s\n", text.c_str());
   if (outcome.exit_code != 0)
@@ -70,6 +72,26 @@ void check_create(const PackageFlags& flags) {
   for (const std::string& format : flags.quantise) deploy::require_known_quantisation(format);
 }
 
+struct CreateResult : PackageResult {
+  deploy::PackageOutcome outcome;
+  std::string next;
+  std::optional<deploy::ChannelChange> channel;
+};
+void visit_fields(Fields& f, CreateResult& r) {
+  f.type("PackageResult", "The package that was made, or why none was made.");
+  visit_package_head(f, r, "create", {});
+  f("reason", r.outcome.reason);
+  const Presence made = r.outcome.digest.empty() || r.outcome.exit_code != 0 ? Presence::kIfAny : Presence::kAlways;
+  std::string path = r.outcome.path.string();
+  f({"digest", "", made}, r.outcome.digest);
+  f({"path", "", made}, path);
+  f({"is_new", "", made}, r.outcome.is_new);
+  f(if_any("channel"), r.channel);
+  f("next", r.next);
+  f.json("gate", r.outcome.gate, {{"type", {"object", "null"}}});
+  f("warnings", r.outcome.warnings);
+}
+
 int run_create(const Global& global, const PackageFlags& flags) {
   const std::string report = flags.reports.front();
   for (const std::string& file : flags.reports)
@@ -77,7 +99,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
       throw Error(ErrorKind::kData, "--report " + file + ": found a directory, expected its file: give " +
                                         (fs::path(file) / "report.json").string());
   deploy::check_store_directory(flags.store);  // before a model is downloaded
-  PackageResult result("create");
+  CreateResult result;
   deploy::PackageOptions options;
   const ResolvedModel target = resolve_model(flags.target), draft = resolve_model(flags.draft);
   options.target = target.directory;
@@ -101,47 +123,64 @@ int run_create(const Global& global, const PackageFlags& flags) {
     std::string next = outcome.next;
     text = std::string(outcome.is_new ? "packaged " : "unchanged ") + "sha256-" + outcome.digest + "\n  " +
            outcome.path.string();
-    result["digest"] = outcome.digest;
-    result["path"] = outcome.path.string();
-    result["is_new"] = outcome.is_new;
     if (!flags.key.empty())
       deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
     if (!flags.channel.empty()) {
       const auto change =
           deploy::promote(flags.store, outcome.digest, flags.channel,
                           {flags.why.empty() ? "packaged" : flags.why, result.now()}, channel_signer(flags));
-      result["channel"] = {
-          {"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
+      result.channel = change;
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
       next = shell_words({"specdec", "serve", flags.store + ":" + change.channel});
     }
     if (is_placeholder_name(outcome.name))
       text += "\n  name  " + outcome.name + ", after its directory: --name gives the model a better one";
     text += "\n  gate  " + outcome.gate_line + "\n  next  " + next;
-    result["next"] = next;
+    result.next = next;
   } else {
     verdict = outcome.verdict ? to_string(*outcome.verdict) : "";
-    result["next"] = outcome.next;
+    result.next = outcome.next;
   }
-  result["gate"] = outcome.gate;
-  result["warnings"] = outcome.warnings;
-  result["inputs"] = {{"target", flags.target}, {"draft", flags.draft}, {"report", report}};
+  result.inputs = {{"target", flags.target}, {"draft", flags.draft}, {"report", report}};
   return finish(global, result, outcome, verdict, text);
 }
 
+struct Sizes {
+  uint64_t before = 0, after = 0;
+};
+void visit_fields(Fields& f, Sizes& sizes) {
+  f.type("Sizes", "Bytes before and after.");
+  f("before", sizes.before, kAnyCount);
+  f("after", sizes.after, kAnyCount);
+}
+
+struct QuantiseResult : PackageResult {
+  std::string path, format;
+  Sizes bytes;
+  double relative_error = 0;
+};
+void visit_fields(Fields& f, QuantiseResult& r) {
+  f.type("PackageQuantiseResult", "A draft in 8 bits.");
+  visit_package_head(f, r, "quantise", {"quantised"});
+  f("path", r.path);
+  f("format", r.format);
+  f("bytes", r.bytes);
+  f("relative_error", r.relative_error);
+}
+
 int run_quantise(const Global& global, const PackageFlags& flags) {
-  PackageResult result("quantise");
+  QuantiseResult result;
   const ResolvedModel model = resolve_model(flags.draft);
   const fs::path draft = model.draft.empty() ? model.directory : model.draft;
   const deploy::QuantisedDraft done = deploy::quantise_draft(draft, flags.format, flags.out, make_progress(global));
-  result["verdict"] = "quantised";
-  result["path"] = flags.out;
-  result["format"] = flags.format;
-  result["bytes"] = {{"before", done.bytes_before}, {"after", done.bytes_after}};
-  result["relative_error"] = done.relative_error;
-  result["inputs"] = {{"draft", flags.draft}};
+  result.head.verdict = "quantised";
+  result.path = flags.out;
+  result.format = flags.format;
+  result.bytes = {done.bytes_before, done.bytes_after};
+  result.relative_error = done.relative_error;
+  result.inputs = {{"draft", flags.draft}};
   if (global.json)
-    result.print();
+    print(result);
   else
     std::printf("%s: %s, %.1f of %.1f MB, weights differ by %.2g %% (rms)\n", flags.out.c_str(), flags.format.c_str(),
                 static_cast<double>(done.bytes_after) / 1e6, static_cast<double>(done.bytes_before) / 1e6,
@@ -149,29 +188,62 @@ int run_quantise(const Global& global, const PackageFlags& flags) {
   return 0;
 }
 
+struct VerifyResult : PackageResult {
+  deploy::PackageOutcome outcome;
+};
+void visit_outcome(Fields& f, deploy::PackageOutcome& outcome) {
+  f("reason", outcome.reason);
+  f("digest", outcome.digest);
+  std::string path = outcome.path.string();
+  f("path", path);
+}
+void visit_fields(Fields& f, VerifyResult& r) {
+  f.type("PackageVerifyResult", "A package that is whole.");
+  visit_package_head(f, r, "verify", {"ok", "stale"});
+  visit_outcome(f, r.outcome);
+  f("signer", r.outcome.signer);
+}
+
 int run_verify(const Global& global, const PackageFlags& flags) {
-  PackageResult result("verify");
+  VerifyResult result;
   const deploy::PackageOutcome outcome = deploy::verify_package(flags.package, flags.public_key);
-  result["digest"] = outcome.digest;
-  result["signer"] = outcome.signer;
-  result["path"] = outcome.path.string();
-  result["inputs"] = {{"package", flags.package}};
+  result.inputs = {{"package", flags.package}};
   return finish(global, result, outcome, "ok",
                 "ok sha256-" + outcome.digest + (outcome.signer.empty() ? "" : ", signed with key " + outcome.signer));
 }
 
+struct SignResult : PackageResult {
+  deploy::PackageOutcome outcome;
+};
+void visit_fields(Fields& f, SignResult& r) {
+  f.type("PackageSignResult", "A package that was signed.");
+  visit_package_head(f, r, "sign", {"signed", "stale"});
+  visit_outcome(f, r.outcome);
+}
+
 int run_sign(const Global& global, const PackageFlags& flags) {
-  PackageResult result("sign");
+  SignResult result;
   const deploy::PackageOutcome outcome =
       deploy::sign_package(flags.package, flags.key, read_passphrase(flags), result.now());
-  result["digest"] = outcome.digest;
-  result["path"] = outcome.path.string();
-  result["inputs"] = {{"package", flags.package}};
+  result.inputs = {{"package", flags.package}};
   return finish(global, result, outcome, "signed", "signed sha256-" + outcome.digest);
 }
 
+struct LintResult : PackageResult {
+  std::vector<deploy::Finding> findings;
+  std::optional<GateSummary> gate;
+  std::string next;
+};
+void visit_fields(Fields& f, LintResult& r) {
+  f.type("PackageLintResult", "What lint found.");
+  visit_package_head(f, r, "lint", {"ok", "error"});
+  f("findings", r.findings);
+  f("gate", r.gate);
+  f("next", r.next);
+}
+
 int run_lint(const Global& global, const PackageFlags& flags) {
-  PackageResult result("lint");
+  LintResult result;
   const bool text = flags.format == "text" && !global.json;
   fs::path target, draft;
   std::optional<ValidationReport> report;
@@ -188,12 +260,9 @@ int run_lint(const Global& global, const PackageFlags& flags) {
     if (!flags.report.empty()) report = validation_report_from_json(read_json(flags.report), flags.report);
   }
   bool fatal = false;
-  result["findings"] = Json::array();
-  const std::vector<deploy::Finding> findings = deploy::lint_draft(target, draft, report);
+  const std::vector<deploy::Finding>& findings = result.findings = deploy::lint_draft(target, draft, report);
   for (const deploy::Finding& f : findings) {
     fatal |= f.fatal;
-    result["findings"].push_back(
-        {{"level", f.fatal ? "error" : "warning"}, {"rule", f.rule}, {"file", f.file}, {"text", f.text}});
     if (text)
       std::printf("%s: %s: %s [%s]\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str(), f.rule.c_str());
   }
@@ -208,12 +277,12 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);
   if (report && !fatal && report->verdict == Verdict::kPass && !flags.package.empty())
     next = shell_words({"specdec", "serve", flags.package});
-  result["gate"] = report ? gate_json(*report) : Json();
-  result["next"] = next;
-  result["verdict"] = fatal ? "error" : "ok";
-  result["inputs"] = {{"target", target.string()}, {"draft", draft.string()}};
+  if (report) result.gate = gate_summary(*report);
+  result.next = next;
+  result.head.verdict = fatal ? "error" : "ok";
+  result.inputs = {{"target", target.string()}, {"draft", draft.string()}};
   if (global.json || flags.format == "json")
-    result.print();
+    print(result);
   else if (text)
     std::printf("%sgate: %s\nnext: %s\n", findings.empty() ? "nothing to complain about\n" : "",
                 report ? gate_line(*report).c_str() : "not measured", next.c_str());
@@ -221,6 +290,14 @@ int run_lint(const Global& global, const PackageFlags& flags) {
 }
 
 }  // namespace
+
+void describe_package_results(Results& results) {
+  results.add<CreateResult>({.commands = {"package"}});
+  results.add<VerifyResult>({.commands = {"package verify"}});
+  results.add<SignResult>({.commands = {"package sign"}});
+  results.add<QuantiseResult>({.commands = {"package quantise"}});
+  results.add<LintResult>({.commands = {"package lint"}, .exit_codes = {7}, .without_flags = {"--format"}});
+}
 
 deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.key, read_passphrase(flags)}; }
 

@@ -3,10 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/schema/result_head.h"
 #include "cli/command.h"
 #include "deploy/package/store.h"
 
@@ -22,19 +23,22 @@ struct PackageFlags {
 };
 using PackageCommand = int (*)(const Global&, const PackageFlags&);
 
-// Collects the JSON result of a command, with the fields that every result has. print() writes it to stdout.
-class PackageResult {
- public:
-  explicit PackageResult(const std::string& action);
-  int64_t now() const { return clock_.unix_seconds(); }
-  Json& operator[](const char* key) { return json_[key]; }
-  void print();
+// The fields that the results of all these commands have, and their clock.
+struct PackageResult {
+  PackageResult() : start(clock.seconds()) { head.started = format_utc(clock.unix_seconds()); }
+  int64_t now() const { return clock.unix_seconds(); }
 
- private:
-  SystemClock clock_;
-  double started_;
-  Json json_;
+  SystemClock clock;
+  double start;
+  ResultHead head;
+  Json inputs = Json::object();
 };
+void visit_package_head(Fields& f, PackageResult& result, const char* action, const std::vector<const char*>& verdicts);
+template <class T>
+void print(T& result) {
+  result.head.seconds = result.clock.seconds() - result.start;
+  std::printf("%s\n", canonical_json(json_of(result)).c_str());
+}
 
 // add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer with this key, or one that
 // signs nothing if there is no --key.

@@ -2,60 +2,97 @@
 #include <cstdio>
 
 #include "base/format.h"
-#include "base/version.h"
+#include "base/schema/validation_report.h"
 #include "cli/package.h"
+#include "cli/results.h"
 #include "deploy/package/store.h"
 
 namespace specdec::cli {
 
-PackageResult::PackageResult(const std::string& action) : started_(clock_.seconds()) {
-  json_ = {{"schema", "specdec.package_" + action + "/1"},
-           {"started", format_utc(clock_.unix_seconds())},
-           {"tool_version", kToolVersion}};
-}
-
-void PackageResult::print() {
-  json_["seconds"] = clock_.seconds() - started_;
-  std::printf("%s\n", canonical_json(json_).c_str());
+void visit_package_head(Fields& f, PackageResult& result, const char* action,
+                        const std::vector<const char*>& verdicts) {
+  visit_head(f, result.head, ("package_" + std::string(action)).c_str(), verdicts);
+  f.json("inputs", result.inputs);
 }
 
 namespace {
 
+struct ListedRow {
+  std::string digest, path, problem, created, verdict, kind, target, visibility, parent;
+  std::vector<std::string> channels;
+  bool pinned = false, is_whole = false;
+  double alpha = 0;
+  std::optional<double> speedup = {};
+};
+void visit_fields(Fields& f, ListedRow& row) {
+  f.type("ListedPackage", "A package of a store; one with a problem has no more than that.");
+  const auto known = [&](const char* key) { return Key(key, "", row.is_whole ? Presence::kAlways : Presence::kIfAny); };
+  f("digest", row.digest);
+  f("path", row.path);
+  f("channels", row.channels);
+  f("pinned", row.pinned);
+  f("problem", row.problem);
+  f(known("created"), row.created);
+  f(known("verdict"), row.verdict);
+  f(known("kind"), row.kind);
+  f(known("alpha"), row.alpha, {0, 1});
+  Json speedup = row.speedup ? Json(*row.speedup) : Json();
+  f.json(known("speedup"), speedup, {{"type", {"number", "null"}}});
+  f(known("target"), row.target);
+  f.one_of(known("visibility"), row.visibility, {"public", "private"});
+  f(known("parent"), row.parent);
+}
+
+struct ListResult : PackageResult {
+  std::vector<ListedRow> packages;
+};
+void visit_fields(Fields& f, ListResult& r) {
+  f.type("PackageListResult", "The packages of a store.");
+  visit_package_head(f, r, "list", {"ok"});
+  f("packages", r.packages);
+}
+
+ListedRow row_of(const deploy::ListedPackage& p) {
+  ListedRow row;
+  row.digest = p.digest;
+  row.path = p.path.string();
+  row.problem = p.problem;
+  row.channels = p.channels;
+  row.pinned = p.pinned;
+  row.is_whole = p.problem.empty();
+  if (!row.is_whole) return row;
+  const ValidationReport report = validation_report_from_json(p.manifest.report, p.path.string());
+  row.created = p.manifest.created;
+  row.verdict = to_string(report.verdict);
+  row.kind = p.manifest.draft_kind;
+  row.alpha = report.alpha.value;
+  if (report.has_speed) row.speedup = report.speedup.value;
+  row.target = p.manifest.target.id;
+  row.visibility = p.manifest.is_public ? "public" : "private";
+  row.parent = p.manifest.parent;
+  return row;
+}
+
 int run_list(const Global& global, const PackageFlags& flags) {
-  PackageResult result("list");
-  result["packages"] = Json::array();
+  ListResult result;
+  result.head.verdict = "ok";
+  result.inputs = {{"store", flags.store}};
   for (const deploy::ListedPackage& p : deploy::list_packages(flags.store)) {
-    Json row = {{"digest", p.digest},
-                {"path", p.path.string()},
-                {"channels", p.channels},
-                {"pinned", p.pinned},
-                {"problem", p.problem}};
-    std::string channels, text = p.problem;
-    for (const std::string& c : p.channels) channels += " " + c;
-    if (p.pinned) channels += " (pinned)";
-    if (p.problem.empty()) {
-      const ValidationReport report = validation_report_from_json(p.manifest.report, p.path.string());
-      row["created"] = p.manifest.created;
-      row["verdict"] = report.verdict;
-      row["kind"] = p.manifest.draft_kind;
-      row["alpha"] = report.alpha.value;
-      row["speedup"] = report.has_speed ? Json(report.speedup.value) : Json();
-      row["target"] = p.manifest.target.id;
-      row["visibility"] = p.manifest.is_public ? "public" : "private";
-      row["parent"] = p.manifest.parent;
-      const std::string figures =
-          format("%-8s alpha %.3f  speed-up %s", to_string(report.verdict), report.alpha.value,
-                 report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
-      text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
+    const ListedRow row = row_of(p);
+    result.packages.push_back(row);
+    if (global.json) continue;
+    std::string channels, text = row.problem;
+    for (const std::string& c : row.channels) channels += " " + c;
+    if (row.pinned) channels += " (pinned)";
+    if (row.is_whole) {
+      const std::string figures = format("%-8s alpha %.3f  speed-up %s", row.verdict.c_str(), row.alpha,
+                                         row.speedup ? std::to_string(*row.speedup).substr(0, 4).c_str() : "-");
+      text = row.created + "  " + figures + "  " + row.kind;
     }
-    result["packages"].push_back(row);
-    if (!global.json)
-      std::printf("sha256-%s  %s%s%s\n", p.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←",
-                  channels.c_str());
+    std::printf("sha256-%s  %s%s%s\n", row.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←",
+                channels.c_str());
   }
-  result["verdict"] = "ok";
-  result["inputs"] = {{"store", flags.store}};
-  if (global.json) result.print();
+  if (global.json) print(result);
   return 0;
 }
 
@@ -66,20 +103,34 @@ std::string digest_of(const std::string& package) {
   return digest;
 }
 
+struct MoveResult : PackageResult {
+  bool back = false;
+  deploy::ChannelChange change;
+};
+void visit_fields(Fields& f, MoveResult& r) {
+  f.type(r.back ? "PackageRollbackResult" : "PackagePromoteResult", "The package that a channel names now.");
+  visit_package_head(f, r, r.back ? "rollback" : "promote", {"changed", "unchanged"});
+  f("channel", r.change.channel);
+  f("from", r.change.from);
+  f("to", r.change.to);
+  f(if_any("number"), r.change.number, kAnyCount);
+}
+MoveResult move_result(bool back) {
+  MoveResult result;
+  result.back = back;
+  return result;
+}
+
 int run_move(const Global& global, const PackageFlags& flags, bool back) {
-  PackageResult result(back ? "rollback" : "promote");
+  MoveResult result = move_result(back);
   const deploy::ChannelSigner signer = channel_signer(flags);
-  const deploy::ChannelChange change =
+  const deploy::ChannelChange& change = result.change =
       back ? deploy::rollback(flags.store, flags.channel, {flags.why, result.now()}, digest_of(flags.from), signer)
            : deploy::promote(flags.store, flags.package, flags.channel, {flags.why, result.now()}, signer);
-  result["verdict"] = change.changed ? "changed" : "unchanged";
-  result["channel"] = change.channel;
-  result["from"] = change.from;
-  result["to"] = change.to;
-  if (change.number > 0) result["number"] = change.number;
-  result["inputs"] = {{"store", flags.store}};
+  result.head.verdict = change.changed ? "changed" : "unchanged";
+  result.inputs = {{"store", flags.store}};
   if (global.json)
-    result.print();
+    print(result);
   else if (!change.changed)
     std::printf("%s: names sha256-%s already\n", change.channel.c_str(), change.to.substr(0, 12).c_str());
   else
@@ -89,23 +140,28 @@ int run_move(const Global& global, const PackageFlags& flags, bool back) {
   return 0;
 }
 
+struct GcResult : PackageResult {
+  deploy::Collected collected;
+  bool dry_run = false;
+};
+void visit_fields(Fields& f, GcResult& r) {
+  f.type("PackageGcResult", "The packages that were removed.");
+  visit_package_head(f, r, "gc", {"changed", "unchanged", "would_change"});
+  f("removed", r.collected.removed);
+  f("kept", r.collected.kept);
+  f("bytes", r.collected.bytes, kAnyCount);
+  f("dry_run", r.dry_run);
+}
+
 int run_gc(const Global& global, const PackageFlags& flags) {
-  PackageResult result("gc");
-  const deploy::Collected collected =
+  GcResult result;
+  const deploy::Collected& collected = result.collected =
       deploy::collect_garbage(flags.store, static_cast<size_t>(flags.keep), flags.dry_run);
-  const auto rows = [](const std::vector<deploy::Collected::Entry>& entries) {
-    Json rows = Json::array();
-    for (const auto& e : entries) rows.push_back({{"digest", e.digest}, {"bytes", e.bytes}, {"why", e.why}});
-    return rows;
-  };
-  result["removed"] = rows(collected.removed);
-  result["kept"] = rows(collected.kept);
-  result["bytes"] = collected.bytes;
-  result["dry_run"] = flags.dry_run;
-  result["verdict"] = collected.removed.empty() ? "unchanged" : flags.dry_run ? "would_change" : "changed";
-  result["inputs"] = {{"store", flags.store}, {"keep", flags.keep}};
+  result.dry_run = flags.dry_run;
+  result.head.verdict = collected.removed.empty() ? "unchanged" : flags.dry_run ? "would_change" : "changed";
+  result.inputs = {{"store", flags.store}, {"keep", flags.keep}};
   if (global.json) {
-    result.print();
+    print(result);
     return 0;
   }
   const char* word = flags.dry_run ? "would remove" : "removed";
@@ -117,14 +173,27 @@ int run_gc(const Global& global, const PackageFlags& flags) {
   return 0;
 }
 
+struct PinResult : PackageResult {
+  bool keep = true;
+};
+void visit_fields(Fields& f, PinResult& r) {
+  f.type(r.keep ? "PackagePinResult" : "PackageUnpinResult", "Whether the pin has changed.");
+  visit_package_head(f, r, r.keep ? "pin" : "unpin", {"changed", "unchanged"});
+}
+PinResult pin_result(bool keep) {
+  PinResult result;
+  result.keep = keep;
+  return result;
+}
+
 int run_pin(const Global& global, const PackageFlags& flags, bool keep) {
-  PackageResult result(keep ? "pin" : "unpin");
+  PinResult result = pin_result(keep);
   const bool changed = keep ? deploy::pin(flags.store, flags.package, {flags.why, result.now()})
                             : deploy::unpin(flags.store, flags.package);
-  result["verdict"] = changed ? "changed" : "unchanged";
-  result["inputs"] = {{"store", flags.store}, {"package", flags.package}};
+  result.head.verdict = changed ? "changed" : "unchanged";
+  result.inputs = {{"store", flags.store}, {"package", flags.package}};
   if (global.json)
-    result.print();
+    print(result);
   else
     std::printf("%s: %s\n", flags.package.c_str(), keep ? "pinned" : "not pinned");
   return 0;
@@ -143,6 +212,15 @@ void add_channel_flags(CLI::App& app, PackageFlags& flags) {
 }
 
 }  // namespace
+
+void describe_store_results(Results& results) {
+  results.add<ListResult>({.commands = {"package list"}});
+  results.add(move_result(false), {.commands = {"package promote"}});
+  results.add(move_result(true), {.commands = {"package rollback"}});
+  results.add<GcResult>({.commands = {"package gc"}});
+  results.add(pin_result(true), {.commands = {"package pin"}});
+  results.add(pin_result(false), {.commands = {"package unpin"}});
+}
 
 void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select) {
   CLI::App* list = app.add_subcommand("list", "Lists the packages of a store and the channels that name them");

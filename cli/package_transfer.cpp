@@ -3,39 +3,53 @@
 #include <cstdio>
 
 #include "cli/package.h"
+#include "cli/results.h"
 #include "deploy/stores/package_store.h"
 
 namespace specdec::cli {
 
 namespace {
 
+struct TransferResult : PackageResult {
+  bool pull = false;
+  deploy::TransferOutcome done;
+};
+void visit_fields(Fields& f, TransferResult& r) {
+  f.type(r.pull ? "PackagePullResult" : "PackagePushResult", "The package that was copied.");
+  visit_package_head(f, r, r.pull ? "pull" : "push", {"changed", "unchanged"});
+  f("digest", r.done.package.digest);
+  std::string path = r.done.package.path.string();
+  f("path", path);
+  f("is_new", r.done.package.is_new);
+  f("signer", r.done.package.signer);
+  f(if_any("channel"), r.done.change);
+  f(if_any("commit"), r.done.commit);
+}
+TransferResult transfer_result(bool pull) {
+  TransferResult result;
+  result.pull = pull;
+  return result;
+}
+
 // Runs push or pull (`action`). Both copy PACKAGE into a store: push is run where the package was made, pull where it
 // is needed.
 int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
-  PackageResult result(action);
-  const deploy::TransferOutcome done = deploy::transfer({.package = flags.package,
-                                                         .store = flags.store,
-                                                         .channel = flags.channel,
-                                                         .why = flags.why.empty() ? action : flags.why,
-                                                         .signer = [&] { return channel_signer(flags); },
-                                                         .has_key = !flags.key.empty(),
-                                                         .make_public = flags.make_public,
-                                                         .understood = flags.understood,
-                                                         .now = result.now()},
-                                                        make_progress(global));
-  const deploy::PackageOutcome& outcome = done.package;
-  if (const auto& change = done.change)
-    result["channel"] = {
-        {"name", change->channel}, {"from", change->from}, {"to", change->to}, {"changed", change->changed}};
-  if (!done.commit.empty()) result["commit"] = done.commit;
-  result["digest"] = outcome.digest;
-  result["path"] = outcome.path.string();
-  result["is_new"] = outcome.is_new;
-  result["signer"] = outcome.signer;
-  result["verdict"] = outcome.is_new ? "changed" : "unchanged";
-  result["inputs"] = {{"package", flags.package}, {"store", flags.store}};
+  TransferResult result = transfer_result(action == std::string("pull"));
+  result.done = deploy::transfer({.package = flags.package,
+                                  .store = flags.store,
+                                  .channel = flags.channel,
+                                  .why = flags.why.empty() ? action : flags.why,
+                                  .signer = [&] { return channel_signer(flags); },
+                                  .has_key = !flags.key.empty(),
+                                  .make_public = flags.make_public,
+                                  .understood = flags.understood,
+                                  .now = result.now()},
+                                 make_progress(global));
+  const deploy::PackageOutcome& outcome = result.done.package;
+  result.head.verdict = outcome.is_new ? "changed" : "unchanged";
+  result.inputs = {{"package", flags.package}, {"store", flags.store}};
   if (global.json) {
-    result.print();
+    print(result);
     return 0;
   }
   std::printf("%s sha256-%s\n  %s\n", outcome.is_new ? "copied" : "unchanged", outcome.digest.c_str(),
@@ -45,6 +59,11 @@ int run_transfer(const Global& global, const PackageFlags& flags, const char* ac
 }
 
 }  // namespace
+
+void describe_transfer_results(Results& results) {
+  results.add(transfer_result(false), {.commands = {"package push"}});
+  results.add(transfer_result(true), {.commands = {"package pull"}});
+}
 
 void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select) {
   CLI::App* push =

@@ -101,17 +101,36 @@ DataAudit data_audit(const std::filesystem::path& directory, const std::filesyst
   return audit;
 }
 
-Json to_json(const DataAudit& a) {
-  Json result = to_json(a.stats), lengths = Json::object();
-  for (const auto& [split, l] : a.lengths)
-    lengths[split] = {{"rows", l.rows}, {"p50", l.p50}, {"p90", l.p90}, {"p95", l.p95}, {"p99", l.p99}, {"max", l.max}};
-  result["schema"] = "specdec.data-audit/1";
-  result["length"] = lengths;
-  result["written_by_target"] = written_share(a);
-  result["remaining"] = a.searched ? Json{{"finds", a.finds}, {"rows", a.rows_with_finds}} : Json(nullptr);
-  result["ingest"] = a.report ? to_json(*a.report) : Json(nullptr);
-  result["formats"] = a.report ? Json(formats_of(*a.report)) : Json(nullptr);
-  return result;
+void visit_fields(Fields& f, LengthPercentiles& l) {
+  f.type("SplitLengths", "Quantiles of the rows' lengths in one split.");
+  f("rows", l.rows, kAnyCount);
+  f("p50", l.p50);
+  f("p90", l.p90);
+  f("p95", l.p95);
+  f("p99", l.p99);
+  f("max", l.max);
+}
+
+struct RemainingFinds {
+  std::map<std::string, int64_t> finds;
+  int64_t rows = 0;
+};
+void visit_fields(Fields& f, RemainingFinds& remaining) {
+  f.type("Remaining", "Personal data that is still in the text.");
+  f("finds", remaining.finds);
+  f("rows", remaining.rows, kAnyCount);
+}
+
+void visit_fields(Fields& f, DataAudit& a) {
+  visit_counts(f, a.stats);
+  f("length", a.lengths, MapRule{});
+  f.derived("written_by_target", written_share(a));
+  std::optional<RemainingFinds> remaining;
+  if (a.searched) remaining = {a.finds, a.rows_with_finds};
+  f("remaining", remaining);
+  f("ingest", a.report);
+  Json formats = a.report ? Json(formats_of(*a.report)) : Json();
+  f.json("formats", formats, {{"type", {"object", "null"}}, {"additionalProperties", {{"type", "integer"}}}});
 }
 
 std::string to_table(const DataAudit& a) {

@@ -32,7 +32,7 @@ struct DataAudit {
 // Error(kData) if the directory was not written by this program, is damaged, or belongs to another tokenizer;
 // Error(kModel) for the target.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
-Json to_json(const DataAudit& audit);  // schema "specdec.data-audit/1"
+void visit_fields(Fields& f, DataAudit& audit);
 std::string to_table(const DataAudit& audit);
 
 }  // namespace specdec::data

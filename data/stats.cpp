@@ -47,10 +47,6 @@ void count_row(const TokenRow& row, const std::string& split, DataStats& stats, 
   }
 }
 
-Json counts_json(const GroupCounts& g) {
-  return {{"rows", g.rows}, {"conversations", g.conversations}, {"tokens", g.tokens}, {"loss_tokens", g.loss_tokens}};
-}
-
 std::string line(const std::string& name, const GroupCounts& g) {
   return format("%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(), static_cast<long long>(g.rows),
                 static_cast<long long>(g.conversations), static_cast<long long>(g.tokens),
@@ -83,28 +79,42 @@ DataStats data_stats(const std::filesystem::path& directory) {
   return stats;
 }
 
-Json to_json(const DataStats& s) {
-  Json splits = Json::object(), domains = Json::object();
-  for (const auto& [split, g] : s.splits) splits[split] = counts_json(g);
-  for (const auto& [split, groups] : s.domains)
-    for (const auto& [domain, g] : groups) domains[split][domain] = counts_json(g);
-  return {{"schema", "specdec.data-stats/1"},
-          {"data_digest", s.digest},
-          {"target_id", s.index.target_id},
-          {"tokenizer_digest", s.index.tokenizer_digest},
-          {"written_by", s.index.written_by},
-          {"splits", splits},
-          {"domains", domains},
-          {"length", {{"p50", s.length_p50}, {"p95", s.length_p95}, {"max", s.length_max}}},
-          {"predicted_tokens", s.predicted_tokens},
-          {"shared_conversations", s.shared_conversations},
-          {"bigram_coverage", s.has_coverage ? Json(s.bigram_coverage) : Json(nullptr)},
-          {"max_length", s.index.max_length},
-          {"truncated_rows", s.index.truncated_rows},
-          {"dropped_tokens", s.index.dropped_tokens},
-          {"duplicates", s.index.duplicates},
-          {"rejects", s.index.rejects},
-          {"redactions", s.index.redactions}};
+void visit_fields(Fields& f, GroupCounts& g) {
+  f.type("GroupSize", "The size of a split or of a domain in it.");
+  f("rows", g.rows, kAnyCount);
+  f("conversations", g.conversations, kAnyCount);
+  f("tokens", g.tokens, kAnyCount);
+  f("loss_tokens", g.loss_tokens, kAnyCount);
+}
+
+void visit_counts(Fields& f, DataStats& s) {
+  f("data_digest", s.digest);
+  f("target_id", s.index.target_id);
+  f("tokenizer_digest", s.index.tokenizer_digest);
+  f("written_by", s.index.written_by);
+  f("splits", s.splits, MapRule{});
+  f("domains", s.domains, MapRule{}, MapRule{});
+  f("predicted_tokens", s.predicted_tokens, kAnyCount);
+  f("shared_conversations", s.shared_conversations, kAnyCount);
+  std::optional<double> coverage;
+  if (s.has_coverage) coverage = s.bigram_coverage;
+  f("bigram_coverage", coverage, {0, 1});
+  f("max_length", s.index.max_length, kAnyCount);
+  f("truncated_rows", s.index.truncated_rows, kAnyCount);
+  f("dropped_tokens", s.index.dropped_tokens, kAnyCount);
+  f("duplicates", s.index.duplicates, kAnyCount);
+  f("rejects", s.index.rejects);
+  f("redactions", s.index.redactions);
+}
+
+void visit_fields(Fields& f, DataStats& s) {
+  visit_counts(f, s);
+  f.group("length", [&](Fields& length) {
+    length.type("Lengths", "Quantiles of the rows' lengths in tokens.");
+    length("p50", s.length_p50);
+    length("p95", s.length_p95);
+    length("max", s.length_max, kAnyCount);
+  });
 }
 
 std::string counts_text(const std::map<std::string, int64_t>& counts) {

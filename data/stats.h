@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-#include "base/json.h"
 #include "base/schema/shard_index.h"
 
 namespace specdec::data {
@@ -30,7 +29,8 @@ struct DataStats {
 
 // Throws Error(kData) if the directory was not written by this program or is damaged.
 DataStats data_stats(const std::filesystem::path& directory);
-Json to_json(const DataStats& stats);  // schema "specdec.data-stats/1"
+void visit_counts(Fields& f, DataStats& stats);  // without the lengths
+void visit_fields(Fields& f, DataStats& stats);
 std::string to_table(const DataStats& stats);
 
 // Writes "email 2, phone 1".

@@ -72,19 +72,21 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   }
   const SourcesOutcome sources = check_sources(options, clock, facts, state, driver);
 
-  CheckResult result{sources.result, sources.judged.verdict, sources.judged.reason,
+  CheckReport report;
+  report.sources = sources.report;
+  CheckResult result{nullptr, sources.judged.verdict, sources.judged.reason,
                      options.exit_zero ? 0 : monitor_exit_code(sources.judged.verdict, options.fail_on)};
   const auto publish = [&] {
-    result.json["state"] = name(driver.memory().stage);
-    result.json["transitions"] = driver.transitions();
-    result.json["actions"] = driver.actions();
-    result.json["waiting"] = driver.waiting();
-    result.json["seconds"] = clock.seconds() - started;
+    report.state = name(driver.memory().stage);
+    report.transitions = driver.transitions();
+    report.actions = driver.actions();
+    report.waiting = driver.waiting().get<std::vector<std::string>>();
+    report.seconds = clock.seconds() - started;
+    result.json = json_of(report);
     write_file_atomic(report_file(options.state), result.json.dump() + "\n");
   };
   publish();
-  if (const Json trigger = driver.on_drift(facts, sources.alarm_key); !trigger.is_null())
-    result.json["trigger"] = trigger;
+  report.trigger = driver.on_drift(facts, sources.alarm_key);
   driver.work(facts, sources.speedup_now);
   driver.tell_alertmanager(facts);
   publish();

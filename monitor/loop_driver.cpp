@@ -95,7 +95,7 @@ int64_t LoopDriver::record(Transaction& transaction, const Facts& facts, Stage o
   const int64_t time = now();
   supersede(transaction.state(), occurrence.event, time);
   const int64_t id = transaction.state().append(TransitionEntry{0, time, from, to, event, reason, occurrence.evidence});
-  transitions_.push_back({{"from", from}, {"to", to}, {"event", event}, {"reason", reason}});
+  transitions_.push_back({from, to, event, reason});
   ActionWriter writer(transaction, context(facts), id);
   write_down_webhooks({{"schema", "specdec.monitor_event/1"},
                        {"id", id},

@@ -13,6 +13,7 @@
 #include "base/verdict.h"
 #include "monitor/actions/actions.h"
 #include "monitor/actions/questions.h"
+#include "monitor/check_report.h"
 #include "monitor/facts/facts.h"
 #include "monitor/facts/options.h"
 #include "monitor/machine/machine.h"
@@ -51,9 +52,9 @@ class LoopDriver {
   void tell_alertmanager(const Facts& facts);
 
   const Memory& memory() const { return memory_; }
-  Json transitions() const { return transitions_; }  // the transitions made in this check
-  Json actions() const { return actions_; }          // the actions attempted in this check
-  Json waiting() const { return waiting_; }          // the reasons why nothing more is done
+  const std::vector<MadeTransition>& transitions() const { return transitions_; }  // the transitions made in this check
+  Json actions() const { return actions_; }  // the actions attempted in this check
+  Json waiting() const { return waiting_; }  // the reasons why nothing more is done
 
  private:
   int64_t now() const { return clock_.unix_seconds(); }
@@ -80,7 +81,8 @@ class LoopDriver {
   bool asked_canary_ = false;    // the scores are asked for once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;
-  Json transitions_ = Json::array(), actions_ = Json::array();
+  std::vector<MadeTransition> transitions_;
+  Json actions_ = Json::array();
 };
 
 }  // namespace specdec::monitor

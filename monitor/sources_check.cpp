@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/verdict.h"
-#include "base/version.h"
 #include "monitor/report/next_step.h"
 #include "monitor/state/transaction.h"
 #include "monitor/statistics/detector.h"
@@ -40,11 +39,10 @@ class SourcesCheck {
     keep(reading.observation, state_);
     const SourcesOutcome outcome = judge_reading(reading);
     record(outcome, reading);
-    const Json& result = outcome.result;
     driver.observed(transaction, facts_,
                     {.verdict = outcome.judged.verdict,
                      .reason = outcome.judged.reason,
-                     .evidence = {{"inputs", result["inputs"]}, {"evidence", result["evidence"]}},
+                     .evidence = {{"inputs", outcome.report.inputs}, {"evidence", outcome.report.evidence}},
                      .records = reading.observation.read.records});
     if (!outcome.alarm_key.empty() && !options_.on_drift.empty())
       write_down_on_drift(transaction, outcome.alarm_key, alarm_environment(outcome, reading.detector), now());
@@ -129,7 +127,7 @@ class SourcesCheck {
     Json evidence = evidence_json(options_, reading.detector, reading.observation);
     evidence["served"] = reading.served.evidence;
     if (!facts_.target_check.evidence.is_null()) evidence["target"] = facts_.target_check.evidence;
-    outcome.result = result_json(judged, evidence);
+    outcome.report = report_of(judged, evidence);
     outcome.speedup_now = is_stale ? 1 : speedup_now(facts_.report, reading.detector);
     const Verdict verdict = judged.verdict;
     if (verdict == Verdict::kDrift || verdict == Verdict::kStaleTarget || verdict == Verdict::kNotWorthIt)
@@ -144,22 +142,15 @@ class SourcesCheck {
     return memory.stale.empty() ? facts_.target.id : memory.alarm;
   }
 
-  Json result_json(const Judged& judged, const Json& evidence) const {
-    Json json = {{"schema", "specdec.monitor/1"},
-                 {"verdict", judged.verdict},
-                 {"reason", judged.reason},
-                 {"figure", judged.figure},
-                 {"next", judged.next},
-                 {"started", format_utc(now())},
-                 {"tool_version", kToolVersion},
-                 {"inputs",
-                  {{"package", digest()},
-                   {"target", bound().id},
-                   {"draft", facts_.package.manifest.draft.id},
-                   {"served", facts_.target.id}}},
-                 {"evidence", evidence}};
-    if (!facts_.served.hub_commit.empty()) json["inputs"]["target_commit"] = facts_.served.hub_commit;
-    return json;
+  SourcesReport report_of(const Judged& judged, const Json& evidence) const {
+    SourcesReport report = {judged.verdict, judged.reason, judged.figure, judged.next, format_utc(now())};
+    report.inputs = {{"package", digest()},
+                     {"target", bound().id},
+                     {"draft", facts_.package.manifest.draft.id},
+                     {"served", facts_.target.id}};
+    if (!facts_.served.hub_commit.empty()) report.inputs["target_commit"] = facts_.served.hub_commit;
+    report.evidence = evidence;
+    return report;
   }
 
   void record(const SourcesOutcome& outcome, const Reading& reading) {
@@ -171,7 +162,7 @@ class SourcesCheck {
     measurement.time = now();
     state_.add(measurement);
     if (verdict_named(state_.value("verdict")) != verdict)
-      state_.append(HistoryEntry{0, now(), to_string(verdict), digest(), outcome.result});
+      state_.append(HistoryEntry{0, now(), to_string(verdict), digest(), json_of(outcome.report)});
     state_.set_value("verdict", to_string(verdict));
   }
 

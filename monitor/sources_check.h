@@ -17,7 +17,7 @@ namespace specdec::monitor {
 
 struct SourcesOutcome {
   Judged judged;
-  Json result;                 // schema "specdec.monitor/1"
+  SourcesReport report;
   std::string alarm_key = {};  // key under which --on-drift runs for this alarm, "" = there is none
   double speedup_now = 0;      // as in RedistilRequest
 };

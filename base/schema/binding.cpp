@@ -36,29 +36,19 @@ void refuse_exchanged(const fs::path& target, const fs::path& draft) {
 
 }  // namespace
 
-void DraftBinding::validate(const std::string& where) const {
-  if (kind.empty()) throw Error(ErrorKind::kModel, where + ": kind: missing");
-  if (!training.is_object()) throw Error(ErrorKind::kModel, where + ": training: expected an object");
+void visit_fields(Fields& f, DraftBinding& binding) {
+  f.schema("draft", DraftBinding::kVersion);
+  f("target", binding.target);
+  f("kind", binding.kind);
+  if (f.reads() && binding.kind.empty()) f.refuse("kind: missing");
+  f(defaulted("loss"), binding.loss);
+  f.json(defaulted("training"), binding.training);
 }
 
-Json to_json(const DraftBinding& binding) {
-  return {{"schema", "specdec.draft/" + std::to_string(DraftBinding::kVersion)},
-          {"target", to_json(binding.target)},
-          {"kind", binding.kind},
-          {"loss", binding.loss},
-          {"training", binding.training.is_null() ? Json::object() : binding.training}};
-}
+Json to_json(const DraftBinding& binding) { return json_of(binding); }
 
 DraftBinding draft_binding_from_json(const Json& object, const std::string& where) {
-  require_schema(object, "draft", DraftBinding::kVersion, where, ErrorKind::kModel);
-  DraftBinding binding;
-  binding.target = fingerprint_from_json(json_object(object, "target", 16, where, ErrorKind::kModel),
-                                         where + ": target", ErrorKind::kModel);
-  binding.kind = json_string(object, "kind", where, ErrorKind::kModel);
-  binding.loss = json_string(object, "loss", "", where, ErrorKind::kModel);
-  binding.training = object.value("training", Json::object());
-  binding.validate(where);
-  return binding;
+  return read_fields<DraftBinding>(object, where, ErrorKind::kModel);
 }
 
 std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_directory) {

@@ -15,9 +15,8 @@ struct DraftBinding {
   Fingerprint target;
   std::string kind;  // "prune:2", "model", "config"
   std::string loss;
-  Json training;  // provenance: data digest, steps, acceptance before and after with intervals, tool version
-
-  void validate(const std::string& where) const;
+  Json training =
+      Json::object();  // provenance: data digest, steps, acceptance before and after with intervals, tool version
 };
 Json to_json(const DraftBinding& binding);
 DraftBinding draft_binding_from_json(const Json& object, const std::string& where);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec {
 
@@ -16,6 +16,7 @@ struct ErrorReport {
   int exit_code = 1;
   std::string command = "";  // "data ingest"; "" if the command line names none
 };
+void visit_fields(Fields& f, ErrorReport& report);
 Json to_json(const ErrorReport& report);
 // Returns the name of the kind in JSON: "usage", "config", "data", "model", "io", "network", "device", "internal".
 const char* to_string(ErrorKind kind);

@@ -85,12 +85,16 @@ std::string gate_brief(const ValidationReport& r, const std::string& in_full) {
   return line.substr(0, end) + " ... (in full: " + in_full + ")";
 }
 
-Json gate_json(const ValidationReport& r) {
-  const Json whole = to_json(r);
-  Json out = {{"verdict", r.verdict}, {"reason", one_line(r.reason)}, {"judged_by", whole["judged_by"]}};
-  if (r.has_speed)
-    for (const char* key : {"schedule", "schedule_figures"}) out[key] = whole["speed"][key];
-  return out;
+GateSummary gate_summary(const ValidationReport& r) {
+  return {r.verdict, one_line(r.reason), r.judged_by, r.has_speed, r.schedule};
+}
+
+void visit_fields(Fields& f, GateSummary& gate) {
+  f.type("Gate", "The verdict of the gate that a report holds.");
+  visit_gate_verdict(f, gate.verdict);
+  f("reason", gate.reason);
+  f("judged_by", gate.judged_by);
+  visit_schedule(f, gate.schedule, gate.has_speed ? Presence::kAlways : Presence::kIfAny);
 }
 
 std::string schedule_line(const std::vector<ScheduleRow>& schedule) {

@@ -16,8 +16,16 @@ std::string gate_line(const ValidationReport& report);
 // Returns gate_line() if it is short, else its beginning and, in brackets, where it stands in full: "inconclusive:
 // speed-up … decides nothing ... (in full: manifest.json)". In ASCII if the line is.
 std::string gate_brief(const ValidationReport& report, const std::string& in_full);
-// Returns {verdict, reason, judged_by, schedule, schedule_figures}; the last two only if the speed-up was measured.
-Json gate_json(const ValidationReport& report);
+// The part of a report that other commands print.
+struct GateSummary {
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;
+  std::vector<ValidationReport::Figure> judged_by;
+  bool has_speed = false;
+  std::vector<ScheduleRow> schedule;  // printed if the speed-up was measured
+};
+GateSummary gate_summary(const ValidationReport& report);
+void visit_fields(Fields& f, GateSummary& gate);
 // Returns "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K 2 (predicted 1.31)", "batch 4: plain (K
 // 1 predicted 0.93)".
 std::string schedule_line(const std::vector<ScheduleRow>& schedule);

@@ -8,14 +8,12 @@ constexpr ErrorKind kLabels = ErrorKind::kData;
 
 }  // namespace
 
-Json to_json(const LabelShard& s) {
-  return {{"file", s.file}, {"sha256", s.sha256}, {"num_rows", s.num_rows}, {"num_positions", s.num_positions}};
-}
-
-LabelShard label_shard_from_json(const Json& o, const std::string& where) {
-  return {json_string(o, "file", where, kLabels), json_digest(o, "sha256", false, where, kLabels),
-          json_int(o, "num_rows", {0, kMaxCount}, where, kLabels),
-          json_int(o, "num_positions", {0, kMaxCount}, where, kLabels)};
+void visit_fields(Fields& f, LabelShard& s) {
+  f.type("LabelShard", "A file of labels, for consecutive rows of the data.");
+  f("file", s.file);
+  f.digest("sha256", s.sha256);
+  f("num_rows", s.num_rows, kAnyCount);
+  f("num_positions", s.num_positions, kAnyCount);
 }
 
 int64_t LabelIndex::labelled_rows() const {
@@ -28,7 +26,6 @@ void LabelIndex::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
     if (!ok) throw Error(kLabels, where + ": " + text);
   };
-  check(kind == "top_k" || kind == "hidden", "kind: expected top_k or hidden, found '" + kind.substr(0, 40) + "'");
   check((kind == "top_k") == (top_k > 0) && (kind == "hidden") == (hidden_size > 0),
         "expected top_k for kind top_k, or hidden_size for kind hidden");
   check(top_k <= vocab_size, "top_k: expected at most vocab_size");
@@ -39,47 +36,39 @@ void LabelIndex::validate(const std::string& where) const {
   check(labelled_rows() <= num_rows, "shards: expected at most num_rows rows together");
 }
 
-Json label_settings(const LabelIndex& i) {
-  return {{"kind", i.kind},
-          {"top_k", i.top_k},
-          {"hidden_size", i.hidden_size},
-          {"temperature", i.temperature},
-          {"vocab_size", i.vocab_size},
-          {"data_digest", i.data_digest},
-          {"tokenizer_digest", i.tokenizer_digest},
-          {"target", i.target ? to_json(*i.target) : Json(nullptr)},
-          {"model", i.model},
-          {"num_rows", i.num_rows}};
+void visit_settings(Fields& f, LabelIndex& i) {
+  f.one_of("kind", i.kind, {"top_k", "hidden"});
+  f("top_k", i.top_k, {0, LabelIndex::kMostTopK});
+  f("hidden_size", i.hidden_size, {0, 1 << 20});
+  f("temperature", i.temperature, {1e-6, 1e6});
+  f("vocab_size", i.vocab_size, {1, 1 << 24});
+  f.digest("data_digest", i.data_digest);
+  f.digest("tokenizer_digest", i.tokenizer_digest);
+  f("target", i.target);
+  f(defaulted("model"), i.model);
+  f("num_rows", i.num_rows, kAnyCount);
 }
 
-Json to_json(const LabelIndex& index) {
-  Json out = label_settings(index), shards = Json::array();
-  for (const LabelShard& s : index.shards) shards.push_back(to_json(s));
-  out["schema"] = "specdec.labels/" + std::to_string(LabelIndex::kVersion);
-  out["shards"] = shards;
-  out["tool_version"] = index.tool_version;
-  out["started"] = index.started;
-  return out;
+void visit_contents(Fields& f, LabelIndex& i) {
+  visit_settings(f, i);
+  f("shards", i.shards, {.numbered = true});
+}
+
+void visit_fields(Fields& f, LabelIndex& i) {
+  f.schema("labels", LabelIndex::kVersion);
+  visit_contents(f, i);
+  f(defaulted("tool_version"), i.tool_version);
+  f(defaulted("started"), i.started);
+}
+
+Json to_json(const LabelIndex& index) { return json_of(index); }
+
+Json label_settings(const LabelIndex& index) {
+  return json_of_fields([&](Fields& f) { visit_settings(f, const_cast<LabelIndex&>(index)); });
 }
 
 LabelIndex label_index_from_json(const Json& o, const std::string& where) {
-  require_schema(o, "labels", LabelIndex::kVersion, where);
-  LabelIndex index;
-  index.kind = json_string(o, "kind", where, kLabels);
-  index.top_k = json_int(o, "top_k", {0, LabelIndex::kMostTopK}, where, kLabels);
-  index.hidden_size = json_int(o, "hidden_size", {0, 1 << 20}, where, kLabels);
-  index.temperature = json_double(o, "temperature", {1e-6, 1e6}, where, kLabels);
-  index.vocab_size = json_int(o, "vocab_size", {1, 1 << 24}, where, kLabels);
-  index.data_digest = json_digest(o, "data_digest", false, where, kLabels);
-  index.tokenizer_digest = json_digest(o, "tokenizer_digest", false, where, kLabels);
-  if (const auto target = o.find("target"); target != o.end() && !target->is_null())
-    index.target = fingerprint_from_json(*target, where + ": target", kLabels);
-  index.model = json_string(o, "model", "", where, kLabels);
-  index.num_rows = json_int(o, "num_rows", {0, kMaxCount}, where, kLabels);
-  for (const Json& s : json_array(o, "shards", 1 << 20, where, kLabels))
-    index.shards.push_back(label_shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));
-  index.tool_version = json_string(o, "tool_version", "", where, kLabels);
-  index.started = json_string(o, "started", "", where, kLabels);
+  LabelIndex index = read_fields<LabelIndex>(o, where, kLabels);
   index.validate(where);
   return index;
 }

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/fields.h"
 #include "base/fingerprint.h"
-#include "base/json.h"
 
 namespace specdec {
 
@@ -21,8 +21,7 @@ struct LabelShard {
   std::string file, sha256;
   int64_t num_rows = 0, num_positions = 0;
 };
-Json to_json(const LabelShard& shard);
-LabelShard label_shard_from_json(const Json& object, const std::string& where);
+void visit_fields(Fields& f, LabelShard& shard);
 
 struct LabelIndex {
   static constexpr int kVersion = 1;  // schema "specdec.labels/1"
@@ -44,6 +43,8 @@ struct LabelIndex {
   bool complete() const { return labelled_rows() == num_rows; }
   void validate(const std::string& where) const;
 };
+void visit_contents(Fields& f, LabelIndex& index);  // without schema, tool_version and started
+void visit_fields(Fields& f, LabelIndex& index);
 Json to_json(const LabelIndex& index);
 LabelIndex label_index_from_json(const Json& object, const std::string& where);
 // Returns what the labels depend on, as JSON: everything but the shards and how they came about.

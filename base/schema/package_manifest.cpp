@@ -118,7 +118,6 @@ void PackageManifest::validate(const std::string& where) const {
     check(is_safe_path(f.path) && f.path != "manifest.json" && f.path != kSignatureFile,
           "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
     check(i == 0 || files[i - 1].path < f.path, "files[" + std::to_string(i) + "]: expected each path once, sorted");
-    check(is_sha256_hex(f.sha256), f.path + ": sha256: expected 64 hexadecimal digits");
     has_target |= f.path == "target/config.json";
     has_draft |= f.path == "draft/config.json";
   }
@@ -126,11 +125,8 @@ void PackageManifest::validate(const std::string& where) const {
   for (const std::string* text : {&created, &draft_kind, &tool_version, &target_reference})
     check(one_line(*text) == *text, "a control character in " + one_line(*text));
   check(has_target != !target_reference.empty(), "expected either target/config.json or a target reference");
-  check(is_sha256_hex(tokenizer_digest) && tokenizer_digest == target.tokenizer,
-        "tokenizer_digest: expected that of the target");
+  check(tokenizer_digest == target.tokenizer, "tokenizer_digest: expected that of the target");
   check(!draft_kind.empty(), "draft: kind: missing");
-  check(parent.empty() || is_sha256_hex(parent), "parent: expected 64 hexadecimal digits or nothing");
-  check(provenance.is_object(), "provenance: expected an object");
   const ValidationReport parsed = validation_report_from_json(report, where + ": report");
   check(parsed.target == target && parsed.draft == draft, "report: was made for another pair of models");
   check(parsed.verdict == Verdict::kPass || allowed_failed,
@@ -153,69 +149,46 @@ void PackageManifest::validate(const std::string& where) const {
   }
 }
 
-Json to_json(const PackageManifest& m) {
-  Json files = Json::array();
-  for (const PackagedFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}});
-  Json variants = Json::array();
-  for (const DraftVariant& v : m.variants)
-    variants.push_back({{"format", v.format},
-                        {"fingerprint", to_json(v.fingerprint)},
-                        {"relative_error", v.relative_error},
-                        {"report", v.report}});
-  return {{"schema", "specdec.package/" + std::to_string(PackageManifest::kVersion)},
-          {"files", files},
-          {"target", {{"fingerprint", to_json(m.target)}, {"reference", m.target_reference}}},
-          {"draft", {{"fingerprint", to_json(m.draft)}, {"kind", m.draft_kind}}},
-          {"tokenizer_digest", m.tokenizer_digest},
-          {"report", m.report},
-          {"variants", variants},
-          {"allowed_failed", m.allowed_failed},
-          {"visibility", m.is_public ? "public" : "private"},
-          {"provenance", m.provenance.is_null() ? Json::object() : m.provenance},
-          {"parent", m.parent},
-          {"created", m.created},
-          {"tool_version", m.tool_version}};
+void visit_fields(Fields& f, PackagedFile& file) {
+  f("path", file.path);
+  f("size", file.size, {0, INT64_MAX});
+  f.digest("sha256", file.sha256);
 }
 
-PackageManifest package_manifest_from_json(const Json& object, const std::string& where) {
-  require_schema(object, "package", PackageManifest::kVersion, where);
-  PackageManifest m;
-  for (const Json& f : json_array(object, "files", kMaxFiles, where, kManifest)) {
-    const std::string at = where + ": files[" + std::to_string(m.files.size()) + "]";
-    m.files.push_back({json_string(f, "path", at, kManifest),
-                       static_cast<uint64_t>(json_int(f, "size", {0, INT64_MAX}, at, kManifest)),
-                       json_digest(f, "sha256", false, at, kManifest)});
-  }
-  const Json &target = json_object(object, "target", 16, where, kManifest),
-             &draft = json_object(object, "draft", 16, where, kManifest);
-  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kManifest),
-                                   where + ": target: fingerprint");
-  m.target_reference = json_string(target, "reference", "", where + ": target", kManifest);
-  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kManifest),
-                                  where + ": draft: fingerprint");
-  m.draft_kind = json_string(draft, "kind", where + ": draft", kManifest);
-  m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kManifest);
-  m.report = json_object(object, "report", 64, where, kManifest);
-  if (object.contains("variants")) {
-    for (const Json& v : json_array(object, "variants", 16, where, kManifest)) {
-      const std::string at = where + ": variants[" + std::to_string(m.variants.size()) + "]";
-      m.variants.push_back(
-          {json_string(v, "format", at, kManifest),
-           fingerprint_from_json(json_object(v, "fingerprint", 16, at, kManifest), at + ": fingerprint"),
-           json_double(v, "relative_error", {0, 1e9}, at, kManifest), v.value("report", Json())});
-    }
-  }
-  m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
+void visit_fields(Fields& f, DraftVariant& v) {
+  f("format", v.format);
+  f("fingerprint", v.fingerprint);
+  f("relative_error", v.relative_error, {0, 1e9});
+  f.json(defaulted("report"), v.report, Json::object());
+}
+
+void visit_fields(Fields& f, PackageManifest& m) {
+  f.schema("package", PackageManifest::kVersion);
+  f("files", m.files, {kMaxFiles, true});
+  f.group("target", [&](Fields& target) {
+    target("fingerprint", m.target);
+    target(defaulted("reference"), m.target_reference);
+  });
+  f.group("draft", [&](Fields& draft) {
+    draft("fingerprint", m.draft);
+    draft("kind", m.draft_kind);
+  });
+  f.digest("tokenizer_digest", m.tokenizer_digest);
+  f.json("report", m.report);
+  f(defaulted("variants"), m.variants, {16, true});
+  f(defaulted("allowed_failed"), m.allowed_failed);
   // Packages of earlier versions do not state their visibility.
-  const std::string visibility = json_string(object, "visibility", "private", where, kManifest);
-  if (visibility != "public" && visibility != "private")
-    throw Error(kManifest,
-                where + ": visibility: expected public or private, found '" + visibility.substr(0, 40) + "'");
-  m.is_public = visibility == "public";
-  m.provenance = json_object(object, "provenance", 4096, where, kManifest);
-  m.parent = json_digest(object, "parent", true, where, kManifest);
-  m.created = json_string(object, "created", where, kManifest);
-  m.tool_version = json_string(object, "tool_version", where, kManifest);
+  f.one_of(defaulted("visibility"), m.is_public, {{true, "public"}, {false, "private"}});
+  f.json("provenance", m.provenance);
+  f.digest(defaulted("parent"), m.parent, true);
+  f("created", m.created);
+  f("tool_version", m.tool_version);
+}
+
+Json to_json(const PackageManifest& manifest) { return json_of(manifest); }
+
+PackageManifest package_manifest_from_json(const Json& object, const std::string& where) {
+  PackageManifest m = read_fields<PackageManifest>(object, where, kManifest);
   m.validate(where);
   return m;
 }

@@ -40,13 +40,14 @@ struct PackageManifest {
   Json report;                         // the whole validation report
   std::vector<DraftVariant> variants;  // sorted by format
   bool allowed_failed = false;
-  bool is_public = false;  // "visibility": whoever made it declares that anyone may read it
-  Json provenance;         // the draft's specdec.json
-  std::string parent;      // digest of the package it replaces, "" for the first
+  bool is_public = false;            // "visibility": whoever made it declares that anyone may read it
+  Json provenance = Json::object();  // the draft's specdec.json
+  std::string parent;                // digest of the package it replaces, "" for the first
   std::string created, tool_version;
 
   void validate(const std::string& where) const;
 };
+void visit_fields(Fields& f, PackageManifest& manifest);
 Json to_json(const PackageManifest& manifest);
 PackageManifest package_manifest_from_json(const Json& object, const std::string& where);
 // Throws Error(kData) if the file is missing, malformed or of an unknown version.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/json.h"
@@ -165,9 +166,19 @@ Place follow_links(const fs::path& given) {
   return place;
 }
 
+struct ChannelStatement {
+  std::string channel, digest;
+  int64_t number = 0;
+};
+void visit_fields(Fields& f, ChannelStatement& said) {
+  f.schema("channel", 1);
+  f("number", said.number, {1, kMaxNumber});
+  f("channel", said.channel);
+  f.digest("digest", said.digest);
+}
+
 std::string channel_statement(const std::string& channel, const std::string& digest, int64_t number) {
-  return canonical_json(
-      {{"schema", "specdec.channel/1"}, {"channel", channel}, {"digest", digest}, {"number", number}});
+  return canonical_json(json_of(ChannelStatement{channel, digest, number}));
 }
 
 ChannelRecord parse_channel(const std::string& text, const std::string& channel, const std::string& where) {
@@ -179,11 +190,9 @@ ChannelRecord parse_channel(const std::string& text, const std::string& channel,
   const size_t second = text.find('\n', first + 1);
   record.statement = text.substr(first + 1, second == std::string::npos ? second : second - first - 1);
   if (second != std::string::npos) record.signature = text.substr(second + 1);
-  const Json said = parse_json(record.statement, where);
-  require_schema(said, "channel", 1, where);
-  record.number = json_int(said, "number", {1, kMaxNumber}, where, kChannel);
-  if (json_string(said, "channel", where, kChannel) != channel ||
-      json_digest(said, "digest", false, where, kChannel) != record.digest)
+  const auto said = read_fields<ChannelStatement>(parse_json(record.statement, where), where, kChannel);
+  record.number = said.number;
+  if (said.channel != channel || said.digest != record.digest)
     throw Error(kChannel, where + ": damaged channel: its second line speaks of another channel or another package");
   return record;
 }

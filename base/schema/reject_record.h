@@ -11,20 +11,21 @@
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec {
 
 struct RejectRecord {
   static constexpr int kVersion = 1;  // "schema":"specdec.rejects/1"
   static constexpr size_t kMaxRejects = 256, kMaxTop = 64;
+  using Likely = std::pair<int32_t, double>;  // a token and its logprob
   struct Reject {
     int64_t position = 0;  // index in the answer's tokens, from 0
     // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if that was
     // drawn again.
     int32_t drafted = 0, next = 0;
-    double logprob = 0;                           // of the drafted token
-    std::vector<std::pair<int32_t, double>> top;  // the target's likeliest tokens, in falling order
+    double logprob = 0;       // of the drafted token
+    std::vector<Likely> top;  // the target's likeliest tokens, in falling order
   };
   std::string id, conversation;  // of the traffic record
   int64_t time = 0;

@@ -12,33 +12,8 @@ namespace {
 constexpr int kMaxToolDepth = 64;
 constexpr const char* kFinishReasons[] = {"stop", "length", "stop_string", "content_filter", "other"};
 
-Json to_json(const SamplingOptions& s) {
-  return {{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}};
-}
-
-SamplingOptions sampling_from_json(const Json& object, const std::string& where) {
-  const SamplingOptions fallback;
-  SamplingOptions s;
-  s.temperature = json_double(object, "temperature", {.low = 0, .high = 10, .fallback = fallback.temperature}, where,
-                              ErrorKind::kData);
-  s.top_k =
-      json_int(object, "top_k", {.low = 0, .high = INT64_MAX, .fallback = fallback.top_k}, where, ErrorKind::kData);
-  s.top_p = json_double(object, "top_p", {.low = 0, .high = 1, .fallback = fallback.top_p}, where, ErrorKind::kData);
-  s.min_p = json_double(object, "min_p", {.low = 0, .high = 1, .fallback = fallback.min_p}, where, ErrorKind::kData);
-  return s;
-}
-
-std::vector<int32_t> ids_from_json(const Json& object, const char* key, const std::string& where) {
-  constexpr size_t kMaxIds = size_t{1} << 24;
-  std::vector<int32_t> ids;
-  if (!object.contains(key)) return ids;
-  for (const Json& id : json_array(object, key, kMaxIds, where, ErrorKind::kData)) {
-    if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
-      throw Error(ErrorKind::kData, where + ": " + key + ": expected integers from 0 to 2147483647");
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
-}
+constexpr size_t kMaxIds = size_t{1} << 24, kMaxMessages = 65536;
+constexpr JsonInts kTokenId{0, INT32_MAX, {}};
 
 }  // namespace
 
@@ -103,71 +78,52 @@ void TrafficRecord::validate(const std::string& where) const {
   }
 }
 
-Json to_json(const TrafficRecord& record) {
-  Json root = {{"schema", "specdec.traffic/" + std::to_string(TrafficRecord::kVersion)},
-               {"id", record.id},
-               {"conversation", record.conversation},
-               {"time", record.time},
-               {"domain", record.domain},
-               {"writer", record.writer}};
-  if (!record.messages.empty()) {
-    Json& list = root["messages"] = Json::array();
-    for (const ChatMessage& m : record.messages) {
-      list.push_back({{"role", m.role}, {"content", m.content}});
-      for (const auto& [key, text] :
-           {std::pair("tool_calls", &m.tool_calls), std::pair("tool_call_id", &m.tool_call_id),
-            std::pair("name", &m.name), std::pair("reasoning_content", &m.reasoning_content)})
-        if (!text->empty()) list.back()[key] = *text;
-      if (m.unlearnt) list.back()["weight"] = 0;
-    }
-    if (!record.token_ids.empty()) root["token_ids"] = record.token_ids;
-    if (!record.tools.empty()) root["tools"] = record.tools;
-    if (!record.template_kwargs.empty()) root["template_kwargs"] = record.template_kwargs;
-  } else if (!record.text.empty()) {
-    root["text"] = record.text;
-  } else {
-    root["prompt"] = record.prompt;
-    root["response"] = record.response;
-    if (!record.token_ids.empty()) {
-      root["prompt_token_ids"] = record.prompt_token_ids;
-      root["token_ids"] = record.token_ids;
-    }
-  }
-  if (record.sampling) root["sampling"] = to_json(*record.sampling);
-  if (!record.finish_reason.empty()) root["finish_reason"] = record.finish_reason;
-  return root;
+void visit_fields(Fields& f, SamplingOptions& s) {
+  f(defaulted("temperature"), s.temperature, {0, 10});
+  f(defaulted("top_k"), s.top_k, {0, INT64_MAX});
+  f(defaulted("top_p"), s.top_p, {0, 1});
+  f(defaulted("min_p"), s.min_p, {0, 1});
 }
 
+void visit_fields(Fields& f, ChatMessage& m) {
+  f("role", m.role);
+  f("content", m.content);
+  f(if_any("tool_calls"), m.tool_calls);
+  f(if_any("tool_call_id"), m.tool_call_id);
+  f(if_any("name"), m.name);
+  f(if_any("reasoning_content"), m.reasoning_content);
+  std::optional<int64_t> weight;
+  if (m.unlearnt) weight = 0;
+  f(if_any("weight"), weight, {0, 1});
+  if (f.reads()) m.unlearnt = weight == 0;
+}
+
+void visit_fields(Fields& f, TrafficRecord& r) {
+  f.schema("traffic", TrafficRecord::kVersion);
+  f("id", r.id);
+  f(defaulted("conversation"), r.conversation);
+  if (f.reads() && r.conversation.empty()) r.conversation = r.id;
+  f(defaulted("time"), r.time, {0, INT64_MAX});
+  f(defaulted("domain"), r.domain);
+  f(defaulted("writer"), r.writer);
+  // Of a prompt and its response both are written, even if one is empty.
+  const Presence both = r.messages.empty() && r.text.empty() ? Presence::kDefaulted : Presence::kIfAny;
+  f({"prompt", "", both}, r.prompt);
+  f({"response", "", both}, r.response);
+  f(if_any("prompt_token_ids"), r.prompt_token_ids, kTokenId, kMaxIds);
+  f(if_any("token_ids"), r.token_ids, kTokenId, kMaxIds);
+  f(if_any("text"), r.text);
+  f(if_any("tools"), r.tools);
+  f(if_any("template_kwargs"), r.template_kwargs);
+  f(if_any("finish_reason"), r.finish_reason);
+  f(if_any("messages"), r.messages, {kMaxMessages, true});
+  f(if_any("sampling"), r.sampling);
+}
+
+Json to_json(const TrafficRecord& record) { return json_of(record); }
+
 TrafficRecord traffic_record_from_json(const Json& object, const std::string& where) {
-  require_schema(object, "traffic", TrafficRecord::kVersion, where);
-  TrafficRecord r;
-  r.id = json_string(object, "id", where, ErrorKind::kData);
-  r.conversation = json_string(object, "conversation", r.id, where, ErrorKind::kData);
-  if (r.conversation.empty()) r.conversation = r.id;
-  r.time = json_int(object, "time", {.low = 0, .high = INT64_MAX, .fallback = 0}, where, ErrorKind::kData);
-  r.domain = json_string(object, "domain", "", where, ErrorKind::kData);
-  r.writer = json_string(object, "writer", "", where, ErrorKind::kData);
-  r.prompt = json_string(object, "prompt", "", where, ErrorKind::kData);
-  r.response = json_string(object, "response", "", where, ErrorKind::kData);
-  r.prompt_token_ids = ids_from_json(object, "prompt_token_ids", where);
-  r.token_ids = ids_from_json(object, "token_ids", where);
-  r.text = json_string(object, "text", "", where, ErrorKind::kData);
-  r.tools = json_string(object, "tools", "", where, ErrorKind::kData);
-  r.template_kwargs = json_string(object, "template_kwargs", "", where, ErrorKind::kData);
-  r.finish_reason = json_string(object, "finish_reason", "", where, ErrorKind::kData);
-  if (object.contains("messages")) {
-    for (const Json& m : json_array(object, "messages", 65536, where, ErrorKind::kData)) {
-      const std::string at = where + ": messages[" + std::to_string(r.messages.size()) + "]";
-      r.messages.push_back(
-          {json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData),
-           json_string(m, "tool_calls", "", at, ErrorKind::kData),
-           json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData),
-           json_string(m, "reasoning_content", "", at, ErrorKind::kData),
-           json_int(m, "weight", {.low = 0, .high = 1, .fallback = 1}, at, ErrorKind::kData) == 0});
-    }
-  }
-  if (object.contains("sampling"))
-    r.sampling = sampling_from_json(json_object(object, "sampling", 64, where, ErrorKind::kData), where + ": sampling");
+  TrafficRecord r = read_fields<TrafficRecord>(object, where);
   r.validate(where);
   return r;
 }

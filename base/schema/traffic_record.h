@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 #include "base/run_options.h"
 
 namespace specdec {

@@ -50,7 +50,7 @@ struct MachineUse {
   bool busy = false;        // too few runs were undisturbed, so their times decide nothing
   bool known() const { return cpus > 0; }
 };
-Json to_json(const MachineUse& use);
+void visit_fields(Fields& f, MachineUse& use);
 
 // The K for batch sizes `low` to `high`, and the figure that supports or opposes it.
 struct ScheduleRow {
@@ -96,8 +96,8 @@ struct ValidationReport {
   RolloutFigures rollout;
   std::vector<SegmentFigure> segments;
   struct SequencePoint {
-    int64_t requests;
-    double alpha, low, high;
+    int64_t requests = 0;
+    double alpha = 0, low = 0, high = 0;
   };
   // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
@@ -115,7 +115,7 @@ struct ValidationReport {
       std::string name;
       Estimate difference;
       // True if it has enough requests. Such a segment fails if its alpha is certainly lower by more than kSegmentLoss.
-      bool judged;
+      bool judged = false;
     };
     std::vector<Segment> segments;
   };
@@ -130,8 +130,8 @@ struct ValidationReport {
   double predicted_speedup = 0;
   int best_k = 0;  // the K that `speedup` was measured with
   struct TableRow {
-    int batch, k;
-    double speedup;
+    int batch = 1, k = 0;
+    double speedup = 0;
   };
   std::vector<TableRow> table;
   std::vector<ScheduleRow> schedule;
@@ -140,10 +140,10 @@ struct ValidationReport {
   std::map<int, double> break_even;  // batch → the least constant acceptance that pays; absent if none does
   // A prediction for another engine, from that engine's costs and the acceptance measured here.
   struct Prediction {
-    int batch;
-    double draft_cost, verify_cost;  // c and v
-    int k;                           // the K with the best speed-up
-    double speedup;
+    int batch = 1;
+    double draft_cost = 0, verify_cost = 0;  // c and v
+    int k = 1;                               // the K with the best speed-up
+    double speedup = 0;
     std::optional<double> break_even;
   };
   std::vector<Prediction> predictions;
@@ -156,6 +156,10 @@ struct ValidationReport {
 
   void validate(const std::string& where) const;
 };
+void visit_fields(Fields& f, ValidationReport::Figure& figure);
+// The fields "schedule", which engines read, and "schedule_figures", which has the figure that each row rests on.
+void visit_schedule(Fields& f, std::vector<ScheduleRow>& schedule, Presence presence);
+void visit_fields(Fields& f, ValidationReport& report);
 Json to_json(const ValidationReport& report);
 ValidationReport validation_report_from_json(const Json& object, const std::string& where);
 

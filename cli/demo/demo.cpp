@@ -82,7 +82,7 @@ class Demo {
     const double seconds = clock_.seconds() - started_;
     if (!global_.json) std::printf("%2d %-12s %5.1f s  %s\n", line_, name_.c_str(), seconds, text.c_str());
     std::fflush(stdout);
-    story_.push_back({{"step", name_}, {"seconds", seconds}, {"text", text}});
+    story_.push_back({name_, seconds, text});
   }
   void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
 
@@ -379,16 +379,8 @@ class Demo {
     for (const auto& [what, holds] : checks_) all = all && holds;
     const Verdict verdict = all ? Verdict::kPass : Verdict::kFail;
     if (global_.json) {
-      Json checks = Json::array();
-      for (const auto& [what, holds] : checks_) checks.push_back({{"check", what}, {"holds", holds}});
-      const Json result = {{"schema", "specdec.demo/1"},
-                           {"verdict", verdict},
-                           {"tool_version", kToolVersion},
-                           {"story", story_},
-                           {"checks", checks},
-                           {"table", table_to_json(table_)},
-                           {"report", (out_ / "gate" / "report.html").string()}};
-      std::printf("%s\n", result.dump().c_str());
+      const DemoResult result = {all, story_, checks_, table_, (out_ / "gate" / "report.html").string()};
+      std::printf("%s\n", json_of(result).dump().c_str());
       return exit_code(verdict);
     }
     std::printf("\n");
@@ -407,9 +399,9 @@ class Demo {
   ValidationReport first_report_;
   int first_code_ = 0;
   double untrained_alpha_ = 0;
-  std::vector<std::pair<std::string, bool>> checks_;
+  std::vector<DemoCheck> checks_;
   std::vector<DemoTableRow> table_;
-  Json story_ = Json::array();
+  std::vector<StoryStep> story_;
 };
 
 }  // namespace

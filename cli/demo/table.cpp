@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/version.h"
+#include "cli/results.h"
 
 namespace specdec::cli {
 
@@ -42,15 +44,40 @@ std::string table_to_text(const std::vector<DemoTableRow>& rows) {
   return text;
 }
 
-Json table_to_json(const std::vector<DemoTableRow>& rows) {
-  Json table = Json::array();
-  for (const DemoTableRow& r : rows)
-    table.push_back({{"name", r.name},
-                     {"acceptance", r.acceptance},
-                     {"tokens_per_second", r.tokens_per_second},
-                     {"speedup", r.speedup},
-                     {"memory_mib", r.memory_mib}});
-  return table;
+void visit_fields(Fields& f, DemoTableRow& row) {
+  f.type("DemoRow", "A row of the demo's table.");
+  f("name", row.name);
+  f("acceptance", row.acceptance, {0, 1});
+  f("tokens_per_second", row.tokens_per_second);
+  f("speedup", row.speedup);
+  f("memory_mib", row.memory_mib);
 }
+
+void visit_fields(Fields& f, StoryStep& step) {
+  f.type("StoryStep", "A step of the demo.");
+  f("step", step.step);
+  f("seconds", step.seconds);
+  f("text", step.text);
+}
+
+void visit_fields(Fields& f, DemoCheck& check) {
+  f.type("DemoCheck", "A check of the demo.");
+  f("check", check.check);
+  f("holds", check.holds);
+}
+
+void visit_fields(Fields& f, DemoResult& r) {
+  f.type("DemoResult", "The demo's story, checks and table.");
+  f.schema("demo", 1);
+  f.one_of("verdict", r.passed, {{true, "pass"}, {false, "fail"}});
+  std::string version = kToolVersion;
+  f("tool_version", version);
+  f("story", r.story);
+  f("checks", r.checks);
+  f("table", r.table);
+  f("report", r.report);
+}
+
+void describe_demo_result(Results& results) { results.add<DemoResult>({.commands = {"demo"}}); }
 
 }  // namespace specdec::cli

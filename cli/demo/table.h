@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec::cli {
 
@@ -15,6 +15,27 @@ struct DemoTableRow {
   double memory_mib = 0;  // weights and caches of the target and, if there is one, the draft
 };
 
+void visit_fields(Fields& f, DemoTableRow& row);
+
+struct StoryStep {
+  std::string step;
+  double seconds = 0;
+  std::string text;
+};
+struct DemoCheck {
+  std::string check;
+  bool holds = false;
+};
+// What `specdec demo --json` prints.
+struct DemoResult {
+  bool passed = false;
+  std::vector<StoryStep> story;
+  std::vector<DemoCheck> checks;
+  std::vector<DemoTableRow> table;
+  std::string report;
+};
+void visit_fields(Fields& f, DemoResult& result);
+
 // A bench result (schema specdec.bench/1) and the alpha that validate measured for the draft.
 struct DemoBench {
   Json result;
@@ -23,6 +44,5 @@ struct DemoBench {
 // Both results must use the same prompts.
 std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench& naive);
 std::string table_to_text(const std::vector<DemoTableRow>& rows);
-Json table_to_json(const std::vector<DemoTableRow>& rows);
 
 }  // namespace specdec::cli

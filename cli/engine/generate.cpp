@@ -16,9 +16,9 @@ int run_generate(const Global& global, const deploy::GenerateOptions& options) {
   if (global.verbosity >= 0) hooks.on_note = [](const std::string& line) { say(line); };
   if (!global.json) hooks.on_text = write_output;
   hooks.progress = make_progress(global);
-  const deploy::GenerateOutput output = deploy::run_generate_command(options, hooks, clock);
-  if (global.json)
-    write_output(deploy::to_json(output, started).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  deploy::GenerateOutput output = deploy::run_generate_command(options, hooks, clock);
+  output.started = started;
+  if (global.json) write_output(json_of(output).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   if (output.stale) {
     return report_stale(output.stale_reason);
   }

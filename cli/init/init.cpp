@@ -13,11 +13,13 @@
 #include "base/json.h"
 #include "base/output_directory.h"
 #include "base/schema/package_manifest.h"
+#include "base/schema/result_head.h"
 #include "base/shell.h"
 #include "base/version.h"
 #include "cli/command.h"
 #include "cli/exec_engine.h"
 #include "cli/init/assets.h"
+#include "cli/results.h"
 
 namespace specdec::cli {
 
@@ -243,15 +245,46 @@ std::string next_step(const InitOptions& o, const std::string& part) {
                                {"PACKAGE", shell_words({watched(o)})}});
 }
 
+struct WrittenFile {
+  std::string path, part, action;
+};
+void visit_fields(Fields& f, WrittenFile& file) {
+  f.type("InitFile", "A file and what was done with it.");
+  f("path", file.path);
+  f("part", file.part);
+  f.one_of("action", file.action, {"written", "unchanged", "kept", "replaced"});
+}
+
+struct NextStep {
+  std::string part, text;
+};
+void visit_fields(Fields& f, NextStep& step) {
+  f.type("NextStep", "What to do with the files of one part.");
+  f("part", step.part);
+  f("text", step.text);
+}
+
+struct InitResult {
+  ResultHead head;
+  Json inputs;
+  std::vector<WrittenFile> files;
+  std::vector<NextStep> next;
+};
+void visit_fields(Fields& f, InitResult& r) {
+  f.type("InitResult", "The files of a loop that runs unattended.");
+  visit_head(f, r.head, "init", {"done"});
+  f.json("inputs", r.inputs);
+  f("files", r.files);
+  f("next", r.next);
+}
+
 int run_init(const Global& global, const InitOptions& given) {
   const InitOptions options = settled(given);
   const PublicFiles for_a_repository;
   const SystemClock clock;
   const double start = clock.seconds();
-  Json result = {{"schema", "specdec.init/1"},
-                 {"verdict", "done"},
-                 {"started", format_utc(clock.unix_seconds())},
-                 {"tool_version", kToolVersion}};
+  InitResult result;
+  result.head.started = format_utc(clock.unix_seconds());
   check_shared_directory(options.directory, "DIR");
   const std::vector<InitFile> files = init_files(options, {global.program, torch_of_environment(global).string()});
   make_directories(options.directory);
@@ -260,27 +293,22 @@ int run_init(const Global& global, const InitOptions& given) {
   for (const InitFile& file : files) {
     const std::string action = write_init_file(options, file);
     kept += action == "kept";
-    result["files"].push_back(
-        {{"path", (options.directory / file.path).string()}, {"part", file.part}, {"action", action}});
+    result.files.push_back({(options.directory / file.path).string(), file.part, action});
     if (parts.empty() || parts.back() != file.part) parts.push_back(file.part);
     if (!global.json) std::printf("%-9s %s\n", action.c_str(), (options.directory / file.path).c_str());
   }
-  result["inputs"] = {{"directory", fs::absolute(options.directory).lexically_normal().string()},
-                      {"target", options.target},
-                      {"logs", options.logs}};
-  std::vector<std::string> next;
-  for (const std::string& part : parts) {
-    next.push_back(next_step(options, part));
-    result["next"].push_back({{"part", part}, {"text", next.back()}});
-  }
-  result["seconds"] = clock.seconds() - start;
+  result.inputs = {{"directory", fs::absolute(options.directory).lexically_normal().string()},
+                   {"target", options.target},
+                   {"logs", options.logs}};
+  for (const std::string& part : parts) result.next.push_back({part, next_step(options, part)});
+  result.head.seconds = clock.seconds() - start;
   if (global.json) {
-    std::printf("%s\n", result.dump().c_str());
+    std::printf("%s\n", json_of(result).dump().c_str());
     return 0;
   }
   if (kept) std::printf("kept files differ from what would be written: --force replaces them\n");
   std::printf("next, in %s:\n", options.directory.c_str());
-  for (size_t i = 0; i < parts.size(); ++i) std::printf("  %-11s %s\n", parts[i].c_str(), next[i].c_str());
+  for (const NextStep& step : result.next) std::printf("  %-11s %s\n", step.part.c_str(), step.text.c_str());
   return 0;
 }
 
@@ -404,5 +432,7 @@ void add_init(Cli& cli) {
     cli.selected = [&cli, o] { return run_init(cli.global, *o); };
   });
 }
+
+void describe_init_result(Results& results) { results.add<InitResult>({.commands = {"init"}}); }
 
 }  // namespace specdec::cli

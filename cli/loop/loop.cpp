@@ -26,6 +26,7 @@
 #include "cli/loop/advice.h"
 #include "cli/loop/checks.h"
 #include "cli/loop/runs.h"
+#include "cli/results.h"
 #include "cli/stop_deadline.h"
 #include "data/regenerate/regenerate.h"
 #include "data/shards/ingest_report.h"
@@ -188,15 +189,37 @@ class Stages {
   fs::path run_;
 };
 
+struct PlannedStage {
+  std::string stage, when;
+  std::vector<std::string> arguments, launcher;
+};
+void visit_fields(Fields& f, PlannedStage& stage) {
+  f.type("PlannedStage", "A stage, whether it is to run, and its command.");
+  f("stage", stage.stage);
+  f("when", stage.when);
+  f("arguments", stage.arguments);
+  f(if_any("launcher"), stage.launcher);
+}
+
+struct LoopPlan {
+  std::string verdict, key, reason;
+  Json inputs;
+  std::vector<PlannedStage> stages;
+};
+void visit_fields(Fields& f, LoopPlan& plan) {
+  f.type("LoopPlan", "What `loop run --plan` would do.");
+  f.schema("loop_plan", 1);
+  f.one_of("verdict", plan.verdict, {"planned", "refused"});
+  f("key", plan.key);
+  f.json("inputs", plan.inputs);
+  f("stages", plan.stages);
+  f(if_any("reason"), plan.reason);
+}
+
 int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const fs::path& run,
                const std::optional<Refusal>& refused) {
   const std::string key = run.filename().string();
-  Json json = {{"schema", "specdec.loop_plan/1"},
-               {"verdict", refused ? "refused" : "planned"},
-               {"key", key},
-               {"inputs", to_json(inputs)},
-               {"stages", Json::array()}};
-  if (refused) json["reason"] = refused->reason;
+  LoopPlan plan = {refused ? "refused" : "planned", key, refused ? refused->reason : "", to_json(inputs), {}};
   std::string text =
       "run " + key + " in " + run.string() + "\n" + (refused ? "would not start: " + refused->reason + "\n" : "");
   const std::optional<RunState> state =
@@ -207,12 +230,11 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
     const std::string when = done     ? "done"
                              : unsure ? "if another model wrote the answers; distill and validate read its output then"
                                       : "to run";
-    json["stages"].push_back({{"stage", stage.name}, {"when", when}, {"arguments", stage.arguments}});
-    if (!stage.launcher.empty()) json["stages"].back()["launcher"] = stage.launcher;
+    plan.stages.push_back({stage.name, when, stage.arguments, stage.launcher});
     const std::string launcher = stage.launcher.empty() ? "" : shell_words(stage.launcher) + " ";
     text += stage.name + " (" + when + ")\n  " + launcher + "specdec " + shell_words(stage.arguments) + "\n";
   }
-  std::printf("%s", global.json ? (json.dump() + "\n").c_str() : text.c_str());
+  std::printf("%s", global.json ? (json_of(plan).dump() + "\n").c_str() : text.c_str());
   return refused ? refused->exit_code : 0;
 }
 
@@ -447,5 +469,7 @@ void add_loop(Cli& cli) {
     };
   });
 }
+
+void describe_loop_plan(Results& results) { results.add<LoopPlan>({.commands = {"loop run"}, .exit_codes = {75}}); }
 
 }  // namespace specdec::cli

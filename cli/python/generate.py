@@ -15,9 +15,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-HEAD = (
-    '# Written by cli/python/generate.py. Changes belong into docs/results.json and the program\'s flags.\n"""{}"""\n\n'
-)
+HEAD = '# Written by cli/python/generate.py. Changes belong into the program: its results and its flags.\n"""{}"""\n\n'
 SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # A member of one of these names would hide the type from the members after it.
 TYPES = ("bool", "dict", "float", "int", "list", "str")
@@ -77,6 +75,7 @@ def dataclass_of(name, schema):
             kind += "" if kind.endswith("None") or kind == "Any" else " | None"
             extras.append("default=None")
         default = f" = field({', '.join(extras)})" if extras else ""
+        lines += textwrap.wrap(value.get("description", ""), 114, initial_indent="    # ", subsequent_indent="    # ")
         lines.append(f"    {python}: {kind}{default if default != ' = field(default=None)' else ' = None'}")
     return "\n".join(lines) + "\n"
 

@@ -76,6 +76,7 @@ void judge_bench(BenchResult& result);
 // Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
 int bench_exit_code(Verdict verdict);
 
+void visit_fields(Fields& f, BenchResult& result);
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
 // Returns a line for the log: "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".

@@ -24,33 +24,38 @@ std::string gain(const BenchRow& row) {
   return decimals(row.speedup.value, 2) + (has_interval(row) ? " " + interval_text(row.speedup.ci, 2) : "");
 }
 
-Json row_json(const BenchRow& r) {
-  Json out = {{"draft", r.normal() ? Json(nullptr) : Json(r.draft)},
-              {"mode", r.normal() ? "normal" : "speculative"},
-              {"k", r.k < 0 ? Json("auto") : Json(r.k)},
-              {"batch", r.batch},
-              {"tokens", r.tokens},
-              {"seconds", r.seconds},
-              {"tokens_per_second", r.tokens_per_second()},
-              {"ttft_ms", r.ttft_ms},
-              {"itl_ms", {{"p50", r.itl_p50}, {"p95", r.itl_p95}, {"p99", r.itl_p99}}},
-              {"drafted", r.counts.drafted},
-              {"accepted", r.counts.accepted},
-              {"rejected", r.counts.drafted - r.counts.accepted},
-              {"length", r.counts.length()},
-              {"speedup", r.speedup.value},
-              {"predicted_speedup", r.predicted > 0 ? Json(r.predicted) : Json(nullptr)},
-              {"memory_bytes", r.memory_bytes}};
-  out["ci"] = has_interval(r) ? Json({r.speedup.ci.low, r.speedup.ci.high}) : Json(nullptr);
-  // task_score is null, because bench runs no task that has a right answer.
-  out["quality"] = r.normal() ? Json(nullptr)
-                              : Json({{"greedy_identical", r.greedy_identical},
-                                      {"greedy_prompts", r.greedy_prompts},
-                                      {"near_ties", r.near_ties},
-                                      {"differences", r.differences},
-                                      {"sampled_p_value", r.sampled_p_value},
-                                      {"task_score", nullptr}});
-  return out;
+Json k_json(int k) { return k < 0 ? Json("auto") : Json(k); }
+const Json kAnyK = {{"type", {"integer", "string"}}};
+
+// task_score is null, because bench runs no task that has a right answer.
+struct Quality {
+  int64_t greedy_identical = 0, greedy_prompts = 0, near_ties = 0, differences = 0;
+  double sampled_p_value = 1;
+  std::optional<double> task_score = {};
+};
+void visit_fields(Fields& f, Quality& q) {
+  f.type("Quality", "Whether a run's output is the target's own.");
+  f("greedy_identical", q.greedy_identical, kAnyCount);
+  f("greedy_prompts", q.greedy_prompts, kAnyCount);
+  f("near_ties", q.near_ties, kAnyCount);
+  f("differences", q.differences, kAnyCount);
+  f("sampled_p_value", q.sampled_p_value, {0, 1});
+  f("task_score", q.task_score);
+}
+
+struct Ranked {
+  std::string draft;
+  int k = 0, batch = 1;
+  double speedup = 0, draft_efficiency = 0;
+};
+void visit_fields(Fields& f, Ranked& best) {
+  f.type("Ranked", "The best run of one draft.");
+  f("draft", best.draft);
+  Json k = k_json(best.k);
+  f.json("k", k, kAnyK);
+  f("batch", best.batch);
+  f("speedup", best.speedup);
+  f("draft_efficiency", best.draft_efficiency);
 }
 
 std::string rate(const BenchRow& r) { return format("%.0f", r.tokens_per_second()); }
@@ -141,6 +146,68 @@ std::vector<Chart> charts(const BenchResult& result) {
 
 }  // namespace
 
+void visit_fields(Fields& f, BenchRow& r) {
+  f.type("BenchRow", "One run.");
+  std::optional<std::string> draft;
+  if (!r.normal()) draft = r.draft;
+  f("draft", draft);
+  bool normal = r.normal();
+  f.one_of("mode", normal, {{true, "normal"}, {false, "speculative"}});
+  Json k = k_json(r.k);
+  f.json("k", k, kAnyK);
+  f("batch", r.batch);
+  f("tokens", r.tokens);
+  f("seconds", r.seconds);
+  f.derived("tokens_per_second", r.tokens_per_second());
+  f("ttft_ms", r.ttft_ms);
+  f.group("itl_ms", [&](Fields& itl) {
+    itl.type("Latencies", "Milliseconds between two deliveries to a sequence.");
+    itl("p50", r.itl_p50);
+    itl("p95", r.itl_p95);
+    itl("p99", r.itl_p99);
+  });
+  f("drafted", r.counts.drafted);
+  f("accepted", r.counts.accepted);
+  f.derived("rejected", r.counts.drafted - r.counts.accepted);
+  f.derived("length", r.counts.length());
+  f("speedup", r.speedup.value);
+  std::optional<double> predicted;
+  if (r.predicted > 0) predicted = r.predicted;
+  f("predicted_speedup", predicted);
+  f("memory_bytes", r.memory_bytes);
+  std::optional<Interval> ci;
+  if (has_interval(r)) ci = r.speedup.ci;
+  f("ci", ci);
+  std::optional<Quality> quality;
+  if (!normal) quality = {r.greedy_identical, r.greedy_prompts, r.near_ties, r.differences, r.sampled_p_value};
+  f("quality", quality);
+}
+
+void visit_fields(Fields& f, BenchResult& r) {
+  f.type("BenchResult", "Normal decoding against speculative decoding.");
+  f.schema("bench", 1);
+  using enum Verdict;
+  visit_verdict(f, r.verdict, {kFaster, kNotWorthIt, kInconclusive, kNotLossless, kStale});
+  f("started", r.started);
+  f("seconds", r.seconds);
+  std::string version = kToolVersion;
+  f("tool_version", version);
+  f.json("inputs", r.inputs);
+  f("reason", r.reason);
+  f("prompts", r.prompts);
+  f("answer_tokens", r.answer_tokens);
+  f("rounds", r.rounds);
+  f("machine", r.machine);
+  f("rows", r.rows);
+  std::vector<Ranked> ranking;
+  for (const size_t i : r.ranking) {
+    const BenchRow& row = r.rows[i];
+    ranking.push_back({row.draft, row.k, row.batch, row.speedup.value, row.counts.draft_efficiency()});
+  }
+  f("ranking", ranking);
+  f("notes", r.notes);
+}
+
 void judge_bench(BenchResult& result) {
   int smallest = 0;
   for (const BenchRow& row : result.rows) smallest = smallest == 0 ? row.batch : std::min(smallest, row.batch);
@@ -192,32 +259,7 @@ int bench_exit_code(Verdict verdict) {
   }
 }
 
-Json to_json(const BenchResult& r) {
-  Json rows = Json::array(), ranking = Json::array();
-  for (const BenchRow& row : r.rows) rows.push_back(row_json(row));
-  for (const size_t i : r.ranking) {
-    const BenchRow& row = r.rows[i];
-    ranking.push_back({{"draft", row.draft},
-                       {"k", row.k < 0 ? Json("auto") : Json(row.k)},
-                       {"batch", row.batch},
-                       {"speedup", row.speedup.value},
-                       {"draft_efficiency", row.counts.draft_efficiency()}});
-  }
-  return {{"schema", "specdec.bench/1"},
-          {"verdict", r.verdict},
-          {"reason", r.reason},
-          {"started", r.started},
-          {"seconds", r.seconds},
-          {"tool_version", kToolVersion},
-          {"inputs", r.inputs},
-          {"prompts", r.prompts},
-          {"answer_tokens", r.answer_tokens},
-          {"rounds", r.rounds},
-          {"machine", to_json(r.machine)},
-          {"rows", rows},
-          {"ranking", ranking},
-          {"notes", r.notes}};
-}
+Json to_json(const BenchResult& result) { return json_of(result); }
 
 Page bench_page(const BenchResult& r) {
   Page page;

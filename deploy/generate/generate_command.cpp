@@ -183,30 +183,6 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   return output;
 }
 
-Json to_json(const GenerateOutput& output, const std::string& started) {
-  const decode::GenerateResult& r = output.result;
-  const AcceptanceCounts& c = r.counts;
-  return {{"schema", "specdec.generate/1"},
-          {"verdict", output.stale ? to_string(Verdict::kStale) : "done"},
-          {"started", started},
-          {"seconds", r.seconds},
-          {"prompt_seconds", r.prompt_seconds},
-          {"tool_version", kToolVersion},
-          {"inputs", output.inputs},
-          {"text", output.text},
-          {"token_ids", r.tokens},
-          {"drafted", c.drafted},
-          {"accepted", c.accepted},
-          {"emitted", c.emitted},
-          {"steps", c.steps},
-          {"plain_steps", c.plain_steps},
-          {"drafted_at", c.drafted_at},
-          {"reached_at", c.reached_at},
-          {"accepted_at", c.accepted_at},
-          {"overlap_sum_at", c.overlap_sum_at},
-          {"finish_reason", r.finish_reason}};
-}
-
 std::string summary(const GenerateOutput& output) {
   const decode::GenerateResult& r = output.result;
   const AcceptanceCounts& c = r.counts;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/fields.h"
 #include "base/progress.h"
 #include "deploy/generate/options.h"
 #include "engine/decode/generate.h"
@@ -29,6 +29,7 @@ struct GenerateOutput {
   std::string text;  // only the generated text
   decode::GenerateResult result;
   Json inputs;  // {target: {path, id}, draft: …}
+  std::string started;
 };
 
 // Returns the token ids of BOS followed by the raw text. Throws Error(kUsage) if there is no token at all: the text is
@@ -40,7 +41,7 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock);
 
 // Returns the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").
-Json to_json(const GenerateOutput& output, const std::string& started);
+void visit_fields(Fields& f, GenerateOutput& output);
 // Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564 drafted
 // …".
 std::string summary(const GenerateOutput& output);

@@ -163,4 +163,12 @@ std::vector<std::string> model_files(const fs::path& directory) {
   return {names.begin(), names.end()};
 }
 
+void visit_fields(Fields& f, Finding& finding) {
+  f.type("Finding", "Something that engines refuse or serve badly.");
+  f.one_of("level", finding.fatal, {{true, "error"}, {false, "warning"}});
+  f("rule", finding.rule);
+  f("file", finding.file);
+  f("text", finding.text);
+}
+
 }  // namespace specdec::deploy

@@ -13,6 +13,7 @@ struct Finding {
   std::string file;    // path the finding is about
   std::string text;
 };
+void visit_fields(Fields& f, Finding& finding);
 
 // Checks a target and its draft: vocabulary size, tokenizer bytes, weights without NaN or infinity (reads all tensors
 // of both models), context length, and the draft's config.json (rope and dtype under both their older and newer keys,

@@ -222,7 +222,7 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
   const bool is_stale = !outcome.reason.empty();
   outcome.exit_code = is_stale ? exit_code(Verdict::kStale) : 0;
   const auto summarise = [&](const fs::path& file, const ValidationReport& report) {
-    outcome.gate = gate_json(report);
+    outcome.gate = json_of(gate_summary(report));
     outcome.gate_line = gate_line(report);
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;

@@ -41,7 +41,7 @@ struct PackageOutcome {
   std::filesystem::path path;
   std::string signer;     // name of the key, if a signature was made or checked
   bool is_new = false;    // false: the same package existed already
-  Json gate = nullptr;    // gate_json() of the report that decided; null if none was read
+  Json gate = nullptr;    // the GateSummary of the report that decided; null if none was read
   std::string gate_line;  // the same in one line
   std::string name;       // the model's, in the launch files
   std::string next;       // the one command to run next

@@ -372,4 +372,19 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
   return collected;
 }
 
+void visit_fields(Fields& f, ChannelChange& change) {
+  f.type("ChannelChange", "What a channel named before and names now.");
+  f("name", change.channel);
+  f("from", change.from);
+  f("to", change.to);
+  f("changed", change.changed);
+}
+
+void visit_fields(Fields& f, Collected::Entry& package) {
+  f.type("CollectedPackage", "A package that was removed or kept, and why.");
+  f("digest", package.digest);
+  f("bytes", package.bytes, kAnyCount);
+  f("why", package.why);
+}
+
 }  // namespace specdec::deploy

@@ -57,6 +57,7 @@ struct ChannelChange {
   bool changed = false;           // false: the channel named that package already
   int64_t number = 0;             // of the channel's new record; 0 if it is not signed
 };
+void visit_fields(Fields& f, ChannelChange& change);
 
 // Points the channel at a package of this store, after verifying its files. `package` is a digest, "sha256-…" (8 digits
 // are enough), or the package's path. The log line is durable before the reference is replaced. If the channel names
@@ -109,6 +110,7 @@ struct Collected {
   std::vector<Entry> removed, kept;
   uint64_t bytes = 0;  // of the removed packages
 };
+void visit_fields(Fields& f, Collected::Entry& package);
 // Removes every package that nothing keeps. A package is kept if a channel names it, if it is among a channel's last
 // `keep` packages (which rollbacks need), if it is pinned, if it is among the store's newest `keep`, or if a process
 // uses it. Also removes what killed processes left in tmp/, refs/ and pins/ more than a day ago. `dry_run` removes

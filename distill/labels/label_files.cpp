@@ -45,7 +45,7 @@ LabelIndex read_index(const fs::path& directory) {
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const std::string where = added.string() + ": shard " + std::to_string(index.shards.size());
     const Json line = parse_json(std::string_view(text).substr(begin, end - begin), where);
-    LabelShard shard = label_shard_from_json(line, where);
+    LabelShard shard = read_fields<LabelShard>(line, where);
     // A run that was killed while it finished leaves lines for shards that index.json has.
     if (shard.file == shard_name(index.shards.size())) index.shards.push_back(std::move(shard));
   }
@@ -200,7 +200,7 @@ void LabelWriter::write_shard() {
   write_safetensors(partial, tensors);
   rename_file(partial, file);
   index_.shards.push_back({name, sha256_file(file), rows, positions});
-  append_line(directory_ / kAddedShards, to_json(index_.shards.back()).dump(), true);
+  append_line(directory_ / kAddedShards, json_of(index_.shards.back()).dump(), true);
   pending_ = {};
   row_start_ = {0};
 }

@@ -251,18 +251,22 @@ std::string device_of_rank(const std::string& flag, const Launch& launch, int vi
   return "cuda:" + std::to_string(launch.local_rank);
 }
 
-Json to_json(const Launch& l) {
-  return {{"schema", "specdec.distill_launch/1"},
-          {"launcher", l.launcher},
-          {"rank", l.rank},
-          {"world_size", l.ranks},
-          {"local_rank", l.local_rank},
-          {"local_world_size", l.local_ranks},
-          {"master_addr", l.address},
-          {"master_port", l.port},
-          {"restarts", l.restarts},
-          {"variables", l.variables}};
+void visit_fields(Fields& f, Launch& l) {
+  f.type("DistillLaunch",
+         "What `distill --print-launch` found: the place of this process among those that a launcher started.");
+  f.schema("distill_launch", 1);
+  f.one_of("launcher", l.launcher, {"none", "torchrun", "kubernetes", "mpi", "slurm", "environment"});
+  f("rank", l.rank);
+  f("world_size", l.ranks);
+  f("local_rank", l.local_rank);
+  f("local_world_size", l.local_ranks);
+  f("master_addr", l.address);
+  f("master_port", l.port);
+  f("restarts", l.restarts);
+  f("variables", l.variables, MapRule{});
 }
+
+Json to_json(const Launch& launch) { return json_of(launch); }
 
 std::string launch_text(const Launch& l) {
   if (l.launcher == "none")

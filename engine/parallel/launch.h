@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "base/json.h"
+#include "base/fields.h"
 
 namespace specdec::parallel {
 
@@ -42,6 +42,7 @@ std::string first_host(const std::string& node_list, const std::string& variable
 std::string device_of_rank(const std::string& flag, const Launch& launch, int visible);
 
 // Schema "specdec.distill_launch/1".
+void visit_fields(Fields& f, Launch& launch);
 Json to_json(const Launch& launch);
 // Lines for people: what was found, or without a launcher how to start one.
 std::string launch_text(const Launch& launch);

@@ -41,7 +41,7 @@ const char* const kDecisive[] = {
     "id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
 
 // The memory between polls (schema "specdec.target_watch/1").
-struct Memory {
+struct WatchMemory {
   std::string package, url, stale;
   Json identity = Json::object();
   Way way;
@@ -67,7 +67,7 @@ Json to_json(const LogprobCalls& calls) {
   return json;
 }
 
-std::string text_of(const Memory& m) {
+std::string text_of(const WatchMemory& m) {
   Json json = {{"schema", "specdec.target_watch/1"},
                {"package", m.package},
                {"url", m.url},
@@ -84,12 +84,12 @@ std::string text_of(const Memory& m) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-Memory memory_of(const std::string& text) {
+WatchMemory memory_of(const std::string& text) {
   const std::string where = "the monitor's state: target_watch";
   const Json json = parse_json(text, where);
   require_schema(json, "target_watch", 1, where);
   try {
-    Memory m;
+    WatchMemory m;
     m.package = json.at("package");
     m.url = json.at("url");
     m.stale = json.at("stale");
@@ -142,7 +142,7 @@ class Watch {
     if (m_.last > now_) m_.last = 0;  // a clock that ran ahead is not believed
     m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
-      m_ = Memory{};
+      m_ = WatchMemory{};
       begin();
     } else if (m_.stale.empty()) {
       find_changes();
@@ -288,7 +288,7 @@ class Watch {
   double level_ = 0;
   int permutations_ = 0;
   Json identity_;
-  Memory m_;
+  WatchMemory m_;
   std::vector<std::string> changes_;
   std::string wait_;
 };

@@ -154,7 +154,7 @@ TEST(Sources, CompressedFilesAreIngestedAsTheyAre) {
   IngestOptions o = ingest_options(s / "logs", make_toy_target(s / "target"), s / "out");
   const IngestResult done = ingest(o, {});
   EXPECT_EQ(done.report.accepted, 4);  // plain text beside logs needs the flag
-  EXPECT_EQ(done.index.sources[1].second, sha256_hex(zstd(array)));
+  EXPECT_EQ(done.index.sources[1].sha256, sha256_hex(zstd(array)));
   const text::Tokenizer tokenizer(o.target);
   const auto seen = [&] {
     std::string all;

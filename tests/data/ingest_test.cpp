@@ -289,7 +289,7 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   EXPECT_EQ(learnt(3), "row 6");
   EXPECT_EQ(r.report.skipped, 3);
   // The digest covers the whole file, although it was not read to the end.
-  EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));
+  EXPECT_EQ(r.index.sources[0].sha256, sha256_file(o.sources[0]));
 }
 
 std::string conversations(int n, bool times) {

@@ -218,8 +218,8 @@ TEST(Audit, FindsWhatWasNotRedacted) {
   const DataAudit audit = data_audit(o.out, target);
   EXPECT_EQ(audit.finds, (std::map<std::string, int64_t>{{"email", 2}}));
   EXPECT_EQ(audit.rows_with_finds, 2);
-  EXPECT_EQ(to_json(audit)["remaining"]["rows"], 2);
-  EXPECT_TRUE(to_json(data_audit(o.out, ""))["remaining"].is_null());
+  EXPECT_EQ(json_of(audit)["remaining"]["rows"], 2);
+  EXPECT_TRUE(json_of(data_audit(o.out, ""))["remaining"].is_null());
   EXPECT_THROW(data_audit(o.out, make_toy_target(s / "other", "", false)), Error);
   // A report that was changed by hand is refused. A missing report is not an error.
   Json report = read_json(s / "out" / kIngestReportFile);

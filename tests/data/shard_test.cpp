@@ -284,7 +284,7 @@ TEST(Stats, CountsCoverageAndSharedConversations) {
   EXPECT_EQ(stats.length_max, 4);
   EXPECT_EQ(stats.length_p50, 4);
   EXPECT_EQ(stats.shared_conversations, 0);
-  EXPECT_EQ(to_json(stats)["rejects"]["too_long"], 2);
+  EXPECT_EQ(json_of(stats)["rejects"]["too_long"], 2);
   EXPECT_NE(to_table(stats).find("33.3 %"), std::string::npos);
 }
 

@@ -122,7 +122,7 @@ TEST_F(GenerateCommand, EagleHeads) {
 TEST_F(GenerateCommand, JsonObject) {
   GenerateOptions o = options();
   o.speculation.k = 3;
-  const Json object = to_json(run(o), "2026-11-21T12:00:00Z");
+  const Json object = json_of(run(o));
   EXPECT_EQ(object["schema"], "specdec.generate/1");
   for (const char* key : {"text", "token_ids", "drafted", "accepted", "steps", "seconds", "finish_reason", "started",
                           "tool_version", "verdict", "inputs"})
@@ -154,7 +154,7 @@ TEST_F(GenerateCommand, StaleDraftGeneratesNothing) {
   const GenerateOutput refused = run(o);
   EXPECT_TRUE(refused.stale);
   EXPECT_TRUE(streamed.empty());
-  EXPECT_EQ(to_json(refused, "")["verdict"], "stale");
+  EXPECT_EQ(json_of(refused)["verdict"], "stale");
   o.allow_stale = true;
   EXPECT_FALSE(run(o).stale);
   EXPECT_EQ(streamed.empty(), false);

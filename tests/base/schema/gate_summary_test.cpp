@@ -88,7 +88,7 @@ TEST(GateSummary, ForeignTextIsHarmless) {
   r.target_path = "a b'; rm -rf /\n#";
   const std::string next = next_command(r, command_of(r, "gate"));
   EXPECT_EQ(next.rfind("specdec bench --target 'a b'\\''; rm -rf / #' --draft run/draft", 0), 0u) << next;
-  EXPECT_EQ(gate_json(r)["reason"], "speed-up  [2Jof 'x'");
+  EXPECT_EQ(json_of(gate_summary(r))["reason"], "speed-up  [2Jof 'x'");
   EXPECT_EQ(shell_words({"a", "", "b c", "it's"}), "a '' 'b c' 'it'\\''s'");
 }
 
@@ -117,7 +117,7 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(schedule_line({{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}}),
             "batch 1: plain (K 2 measured 0.91 [0.87, 0.95])");
   EXPECT_EQ(schedule_line({{1, 4, 2}, {5, 8, 0}}), "batch 1-4: K 2 (predicted), 5-8: plain") << "of an earlier program";
-  const Json json = gate_json(report(Verdict::kPass));
+  const Json json = json_of(gate_summary(report(Verdict::kPass)));
   EXPECT_EQ(json["schedule"].size(), json["schedule_figures"].size());
   EXPECT_EQ(json["schedule_figures"][0]["validated"], true);
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");

@@ -328,6 +328,17 @@ PackageManifest sample_manifest() {
   return m;
 }
 
+TEST(PackageManifest, VariantsMayHaveAReport) {
+  PackageManifest m = sample_manifest();
+  m.files.insert(m.files.begin(), {"draft-int8/config.json", 5, std::string(64, 'e')});
+  m.variants = {{"int8", made_up('e'), 0.01, Json()}};
+  const auto read = [](const Json& j) { return to_json(package_manifest_from_json(j, "manifest.json")); };
+  EXPECT_EQ(read(to_json(m)), to_json(m));
+  m.variants[0].report = to_json(testing::sample_report(m.target, m.variants[0].fingerprint));
+  EXPECT_EQ(read(to_json(m)), to_json(m));
+  refuse(to_json(m), ErrorKind::kData, "variants[0]", [](Json& j) { j["variants"][0]["report"] = 3; }, read);
+}
+
 TEST(PackageManifest, RoundTripAndRefusals) {
   const auto read = [](const Json& j) { return to_json(package_manifest_from_json(j, "manifest.json")); };
   const Json json = to_json(sample_manifest());

@@ -1,0 +1,59 @@
+// docs/results.json: the JSON Schema of every object that a command prints with --json. It is made from the fields
+// that the code names where it prints them (base/fields.h), by tests/results/results_document.cpp. So are 81 of its 96
+// definitions; the others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by
+// part: distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/field_schema.h"
+
+namespace specdec::cli {
+
+class Results {
+ public:
+  // How a definition is printed.
+  struct Use {
+    std::vector<std::string> commands = {};       // none: it is a part, or a file
+    std::vector<int> exit_codes = {};             // besides 0 and a verdict's
+    std::vector<std::string> without_flags = {};  // flags that change what is printed
+  };
+  // Adds the definitions of an object and its parts. What it is called can depend on its value.
+  template <Visited T>
+  void add(T result, const Use& use) {
+    add([&](Fields& f) { visit_fields(f, result); }, use);
+  }
+  template <Visited T>
+  void add(const Use& use) {
+    add(T(), use);
+  }
+  template <Visited T>
+  void add() {
+    add(T(), Use());
+  }
+  const OrderedJson& definitions() const { return definitions_.json(); }
+
+ private:
+  void add(FunctionRef<void(Fields&)> visit, const Use& use);
+  Definitions definitions_;
+};
+
+// Each is defined beside what it describes.
+void describe_baseline_result(Results& results);
+void describe_commands(Results& results);
+void describe_data_results(Results& results);
+void describe_demo_result(Results& results);
+void describe_doctor_result(Results& results);
+void describe_fetch_result(Results& results);
+void describe_init_result(Results& results);
+void describe_loop_plan(Results& results);
+void describe_package_results(Results& results);
+void describe_past_results(Results& results);
+void describe_store_results(Results& results);
+void describe_transfer_results(Results& results);
+
+// The text of docs/results.json. `by_hand` has the definitions that no code makes yet.
+std::string results_document(const OrderedJson& by_hand);
+
+}  // namespace specdec::cli

@@ -1,0 +1,37 @@
+#include "monitor/check_report.h"
+
+namespace specdec::monitor {
+
+void visit_fields(Fields& f, MadeTransition& transition) {
+  f.type("Transition", "A change of the loop's state.");
+  f("from", transition.from);
+  f("to", transition.to);
+  f("event", transition.event);
+  f("reason", transition.reason);
+}
+
+void visit_fields(Fields& f, SourcesReport& r) {
+  f.schema("monitor", 1);
+  using enum Verdict;
+  visit_verdict(f, r.verdict, {kHealthy, kWarn, kDrift, kStaleTarget, kNotWorthIt, kInconclusive});
+  f("started", r.started);
+  f("tool_version", r.tool_version);
+  f.json("inputs", r.inputs);
+  f("reason", r.reason);
+  f.json("figure", r.figure, {{"anyOf", {{{"$ref", "#/$defs/MonitorFigure"}}, {{"type", "null"}}}}});
+  f("next", r.next);
+  f.json("evidence", r.evidence);
+}
+
+void visit_fields(Fields& f, CheckReport& r) {
+  f.type("MonitorResult", "The verdict of a check.");
+  visit_fields(f, r.sources);
+  f("seconds", r.seconds);
+  f("state", r.state);
+  f("transitions", r.transitions);
+  f.json("actions", r.actions, {{"type", "array"}, {"items", {{"type", "object"}}}});
+  f("waiting", r.waiting);
+  f.json(if_any("trigger"), r.trigger);
+}
+
+}  // namespace specdec::monitor
