@@ -14,7 +14,8 @@
 
 namespace specdec {
 
-// A function that is called before the statement ends, so nothing is kept.
+// Refers to a function object and does not copy it. It must be called before the statement that makes it ends, because
+// a temporary function object does not live longer.
 template <class Signature>
 class FunctionRef;
 template <class... A>

@@ -82,7 +82,7 @@ void add_help(Cli& cli);
 void add_completion(Cli& cli);
 void add_manual(Cli& cli);
 
-// Declares the flags of the program itself and all commands, and names their values.
+// Declares the program's own flags, and all commands with their flags.
 void declare_commands(Cli& cli);
 
 // Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is

@@ -9,7 +9,9 @@ namespace specdec::cli {
 
 struct HoldoutAdvice {
   std::string warning;  // "" = enough conversations are held out
-  double share = 0;     // --holdout with which as many conversations would be enough; 0 = none: more logs are needed
+  // The value of --holdout that would hold out enough of these conversations. It is 0 if no value up to 0.5 would, so
+  // that more logs are needed.
+  double share = 0;
 };
 
 // Judges `held_out` of `conversations` by what `distill` needs for a verdict. At most half are advised to be held out.

@@ -27,8 +27,8 @@ class ProgressLine {
 
  private:
   void put(double now);
-  // Returns the seconds that are left, as the work that is done tells. Between two reports it falls as the time passes,
-  // unless that is longer than everything was expected to take.
+  // Estimates the seconds that are left from the time that the work took so far. Between two reports the estimate
+  // counts down. If no report comes before it reaches zero, it is made anew from the whole time since the start.
   double remaining(double now) const;
   bool finished() const { return last_.total > 0 && last_.done >= last_.total; }
 

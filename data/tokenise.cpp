@@ -262,7 +262,8 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   if (!calls) return "unsupported_tool_calls";
   if (!thought) return "thought_not_rendered";
   const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
-  // Where the prompt begins a thought and the content does not end it, the log has left the thought out.
+  // The template changes this content, so the turn is placed as the model wrote it. The exception is a prompt that
+  // begins a thought which the content does not end: there the log has left the thought out.
   if (!content && only_content &&
       (turn.shown.starts_with(turn.before) || answer.content.find(kThoughtEnd) != std::string::npos)) {
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));

@@ -180,7 +180,7 @@ struct TensorRanks::State {
                                     {"threads", options.threads}})
                                   .dump();
       const std::vector<int64_t> numbers(job.begin(), job.end());
-      send_numbers(processes.back().socket.get(), numbers);  // if it is gone already, look() tells
+      send_numbers(processes.back().socket.get(), numbers);  // look() reports a rank that has ended already
     }
   }
   // Throws if another rank has ended.

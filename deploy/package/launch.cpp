@@ -74,13 +74,13 @@ struct KindInEngines {
   bool is_head;  // it reads hidden states of the target
   const char *vllm, *sglang, *tensorrt_llm, *tensorrt_llm_1_2, *llama_cpp;
 };
-constexpr KindInEngines kKinds[] = {
+constexpr KindInEngines kInEngines[] = {
     {DraftKind::kModel, false, "draft_model", "STANDALONE", "Draft_Target", "DraftTarget", "draft-simple"},
     {DraftKind::kEagle3, true, "eagle3", "EAGLE3", "Eagle3", "Eagle", "draft-eagle3"},
 };
 const KindInEngines& in_engines(const LaunchPlan& plan) {
-  const auto* const found = std::ranges::find(kKinds, plan.kind, &KindInEngines::kind);
-  if (found == std::end(kKinds))
+  const auto* const found = std::ranges::find(kInEngines, plan.kind, &KindInEngines::kind);
+  if (found == std::end(kInEngines))
     throw Error(ErrorKind::kModel, std::string("no launch file is written for ") + name_of(plan.kind));
   return *found;
 }

@@ -29,7 +29,7 @@ struct LaunchPlan {
   // any other rule.
   std::string verify;
   bool greedy = false;                 // validated at temperature 0
-  DraftKind kind = DraftKind::kModel;  // kModel or kEagle3
+  DraftKind kind = DraftKind::kModel;  // one of kInEngines in launch.cpp
   HeadFacts head;                      // of the head
   std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0

@@ -12,7 +12,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// The tensors of quantised matrices that stand in place of a matrix or next to it. Engines check their shapes.
+// A quantised checkpoint has these tensors instead of a layer's weight or beside it. The linter does not compare their
+// shapes, because engines check them.
 const std::set<std::string> kQuantisedParts = {"qweight",
                                                "qzeros",
                                                "scales",

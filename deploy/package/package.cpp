@@ -317,7 +317,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   if (in.report.verdict != Verdict::kPass)
     outcome.warnings.push_back("the gate did not pass: " + gate_brief(in.report, options.report.string()) +
                                "; the launch files start without the draft; next: " + outcome.next);
-  const bool head = kind_of_draft(options.draft) == DraftKind::kEagle3;
+  const bool head = kind_of_draft(options.draft) != DraftKind::kModel;
   for (const Finding& finding : check_pair(options.target, options.draft, head)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);

@@ -13,8 +13,8 @@ struct RolloutCost {
   static constexpr int64_t kTimedTokens = 8;
   int64_t requests = 1;
   double one_token = 0, more_tokens = 0;  // seconds
-  // Seconds of a further token of the whole batch at the acceptance of these few tokens. Requests whose drafts are
-  // accepted less often take longer.
+  // Returns the seconds that the whole batch takes for each token after the first, as measured with the kTimedTokens
+  // tokens. Requests whose drafts are accepted less often than in those take longer.
   double token() const;
   double seconds(int64_t requests, int64_t tokens) const;
 };

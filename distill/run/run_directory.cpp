@@ -32,8 +32,8 @@ void remove_own(const fs::path& run) {
 
 std::string place_of(const std::string& path) { return fs::weakly_canonical(fs::absolute(path)).string(); }
 
-// Returns an option's text with the path in it as it is from every directory: "model:small" names another model
-// elsewhere.
+// Returns an option's text with an absolute, canonical path in place of the path in it. Without this, "model:small"
+// would name another model in another working directory.
 std::string settled(const std::string& text) {
   for (const std::string kind : {"model:", "config:", "labels:", "hidden:"})
     if (text.starts_with(kind)) return kind + place_of(text.substr(kind.size()));

@@ -115,7 +115,8 @@ Setup begin_setup(const DistillOptions& options) {
                                        " is trained from the target itself: leave --teacher out");
   if (s.head && s.spec.kind == "model") {  // an existing head has the limits of a new one
     DistillOptions as_new = options;
-    as_new.draft = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind)->draft;
+    const auto* const made = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind);
+    if (made != std::end(kNewHeads)) as_new.draft = made->draft;
     validate(as_new);
   }
   const fs::path directory = options.target;

@@ -39,13 +39,14 @@ class Admin {
 // Returns the fingerprint of the draft under `which` ("serving" or "candidate") in a reply, "" if there is none.
 std::string draft_id_of(const Json& status, const char* which);
 
-// Decides by the scores of a trial. "worse": the candidate is certainly below the floor. Otherwise "better": the lower
-// end of the paired difference is above −margin. Otherwise "worse": its upper end is below 0. Otherwise "": wait. The
-// server's interval is valid whenever it is read (a betting confidence sequence over conversations, on (1 + difference)
-// / 2).
+// What judge_trial() decides, and the figures in words.
 struct Trial {
   std::string decision, text;
 };
+// Decides by the scores of a trial. The decision is "worse" if the candidate is certainly below the floor. Otherwise it
+// is "better" if the lower end of the paired difference is above −margin, and "worse" if the upper end is below 0. In
+// all other cases it is "", which means to wait. The server's interval is valid whenever it is read (a betting
+// confidence sequence over conversations, on (1 + difference) / 2).
 Trial judge_trial(const Json& paired, double margin, double floor);
 
 }  // namespace specdec::monitor

@@ -31,7 +31,8 @@ CPU_FILES = re.search(r"cpu\) cp -aL --parents (.*?) /torch", (SOURCE / "Dockerf
 
 
 def bare(*command, code=0):
-    """Runs a command with nothing in its environment but PATH. Fails unless it ends with `code`, or one of them."""
+    """Runs a command with nothing in its environment but PATH and HOME. Fails unless it ends with `code`, which may be
+    a set of exit codes that are all allowed."""
     environment = {"PATH": f"{venv}/bin:/usr/bin:/bin", "HOME": str(work)}
     done = subprocess.run(
         [str(c) for c in command], env=environment, capture_output=True, text=True, timeout=300, cwd=work

@@ -213,7 +213,8 @@ class Journal {
   }
 };
 
-// Makes a change of names: counts it, lets it fail if a fault is due, and records it if it succeeds.
+// Makes a change other than a write: counts it, kills the process or fails if such a fault is due, and records the
+// change if it succeeds.
 template <class Call>
 int change(const Change& what, Call call) {
   if (!is_below(what.path) && !is_below(what.to)) return call();

@@ -5,7 +5,9 @@
 namespace specdec::decode {
 
 bool wants_only_tokens(const RoundSlot& slot) {
-  const bool drawn = slot.given && !slot.given->from_text;  // by a round whose target pass threw; its q is on the host
+  // An earlier round drew this draft and could not verify it: its target pass threw, or the grammar's mask was late.
+  // The draft's q is on the host.
+  const bool drawn = slot.given && !slot.given->from_text;
   return !slot.processors && slot.logprobs < 0 && slot.reject_top == 0 && !slot.wants_rows && !drawn &&
          slot.rule != VerifyRule::kCoupled && dynamic_cast<const SeededRandomness*>(slot.randomness);
 }

@@ -31,14 +31,14 @@ struct Row {
   DraftConfig (*config)(const fs::path& directory, const model::DecoderConfig& target);
   DraftPtr (*load)(const fs::path& directory, const model::Decoder& target, at::Device device, at::ScalarType dtype);
 };
-constexpr Row kKinds[] = {
+constexpr Row kDecoded[] = {
     {DraftKind::kModel, decoder_config, load_decoder},
     {DraftKind::kEagle3, eagle_config, load_eagle},
 };
 
 const Row& row_of(const fs::path& directory) {
   const DraftKind kind = kind_of_draft(directory);
-  for (const Row& row : kKinds)
+  for (const Row& row : kDecoded)
     if (row.kind == kind) return row;
   throw Error(ErrorKind::kModel, directory.string() + ": " + name_of(kind) +
                                      ": specdec runs small models and EAGLE-3 heads; " + loaded_by(kind));

@@ -48,7 +48,7 @@ struct Int8Weights {
   static constexpr int kInputs = 64;
   static __device__ int64_t group_bytes(int) { return kInputs + 4; }  // of one output
 
-  uint32_t pairs[8][4];  // of two inputs, by output
+  uint32_t pairs[8][4];  // [i][o] holds the numbers of the inputs 2 · i and 2 · i + 1 for output o
   float scales[4];
 
   __device__ void load(const UnitPlace& place, int group, int member) {
@@ -103,7 +103,7 @@ struct GroupQuantisedWeights {
   static constexpr int kInputs = kUnitInputs, kUnitBytes = kPacking == Packing::kCodes4 ? 16 : 32;
   static __device__ int64_t group_bytes(int units) { return kUnitBytes * int64_t{units} + 4; }
 
-  uint32_t pairs[4][4];  // of two inputs, by output
+  uint32_t pairs[4][4];  // [i][o] holds the numbers of the share's inputs 2 · i and 2 · i + 1 for its output o
   float scales[4];
 
   __device__ void load(const UnitPlace& place, int group, int member) {

@@ -387,7 +387,8 @@ def check_errors(server, name):
     fails(bad, ask(extra_body={"stop_token_ids": [512]}), 400, "stop_token_ids")
     fails(bad, ask(extra_body={"allowed_token_ids": []}), 400, "allowed_token_ids")
     fails(bad, ask(extra_body={"truncate_prompt_tokens": 511}), 400, "truncate_prompt_tokens")
-    end = ask(extra_body={"allowed_token_ids": [2], "min_tokens": 1})  # the end of text alone, and not yet
+    # Only the end of text is allowed, and min_tokens forbids it as the first token.
+    end = ask(extra_body={"allowed_token_ids": [2], "min_tokens": 1})
     fails(bad, end, 400, None, "no_token_left")
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
     fails(bad, ask(prompt="word " * 600), 400, "prompt")

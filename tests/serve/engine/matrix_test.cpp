@@ -216,7 +216,7 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
   EXPECT_NEAR(choice["logprobs"]["token_logprobs"][3].get<double>(), target_logprob({kToyBos, 0, 1, 2}, 3), 1e-4);
   EXPECT_EQ(server.ask({{"prompt", "abc"}, {"max_tokens", 0}}).status, 400);
-  // By its id a token is named without its text, which other tokens may share.
+  // return_tokens_as_token_ids names tokens by id instead of by text, because several tokens may have the same text.
   const Json named = server.complete({{"prompt", {kToyBos, 0, 1, 2}},
                                       {"max_tokens", 0},
                                       {"echo", true},
