@@ -1,4 +1,4 @@
-// What this machine's CPU computes with.
+// The instruction sets that this machine's CPU offers for computing.
 #pragma once
 
 #include <string>

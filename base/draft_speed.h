@@ -36,7 +36,7 @@ struct SpeedPrediction {
 // Predicts the speed-up with the K whose prediction is highest. `shift` moves the overlap of every position on the
 // scale of log-odds: it says how much better or worse than in the roll-outs the draft will be.
 SpeedPrediction predict_speed(const DraftSpeed& draft, double shift = 0);
-// Predicts it for one K. Throws Error(kInternal) if its cost was not measured.
+// Predicts the speed-up with this K. Throws Error(kInternal) if the cost of this K was not measured.
 SpeedPrediction predict_speed_with(const DraftSpeed& draft, int k, double shift);
 
 // Returns log(p / (1 − p)), with p kept within [1e-6, 1 − 1e-6].

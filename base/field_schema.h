@@ -1,4 +1,4 @@
-// Describes what visit_fields() names (base/fields.h) as JSON Schema: docs/results.json is made of it.
+// Describes as JSON Schema the fields that visit_fields() names (base/fields.h). docs/results.json is made from this.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,8 @@ namespace specdec {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Definitions by name, each after those that it refers to. Fields without a type's name are described in place.
+// Definitions by name, each after those that it refers to. An object whose visit_fields() gives no type's name is
+// described in place.
 class Definitions {
  public:
   // Adds the definition of T and those of its parts, and returns it, so that more can be said of it.

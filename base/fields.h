@@ -1,5 +1,5 @@
-// Says the fields of a JSON object once. A struct has one function that names its fields in order, and from it the
-// object is written, read and described for docs/results.json:
+// Lets a struct name the fields of its JSON object in one place. The struct has one function that names the fields in
+// order; with this function the object is written, read and described for docs/results.json:
 //
 //   void visit_fields(Fields& f, LabelShard& s) {
 //     f.type("LabelShard", "A file of labels, for consecutive rows of the data.");
@@ -9,8 +9,8 @@
 //   }
 //
 // json_of(shard) writes, read_fields<LabelShard>(json, where, kind) reads, and base/field_schema.h describes. Writing
-// changes nothing, although visit_fields() takes a reference. What no field can say is checked after the visit, or in
-// it by refuse(). An error names the path of the key, what was found and what was expected.
+// changes nothing, although visit_fields() takes a reference. A rule that no single field can state is checked after
+// the visit, or during it with refuse(). An error names the path of the key, what was found and what was expected.
 #pragma once
 
 #include <map>
@@ -46,7 +46,8 @@ struct Named {
 class Fields {
  public:
   virtual ~Fields() = default;
-  // Only a reader can fail, and only for it do members get values during the visit.
+  // Returns whether the visit reads JSON. Only then can refuse() throw, and only then do members get values during the
+  // visit.
   virtual bool reads() const { return false; }
   virtual void refuse(const std::string& /*text*/) {}
   // The name and the description of the definition in docs/results.json. An object without a name is described in
@@ -92,7 +93,7 @@ class Fields {
   void json(const Key& key, Json& x, const Json& schema = {{"type", "object"}}) {
     if (Value* v = at(key, x.is_null() || x.empty())) v->json(x, schema);
   }
-  // A text or a value with a name for each of its values. An error lists the names.
+  // A field with one of some words: a text, or an enum with a name for each of its values. An error lists the words.
   void one_of(const Key& key, std::string& x, const std::vector<const char*>& words) {
     if (Value* v = at(key, x.empty())) v->word(x, words);
   }
@@ -112,7 +113,8 @@ class Fields {
     std::string x = word;
     one_of(key, x, {word});
   }
-  // An object whose fields are members of the same struct. It is absent unless `present`, which reading sets.
+  // An object whose fields are members of the same struct. The object of group_if() is absent unless `present` is true;
+  // reading sets `present` if the object is there.
   void group(const Key& key, FunctionRef<void(Fields&)> visit) {
     if (Value* v = at(key, false)) v->object(visit);
   }

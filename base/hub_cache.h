@@ -21,8 +21,8 @@ struct HubName {
 // out of the cache directory.
 std::optional<HubName> parse_hub_name(std::string text);
 
-// In the environment variables below, a leading "~/" stands for HOME. Throw Error(kConfig) if HOME is needed and not
-// set.
+// In the environment variables below, a leading "~/" stands for HOME. These functions throw Error(kConfig) if HOME is
+// needed and not set.
 std::filesystem::path hub_home();   // HF_HOME, else XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface
 std::filesystem::path hub_cache();  // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else hub_home()/hub
 std::filesystem::path hub_repository(const HubName& hub);
@@ -41,9 +41,10 @@ HubSnapshot cached_snapshot(const HubName& hub);
 // Returns true for names of directories that tell nothing about a model, such as "target", "model" or "checkpoint-500".
 bool is_placeholder_name(const std::string& name);
 // Returns the model's names, the best first: for a snapshot in the hub's cache the repository's name without "org/",
-// else the directory's name. If that is a placeholder, the last part of `_name_or_path` in the config.json of `files`
-// comes before it (transformers writes there what the model was loaded by), if that tells more. The parent directory's
-// name is not used: it is often a scratch directory, and equal models in two of them would get two names.
+// else the directory's name. If the directory's name is a placeholder, the last part of `_name_or_path` in the
+// config.json of `files` comes before it, provided that it tells more (transformers writes there the name or path that
+// the model was loaded from). The parent directory's name is not used: it is often a scratch directory, and equal
+// models in two of them would get two names.
 std::vector<std::string> model_names(const std::filesystem::path& directory, const std::filesystem::path& files);
 std::string model_name(const std::filesystem::path& directory);  // the best name of a model whose files are in it
 

@@ -1,4 +1,4 @@
-// The request, by a signal, to read files again that a running server uses (keys, certificates).
+// Passes on a signal that asks a running server to read its files (keys, certificates) again.
 #pragma once
 
 namespace specdec {

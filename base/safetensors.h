@@ -1,5 +1,6 @@
-// A strict reader of safetensors files (which are hostile input) and a streaming writer. Torch-free;
-// engine/weights/weights makes tensors from the bytes. Format: u64 LE header length, JSON header, data without holes.
+// A strict reader of safetensors files (which are hostile input), and a writer for tensors that are in memory
+// (base/safetensors_writer.h writes piece by piece). Torch-free; engine/weights/weights makes tensors from the bytes.
+// Format: u64 LE header length, JSON header, data without holes.
 #pragma once
 
 #include <cstdint>

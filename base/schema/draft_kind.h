@@ -1,6 +1,6 @@
 // Tells kinds of draft models apart: a small model that can stand alone, or one of the heads that read a target's
-// hidden states. config.json alone does not tell: original EAGLE heads call themselves LlamaForCausalLM. So the names
-// of the tensors are asked, too.
+// hidden states. config.json alone does not tell: original EAGLE heads call themselves LlamaForCausalLM. So these
+// functions also look at the names of the tensors.
 #pragma once
 
 #include <filesystem>

@@ -39,8 +39,8 @@ struct GateCommand {
   std::vector<std::string> flags = {};   // its other flags, as --name=value or --name
 };
 GateCommand command_of(const ValidationReport& report, const std::string& out);  // uses the report's own paths
-// The command that measures this pair again as the report in `file` was made: with its flags, and with its data as they
-// are found from here.
+// Returns the command that measures this pair again in the way that the report in `file` was made: with the same flags,
+// the same data (their path is made valid for this working directory) and the report's directory as `out`.
 GateCommand command_again(const ValidationReport& report, const std::string& target, const std::string& draft,
                           const std::filesystem::path& file);
 // Returns the one command that helps with this verdict: package, distil further, bench, or validate again with more of

@@ -39,9 +39,9 @@ std::filesystem::path trusted_keys(const std::filesystem::path& store);
 // Checks a channel of a store that demands signatures. One of the store's keys must have signed the channel, and its
 // number must not be lower than the highest number that this user has seen on this machine. Throws Error(kData) saying
 // how to fix it. Stores the number in the directory channel_memory(), and logs a warning if it cannot. Also refuses a
-// store that no longer demands signatures but did when it was last seen. A store that is new at its path is compared
-// with what the same key has signed elsewhere: an older state is refused if the other place is gone, because then the
-// store was moved, and else a warning.
+// store that no longer demands signatures but did when it was last seen. A store that was never seen at its path is
+// compared with what the same key has signed elsewhere. If it is older, it is refused if the other place is gone,
+// because the store was then moved; else a warning is logged.
 void require_trusted_channel(const std::filesystem::path& store, const std::string& channel,
                              const ChannelRecord& record);
 // Returns the channel's highest number that this user has seen on this machine, 0 = none. A promotion uses the next

@@ -1,4 +1,4 @@
-// What most printed results begin with.
+// The fields that most printed results begin with.
 #pragma once
 
 #include <string>

@@ -42,8 +42,8 @@ struct TrafficRecord {
   std::string template_kwargs;
   std::string prompt, response;
   // token_ids: the tokens of the response, or of a chat's last message, as the writer wrote them, with the one that
-  // ended the answer. prompt_token_ids: those that it had read before; they are there with a response alone, because a
-  // chat's follow from its messages. Empty = not known.
+  // ended the answer. prompt_token_ids: the tokens that the writer had read before. A record has them if it has
+  // token_ids of a response, but never for a chat, where they follow from the messages. Empty = not known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;

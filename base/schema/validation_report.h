@@ -101,8 +101,8 @@ struct ValidationReport {
   };
   // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
-  // All requests of the split but those that were found to have no answer token inside the models' context;
-  // --max-requests may have left some out.
+  // The number of requests of the split, including those that --max-requests left out, but without those that were
+  // scored and had no answer token inside the models' context.
   int64_t requests_available = 0;
   int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = it is not
   // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft

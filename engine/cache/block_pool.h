@@ -64,8 +64,8 @@ class BlockPool {
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
   // Copies `count` slots of all layers to another block. Within one block, the two ranges must not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // Copies single slots of all layers, one after the other. In the order of the sequence, slots and targets ascend, and
-  // no slot moves forward.
+  // Copies single slots of all layers, one after the other. In the order of the sequence, the slots moved from and the
+  // slots moved to both ascend, and no slot moves to a later place.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;

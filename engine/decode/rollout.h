@@ -25,8 +25,9 @@ struct RolloutOptions {
   uint64_t seed = 0;                            // of the run; combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
-  // Returns whether the time is over: then no further row is started, and answers stay as they are. Rows are started
-  // one a step, so that it is asked often. Empty: there is time for all.
+  // Returns whether the time is over. Then no further row is started, and unfinished answers stay as they are. With
+  // this function, at most one row is started before each step, so that it is called often. Empty: there is time for
+  // all rows.
   std::function<bool()> is_late = {};
 };
 struct Rollout {

@@ -30,11 +30,12 @@ class Stepper {
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // Steps run as rounds of the target's device (CausalModel::rounds()) if that takes all of their sequences, else on
-  // the host. Replaces this runner, which must outlive the stepper and belong to its target; null: all steps run on the
-  // host.
+  // A step runs as a round on the target's device if the target's runner of rounds (CausalModel::rounds()) takes all
+  // sequences of the step; else it runs on the host. This function replaces that runner by `rounds`, which must belong
+  // to the same target and outlive the stepper. With null, all steps run on the host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
-  // How long the parts of the last step took, if it ran on the device; else no time.
+  // Returns how long the parts of the last step took if it ran on the device. If it ran on the host, the result has no
+  // times.
   const RoundSeconds& device_seconds() const;
 
   int64_t vocab_size() const { return target_.vocab_size(); }
@@ -54,7 +55,7 @@ class Stepper {
   // Calls open(), then prefill() until nothing is pending. If prefill() throws, closes the sequence.
   void start(Sequence& sequence, int64_t chunk = 512);
   // Drafts, verifies and commits once for every sequence; each emits at least one token. If a draft fails, its sequence
-  // stops using it; after CacheFull the sequence does so only for some steps.
+  // stops using the draft: only for some steps if the failure was CacheFull, else for good.
   //
   // If the target's pass throws, every sequence is as before the step, except that its drafted tokens are held for the
   // next step. Before a sequence that steps alone throws CacheFull, it gives up its draft's levels one by one, the
@@ -64,8 +65,9 @@ class Stepper {
   // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, over all
   // sequences. A sequence whose draft needs more decodes plainly until its draft has caught up.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
-  // Returns false while a mask is late that the sequence's next step needs first; until then the sequence should sit
-  // the steps out. A mask that turns out to be late within a step sets `mask_late`.
+  // Returns false while the first mask that the sequence's next step needs is not ready. The caller should leave the
+  // sequence out of steps until this returns true. If a mask turns out to be late within a step, the step sets
+  // StepOutcome::mask_late.
   bool ready(Sequence& sequence);
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.

@@ -34,8 +34,8 @@ struct Stepper::SequenceStep {
     return from_text && sequence->drafting_.verify != VerifyRule::kCoupled ? VerifyRule::kTarget
                                                                            : sequence->drafting_.verify;
   }
-  // Returns whether a drafted token is accepted with a probability equal to the overlap. If not, the controller learns
-  // from which tokens were kept.
+  // Returns whether a drafted token is accepted with a probability equal to the overlap. If this is false, the
+  // controller learns from which drafted tokens were kept instead.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   // Returns the first drafted child of a node from `from` on, or −1.
   int32_t child_of(int32_t node, int32_t from) const {
@@ -64,7 +64,7 @@ struct Stepper::Buffers {
   std::vector<RoundSlot> slots;
   std::vector<RoundOutcome> outcomes;  // grow only
   RoundSeconds seconds;
-  bool on_device = false;  // the last round ran there
+  bool on_device = false;  // the last round ran on the device
 
   std::span<SequenceStep> used() { return {steps.data(), num_steps}; }
 };

@@ -17,15 +17,16 @@ class CudaLayers {
   // `decoder` must be one that cuda_pass_library() covers, and outlive this object.
   explicit CudaLayers(const Decoder& decoder);
 
-  // The activations of one pass after the other, [rows, width] in the embeddings' dtype.
+  // Memory for the activations of a pass, [rows, width] in the embeddings' dtype. Several passes may use it, one after
+  // the other.
   struct Room {
     at::Tensor x, h, projected, q, attended, inner;
     Room first(int64_t rows) const;  // of fewer rows, in the same memory
   };
   Room make_room(int64_t rows) const;
-  // Runs the layers for as many rows as the room has, and leaves the residual stream in room.x. The observer is told of
-  // `layers`, or of all if there are none, and sees room.x itself, which the next layer changes. Without ranks it
-  // allocates nothing.
+  // Runs the layers for as many rows as the room has, and leaves the residual stream in room.x. The observer is called
+  // for `layers`, or for all layers if the list is empty. It sees room.x itself, which the next layer changes.
+  // Allocates nothing unless several ranks hold the decoder.
   void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {},
            const std::vector<int64_t>& layers = {}) const;
   // Writes the logits of rows x [n, E] of the residual stream to `logits` [n, rows of lm_head]; `normed` has the shape

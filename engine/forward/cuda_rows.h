@@ -47,15 +47,15 @@ class CudaRows {
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
   const kernels::PagedRows& paged() const { return paged_; }
 
-  // `live` counts those who need the results of the pass; it may change in the upload until the pass runs. With
-  // `may_rest`, the pass does nothing that takes long if it is 0 then (kernels::PagedPass::live).
+  // `live` is the number of sequences that need the results of the pass; it may change in the upload until the pass
+  // runs. With `may_rest`, the pass skips what takes long if the number is 0 by then (kernels::PagedPass::live).
   void describe(DeviceUpload& upload, int32_t live = 1, bool may_rest = false);
   bool may_rest() const { return may_rest_; }
   size_t live_place() const { return at_.live; }  // in the upload, an int32_t
   // Returns where in the upload the id of a row is, an int32_t.
   size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
-  // Returns the piece of the upload that the pass reads, uint8, and the inputs in such a piece at `memory`; `sums` is
-  // fp32, with part_values(paged().num_parts()) numbers.
+  // piece() returns the part of the upload that the pass reads, as uint8. inputs() returns the pass's inputs, which lie
+  // in `memory`: this piece or a copy of it. `sums` is fp32 with part_values(paged().num_parts()) numbers.
   at::Tensor piece(const DeviceUpload& upload) const;
   CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
   // Returns how many numbers the sums of `parts` splits take (PagedPass::parts).
@@ -67,7 +67,7 @@ class CudaRows {
   const DecoderConfig& config_;
   kernels::PagedRows paged_;
   std::vector<int32_t> ids_, logit_rows_;
-  // Of the global rope and the local one, for the layers that use them.
+  // The first element is for the global rope, the second for the local one. turns_ says whether a layer uses it.
   std::array<bool, 2> turns_ = {};
   std::array<std::vector<float>, 2> cos_, sin_;
   // Where the arrays begin in the upload, in ascending order.

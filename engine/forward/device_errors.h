@@ -9,9 +9,9 @@
 
 namespace specdec::model {
 
-// Throws, in place of the c10::Error that is being handled: DeviceLost for an error of CUDA after which it cannot be
-// used any more, Error(kDevice) for any other error of CUDA and its libraries and for memory that is used up, on a GPU
-// or a CPU. Throws any other c10::Error again as it is.
+// Throws, in place of the c10::Error that is being handled: DeviceLost for an error of CUDA after which this process
+// cannot use CUDA any more, Error(kDevice) for any other error of CUDA and its libraries and for memory that is used
+// up, on a GPU or a CPU. Throws any other c10::Error again as it is.
 [[noreturn]] void rethrow_device_error();
 
 // Returns f(), with the errors of rethrow_device_error().

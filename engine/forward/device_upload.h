@@ -29,7 +29,8 @@ class DeviceUpload {
   size_t add(const std::vector<T>& values) {
     return add(std::span<const T>(values));
   }
-  // Lets the pointer at `pointer` of the upload, which was added as any value, point to `target` of the upload.
+  // Makes the pointer at place `pointer` of the upload point to place `target` of the upload on the device. The pointer
+  // was added before, with any value.
   void link(size_t pointer, size_t target) { links_.emplace_back(pointer, target); }
   // Starts the copy on the device's current stream.
   void send();

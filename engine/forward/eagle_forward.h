@@ -28,7 +28,7 @@ class TapReader {
   std::vector<at::Tensor> found_;
 };
 
-// Returns what a head needs. It shares the target's embedding, unless its width is another.
+// Returns the memory that a head needs. The head shares the target's embedding if both have the same hidden size.
 HeadMemory head_memory(const EagleConfig& head);
 
 // Returns the hidden states [..., E] with which a head passes over rows for the first time. They are made of the

@@ -61,8 +61,8 @@ class TrainPass {
   at::Tensor hidden_;
 };
 at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
-// Returns the rows of the embedding table for these ids, [..., E], of a decoder whose ranks have a share of the rows
-// each. All ranks give the same ids.
+// Returns the rows [..., E] of the embedding table for these ids, for a decoder of which each rank holds a share of the
+// table's rows. All ranks must pass the same ids.
 at::Tensor shared_embedding(const Decoder& decoder, const at::Tensor& ids);
 
 // The parts of head_logits(), for callers that compute the head's gradient themselves: the logits are

@@ -52,15 +52,16 @@ class CudaPass {
 
   void add(const CudaRows::Part& part) { rows_.add(part); }
   int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without those that a graph adds
-  // Adds the pass to an upload. Nothing can be added to the pass after that. With `graphs` of the decoder, which must
-  // outlive the pass, it is run as one of them if they take it. `live` and `may_rest` are those of
-  // CudaRows::describe().
+  // Adds the pass to an upload. Nothing can be added to the pass after that. If `graphs` is given (those of this
+  // decoder, which must outlive the pass) and takes the pass, run() launches one of these graphs. `live` and `may_rest`
+  // are those of CudaRows::describe().
   void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr, int32_t live = 1, bool may_rest = false);
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
   size_t live_place() const { return rows_.live_place(); }
-  // Runs the pass and returns its logits [num_logits, rows of lm_head], with ranks the columns of all side by side, in
-  // the embeddings' dtype. A graph's results, also those that the observer sees, may be overwritten by the next pass.
-  // With `layers` the observer is told of these alone, and without, the pass runs as no graph. Commits nothing.
+  // Runs the pass and returns its logits [num_logits, rows of lm_head] in the embeddings' dtype. If several ranks hold
+  // the decoder, the columns of all ranks are side by side. The results of a graph, including those that the observer
+  // sees, may be overwritten by the next pass. With `layers` the observer is called for these layers alone. A pass with
+  // an observer but without `layers` does not run as a graph. Commits nothing.
   at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {},
                  const std::vector<int64_t>& layers = {}) const;
 

@@ -28,7 +28,7 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
 // Returns the bytes of this many sequences' caches in whole blocks (block_pool.h). `dtype` is the one given to
 // load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
-// What a draft needs that reads the target's hidden states. Its weights are plain.
+// The memory that a draft needs if it is a head, which reads the target's hidden states. Its weights are not quantised.
 struct HeadMemory {
   int64_t elements = 0;           // of its weights, without what it shares with the target
   int64_t state_width = 0;        // elements of the target's states that it reads at a position

@@ -31,9 +31,9 @@ class PagedAttention {
 
   bool takes(size_t part) const { return takes_[part]; }
   bool takes_all() const { return !index_.defined(); }
-  // Of the parts that it takes, writes the keys and values of one layer into their caches and then the attention of
-  // their rows into `out`. All tensors have all rows of the pass: q, out [T, H, D]; k, v [T, G, D]. `out` is
-  // contiguous.
+  // For the parts that it takes, writes the keys and values of one layer into their caches, and then writes the
+  // attention of their rows into `out`. All tensors have all rows of the pass: q, out [T, H, D]; k, v [T, G, D]. `out`
+  // is contiguous.
   void attend(int64_t layer, const kernels::AttentionOptions& options, const at::Tensor& q, const at::Tensor& k,
               const at::Tensor& v, const at::Tensor& out) const;
 

@@ -18,11 +18,12 @@ namespace specdec::model {
 class PassGraphs {
  public:
   static constexpr int64_t kMaxRows = kernels::kMaxProductRows, kInputBytes = 1 << 20;
-  static constexpr size_t kMostGraphs = 64;  // they take memory of the driver's
+  static constexpr size_t kMostGraphs = 64;  // each graph takes memory of the driver
 
-  // Allocates what all graphs share: bytes(), unless input_bytes, the room for what a pass reads, is another. That
-  // grows with the passes. `decoder` must be covered (cuda_pass_library()), whole, and outlive the graphs.
-  // There are never more than `most` graphs; the one that was not used for longest makes room.
+  // Allocates the memory that all graphs share. input_bytes is the room for what a pass reads; it grows when a pass
+  // needs more. With the default, bytes() are allocated. `decoder` must be covered (cuda_pass_library()), must not be
+  // shared by ranks, and must outlive the graphs. There are never more than `most` graphs: a new one replaces the one
+  // that was not used for longest.
   explicit PassGraphs(const Decoder& decoder, int64_t input_bytes = kInputBytes, size_t most = kMostGraphs);
   ~PassGraphs();
   PassGraphs(const PassGraphs&) = delete;
@@ -62,12 +63,12 @@ class PassGraphs {
   std::map<int64_t, at::Tensor> taps_;  // by layer
   struct Captured {
     void* graph;
-    int64_t used;  // the last pass that it ran, in their order
+    int64_t used;  // number of the last pass that it ran
   };
   std::map<Shape, Captured> graphs_;
   size_t most_;
   int64_t passes_ = 0;
-  int64_t parts_ = 0;  // that sums_ has room for
+  int64_t parts_ = 0;  // number of splits whose sums fit into sums_
   int refusals_ = 0;   // captures that failed
 };
 

@@ -29,8 +29,8 @@ struct Launch {
 };
 
 // Asks the launchers from the innermost to the outermost, because one may run inside the other: torchrun, Kubernetes or
-// variables set by hand, Open MPI, Slurm, other PMI launchers. Throws Error(kConfig), naming the variable, for one that
-// is missing, malformed or contradicts another.
+// variables set by hand, Open MPI, Slurm, other PMI launchers. Throws Error(kConfig) for a variable that is missing, is
+// malformed or contradicts another; the message names it.
 Launch detect_launch(const Environment& environment);
 
 // Returns the first host of a Slurm node list: "node001" of "node[001-003,007],gpu5". Throws Error(kConfig).

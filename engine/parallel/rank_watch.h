@@ -61,7 +61,8 @@ class RankWatch {
 
   // Tells that a rank has joined: from now on it must beat.
   void meet(int rank, const std::string& name);
-  // Returns why a collective failed with `what`. Waits a few seconds for the beats to show it.
+  // Returns the reason why a collective failed, whose own message is `what`. Waits up to grace_seconds for the beats or
+  // a note on the board to show the reason.
   Error reason(const std::string& what);
   // Tells the other ranks that this one ends because of `error`, unless an earlier error is on the board.
   void fail(const Error& error);

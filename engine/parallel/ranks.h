@@ -32,7 +32,7 @@ struct RankHooks {
   // thread, or from the one that joins. May be empty.
   std::function<void(const std::string&)> on_wait = {};
   double wait_seconds = 10;
-  // Called again and again while the others are joined; may throw to end that. May be empty.
+  // Called again and again while this rank waits for the others to join; may throw to end the wait. May be empty.
   std::function<void()> look = {};
   std::string next = "start all ranks again";  // what a user does after a rank was lost; the end of a message
 };
@@ -55,11 +55,12 @@ class Ranks {
   bool is_first() const { return rank_ == 0; }  // rank 0 decides, writes files and prints
   // Returns the device that --device `flag` means for this rank: with auto or cuda the GPU of its local rank.
   std::string device(const std::string& flag) const;
-  // Chooses where the tensors of sum(), gather() and broadcast() are. Called by all ranks; not called, it is the CPU.
+  // Chooses where the tensors of sum(), gather() and broadcast() are. All ranks must call it. Without a call, the
+  // tensors are on the CPU.
   void use_device(at::Device device) const;
   // Returns the team of this rank: `size` neighbours, which have the numbers 0 to size - 1 in it and whose collective
   // functions wait for each other alone. Called by all ranks, after use_device(), with the same size, which divides
-  // count(). The team lives as long as these ranks, whose together() is the team's, too.
+  // count(). The team lives as long as these ranks. together() of these ranks also covers what the team does.
   const Ranks& team(int size) const;
 
   // Adds up one contiguous fp32 tensor in place. Its shape is the same on all ranks.

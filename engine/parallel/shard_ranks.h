@@ -9,8 +9,8 @@
 
 namespace specdec::parallel {
 
-// What the group throws in place of RankError: a model of which a part is gone answers nothing any more. This rank's
-// own device is sound.
+// The group throws this in place of RankError, because a model that has lost a part cannot answer anything any more.
+// This rank's own device is sound.
 struct RankLost : DeviceLost {
   explicit RankLost(const RankError& cause) : DeviceLost(cause.what(), cause.kind()) {}
 };

@@ -83,12 +83,12 @@ struct KDecision {
   bool stopped_early = false;                 // StopRule ended drafting before K
 };
 
-// When drafting of a sequence's chain stops in the coming step; without limits it never does.
+// Says when the drafting of a sequence's chain stops in the coming step. If `limits` is empty, it never stops early.
 struct StopRule {
   rules::AcceptanceTable acceptance = {};
   std::vector<rules::StopLimits> limits;  // limits[i] apply after i + 1 tokens
   // Returns whether drafting stops here. confidences[i] is the draft's probability of drafted token i (greedy:
-  // max_probability()); `drafting` sequences had a part in the last pass.
+  // max_probability()); `drafting` is the number of sequences that had a part in the draft's last pass.
   bool stops(std::span<const double> confidences, int drafting) const;
 };
 
@@ -113,8 +113,8 @@ class KController {
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
   int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
-  // Sets `out` to when a chain of up to `levels` tokens stops. Call it after choosing. Continuing pays while
-  // (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch / drafting +
+  // Sets `out` to the rule by which a chain of up to `levels` tokens stops. Call it after choosing. Continuing pays
+  // while (Π of acceptance given confidence) × (expected overlap of the next position) > rate × (c · batch / drafting +
   // v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass. Where the rows of all levels
   // are verified anyway, v does not count (StopLimits::own).
   void stop_rule(int batch, int levels, StopRule& out) const;

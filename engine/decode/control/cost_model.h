@@ -102,8 +102,9 @@ class CostModel {
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // What is learnt is the difference to an estimate without the cap of Curve::at(): a pass that really takes longer
-  // than one of more rows would differ from the cap for ever, and its estimate would grow at every pass.
+  // A sample is compared with an estimate that lacks the cap of Curve::at(). If the estimate had the cap, a pass that
+  // really takes longer than one of more rows would exceed it for ever, and the cell's cost would grow with every such
+  // pass.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;

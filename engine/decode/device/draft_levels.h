@@ -39,14 +39,15 @@ class DraftLevels {
     std::vector<size_t> slots;
     std::vector<int32_t> rows;  // by slot: its first row among those that have logits
     int depth = 0;
-    bool reads = false;          // more than two tokens of a text
+    bool reads = false;          // a sequence reads more than two tokens of its text
     bool may_rest = false;       // the pass does nothing if all of its sequences have stopped before
     bool samples_first = false;  // distributions are made before tokens are drawn, because rows have several children
-    int32_t num_rows = 0;        // that have logits
-    int64_t q_row = 0;           // the first of them among those of all levels
+    int32_t num_rows = 0;        // rows that have logits
+    int64_t q_row = 0;           // the first of these rows among those of all levels
     size_t samples = 0, draws = 0;  // places in the upload
   };
-  // Where the results are, on the device: of each node (kernels::DraftPass), and of each row.
+  // Addresses of the results on the device. The first three have an element for each node (kernels::DraftPass), the
+  // last two an element for each row.
   struct Results {
     kernels::VerifyNode* nodes;
     int32_t* tokens;
@@ -59,11 +60,12 @@ class DraftLevels {
   // Makes room in the drafts' caches and plans the passes.
   void plan(const Slots& slots);
   const std::vector<Level>& levels() const { return levels_; }
-  int64_t num_rows() const { return num_rows_; }  // that have logits, of all levels
-  // Names the row that each drafted node is drawn from.
+  int64_t num_rows() const { return num_rows_; }  // rows of all levels that have logits
+  // Sets q_row of each drafted node to the row that it is drawn from, or to −1 if its slot is greedy.
   void set_rows(const Slots& slots, std::span<kernels::VerifyNode> nodes) const;
-  // Adds the passes to the upload, and then what is drawn after them. Tokens also go to where the target reads them:
-  // id_place() of the slot and node in the upload. Ids of neighbouring nodes lie side by side.
+  // describe_passes() adds the passes to the upload. describe_draws(), called after it, adds what is drawn after each
+  // pass. A drawn token is also written to the place in the upload where the target reads it; id_place() returns this
+  // place for a slot and a node. The places of neighbouring nodes lie side by side.
   void describe_passes(model::DeviceUpload& upload);
   using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
   void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);

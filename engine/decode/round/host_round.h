@@ -33,9 +33,9 @@ class HostRound final : public RoundRunner {
     bool drafting = false, from_text = false;
     int depth = 0;     // number of drafted levels
     size_t level = 0;  // first node of the deepest level
-    size_t q_row = 0;  // its first row in q_
+    size_t q_row = 0;  // the part's first row in q_
     size_t num_q = 0;
-    int64_t p_row = 0;         // first of its nodes + 1 rows in target_rows_
+    int64_t p_row = 0;         // the part's first row in target_rows_; it has one row more than nodes
     std::vector<size_t> q_of;  // by node: the row that its token was drawn from, relative to q_row
     ProcessorWalk processors;
     std::vector<int32_t> pass, pass_parents;  // the target's input: [last token, nodes…]; parents empty for a chain

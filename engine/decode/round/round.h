@@ -1,6 +1,6 @@
 // One round of drafting and verification as a whole. A step (step.h) plans a slot for each sequence, has a runner run
-// them, and commits what comes out. DeviceRound (device_round.h) runs rounds on a GPU without asking the host in
-// between, HostRound (host_round.h) with one call of the models after the other.
+// them, and commits what comes out. DeviceRound (device_round.h) runs a whole round on a GPU and does not ask the host
+// in between. HostRound (host_round.h) runs it on the host and calls the models one after the other.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct DraftTokens {
   std::vector<int32_t> tokens, parents;  // by node; parent −1 is the text
   std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
   std::vector<float> q;                  // rows of V; empty if there is no q (greedy, or drafted from the text)
-  std::vector<double> confidences;       // of a chain: the draft's in its tokens
+  std::vector<double> confidences;       // of a chain: the draft's confidence in each token
   void clear() {
     from_text = false;
     depth = 0;
@@ -46,38 +46,41 @@ struct RoundSlot {
   int k = 0;
   std::span<const int> tree;           // of at least k levels (SpeculationOptions); empty: a chain
   const StopRule* stop = nullptr;      // of a chain; null: it never stops early
-  bool wants_confidences = false;      // of a greedy chain; elsewhere they are known anyway
-  const DraftTokens* given = nullptr;  // what is drafted already, if k is 0
+  bool wants_confidences = false;      // for a greedy chain; a sampled chain has them anyway
+  const DraftTokens* given = nullptr;  // tokens that were drafted before this round; only if k is 0
   SamplingOptions sampling = {};
   VerifyRule rule = VerifyRule::kToken;
   Randomness* randomness = nullptr;
-  // What only the host can give (wants_only_tokens()).
+  // The members below ask for what only a round on the host can give (wants_only_tokens()).
   LogitsProcessorState* processors = nullptr;
   int logprobs = -1, reject_top = 0;  // as in RequestOptions
   bool wants_rows = false;            // RoundOutcome::rows
 };
 
-// Returns whether nothing of the logits is wanted but tokens and what the draft did, drawn from Philox by a rule that a
-// device may run.
+// Returns whether a device could run this slot: it wants only tokens, confidences and overlaps, has no logits
+// processors, draws from Philox, does not use the coupled rule, and does not verify a draft that the draft model drew
+// in an earlier round.
 bool wants_only_tokens(const RoundSlot& slot);
 
 struct RoundOutcome {
   // By node. `drafted` is kNotDrafted for nodes of the whole shape (DraftShape) that a device did not draft: drafting
   // stopped before them, or their parent has fewer children than others. Parent −1 is the text.
   std::vector<int32_t> drafted, parents;
-  std::vector<double> confidences;  // of a chain: the draft's in its tokens
+  std::vector<double> confidences;  // of a chain: the draft's confidence in each token
   // By node: Σ min(p, q) and min(1, p / q) at each node that is the first child of its parent, at least where the text
-  // reached this parent. Of no use if the text is greedy; may be empty if there is no q.
+  // reached this parent. They mean nothing if the text is greedy, and may be empty if there is no q.
   std::vector<double> overlaps, ratios;
   VerifyResult result;
   bool stopped_early = false;  // StopRule ended drafting before k levels
   int cut = 0;                 // levels that were given up, since the target's caches had no room for them
 
-  // The rest comes from the host alone. The draft's pass failed, or its logits cannot be sampled:
+  // Only rounds on the host set the members below. This one is set if the draft's pass failed or its logits cannot be
+  // sampled.
   std::exception_ptr draft_failure;
-  // The logits of the target cannot be sampled, so `result` is of no use:
+  // Set if the target's logits cannot be sampled; `result` then means nothing.
   std::exception_ptr failure;
-  // The same, because the grammar's mask was not there in time. `held` is the draft, for the next round.
+  // True if the grammar's mask was not ready in time; `result` then means nothing. `held` is the draft that the next
+  // round must verify, after a late mask or a target pass that threw.
   bool mask_late = false;
   std::optional<DraftTokens> held;
   // p after the text and after each node, [nodes + 1, V], where the text reached it; logits if it is greedy. Valid
@@ -89,9 +92,10 @@ struct RoundOutcome {
   void clear();
 };
 
-// Both walk the nodes of a draft with these parents. Sets `path` to the nodes from the text to `node`.
+// path_to() and depth_of() walk through a draft whose nodes have these parents. path_to() sets `path` to the nodes from
+// the text to `node`.
 void path_to(int32_t node, std::span<const int32_t> parents, std::vector<int32_t>& path);
-// Returns the node's level; those of the first have 1.
+// Returns the level of the node, counted from 1.
 int depth_of(size_t node, std::span<const int32_t> parents);
 
 // Moves the state of logits processors between the nodes of a draft.
@@ -101,13 +105,14 @@ class ProcessorWalk {
     state_ = state;
     node_ = kUnknown;
   }
-  // Moves to the state after a node. A move to a child pushes one token; any other rewinds and pushes the whole path.
+  // Moves to the state after a node. A move to a child pushes one token; any other move rewinds and pushes the whole
+  // path.
   void go_to(int32_t node, std::span<const int32_t> drafted, std::span<const int32_t> parents);
 
  private:
   static constexpr int32_t kUnknown = -2;
   LogitsProcessorState* state_ = nullptr;  // null: there are none
-  int32_t node_ = kUnknown;                // the last one whose token the state has seen; −1: the text
+  int32_t node_ = kUnknown;                // the last node whose token the state has seen; −1: the text
   std::vector<int32_t> path_;              // scratch
 };
 
@@ -116,11 +121,11 @@ struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
     double seconds;
-    int64_t more;  // tokens that the pass read besides one of each sequence; 0 if no sequence had more than two
+    int64_t more;  // tokens read beyond one for each sequence; 0 if no sequence had more than two to read
   };
   std::vector<Level> levels;
   double target = 0;
-  bool measured = false;  // else the times say nothing of other rounds
+  bool measured = false;  // false: the times say nothing about other rounds
 };
 
 class RoundRunner {
@@ -129,10 +134,10 @@ class RoundRunner {
   // Returns whether run() can run these slots. Changes nothing.
   virtual bool takes(std::span<const RoundSlot> slots) = 0;
   // Runs a round and leaves in each cache what its passes leave there: the target's holds the text and all nodes,
-  // drafted or not; the draft's holds the text and all nodes but those of the last level, or of a chain all drafted
+  // drafted or not; the draft's holds the text and all nodes but those of the last level, or, for a chain, all drafted
   // tokens but the last. `outcomes` has one element for each slot. Returns false, with every cache and the randomness
-  // as before, if the logits of a slot cannot be sampled by this runner; then a round on the host says which. Throws as
-  // CausalModel::extend() does; caches may then hold more tokens than before.
+  // as before, if this runner cannot sample the logits of a slot; a round on the host then finds out which slot it is.
+  // Throws as CausalModel::extend() does; caches may then hold more tokens than before.
   virtual bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) = 0;
 };
 

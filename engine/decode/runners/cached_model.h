@@ -58,8 +58,9 @@ class CachedModel : public CausalModel {
     return found;
   }
 
-  // Writes logits [rows, V] to `out`; rows of a reduced vocabulary are those of the tokens `kept` (undefined: all).
-  // Without rows it waits for the device, so that whoever times the pass times its work.
+  // Writes logits [rows, V] to `out`. `kept` are the tokens of a reduced vocabulary; undefined means that the
+  // vocabulary is whole. If there are no rows, waits for the device, so that a caller that times the pass times all of
+  // its work.
   void write_rows(const at::Tensor& logits, int64_t rows, const at::Tensor& kept, at::Device device,
                   LogitRows& out) const {
     out.vocab = vocab_size();

@@ -76,13 +76,14 @@ class CausalModel {
   virtual CacheCounts cache_counts() const { return {}; }
   // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). Each of its sequences
   // must follow() the target's sequence of the same text. It reads a token with the state that the target had before
-  // this token, and the tokens that it drafted with states of its own. Those it reads again after verification: drop
-  // them by truncate(), which for such a model may cut inside of what was drafted.
+  // this token, and the tokens that it drafted with states of its own. After verification it must read the drafted
+  // tokens again, so the caller drops them with truncate(), which for such a model may cut in the middle of what was
+  // drafted.
   virtual bool reads_states() const { return false; }
-  // Ties a sequence to the target's sequence of the same text, from which on the target keeps the states that the draft
-  // has not read. May be called again. Returns how many tokens of the text can be read now; of a text that the draft
-  // cannot read to its end, it can draft nothing. It stays so if the target passed tokens before the call that the
-  // draft has not read.
+  // Ties a sequence to the target's sequence of the same text. From then on the target keeps the states that the draft
+  // has not read. May be called again. Returns how many tokens of the text the draft can read now; it can draft only
+  // after a text that it can read to the end. If the target passed tokens before this call and the draft has not read
+  // them, their states are missing, and the draft can never read that text to the end.
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
   // Returns the model that answers: itself, or the one that it forwards every call to.
   virtual CausalModel& innermost() { return *this; }

@@ -37,9 +37,10 @@ class DraftScorer {
   virtual ~DraftScorer() = default;
   // Returns the first position of a text after which this kind of draft has a distribution.
   virtual int64_t first_position() const { return 0; }
-  // Begins with other texts, of these numbers of tokens.
+  // Starts over with new texts, which have these numbers of tokens.
   virtual void begin(std::span<const int64_t> lengths) = 0;
-  // Returns what must see the hidden states of the target's next pass; empty: nothing. Valid until logits() was called.
+  // Returns the observer that must see the hidden states of the target's next pass; empty if the draft needs none.
+  // Valid until logits() is called.
   virtual model::HiddenObserver observer() { return {}; }
   // Returns the logits [wanted, V], on the draft's device and in its dtype or in fp32. The passes over a text follow
   // each other without a gap.

@@ -26,8 +26,9 @@ class DraftShape {
   std::vector<int32_t> begin_, parents_;
 };
 
-// Returns bool [n − begin, n] row by row for the nodes from `begin` on of a tree of n nodes: whether each sees a node,
-// which it does if that is an ancestor or itself. Valid until this thread calls it again.
+// Returns bool [n − begin, n], row by row, for a tree of n nodes, with a row for each node from `begin` on: whether
+// this node sees each of the n nodes. A node sees its ancestors and itself. Valid until this thread calls tree_mask()
+// again.
 std::span<const bool> tree_mask(std::span<const int32_t> parents, size_t begin);
 
 // Returns the number of ancestors of each node.

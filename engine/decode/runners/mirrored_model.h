@@ -32,8 +32,9 @@ class OtherRanks {
 };
 
 // Returns a model that answers as `own`, rank 0's share, and tells the other ranks every call that changes a sequence.
-// It runs rounds (device_round.h) if `own` does. Throws DeviceLost after a call that failed on this rank alone, except
-// by CacheFull, and from then on; close() then closes this rank's sequence only. `others` must outlive it.
+// It runs rounds (device_round.h) if `own` does. If a call fails on this rank alone, that call and every later one
+// throw DeviceLost, except close(), which then closes only this rank's sequence. CacheFull is no such failure, because
+// it comes on all ranks. `others` must outlive it.
 std::unique_ptr<CausalModel> make_mirrored_model(std::unique_ptr<CausalModel> own, OtherRanks& others);
 
 // Does with this rank's share what rank 0 told. `unread` is room for logits, which only rank 0 reads. Throws

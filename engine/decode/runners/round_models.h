@@ -1,4 +1,5 @@
-// What a round on a device (device_round.h) needs of its target and its drafts. Runners of real models have it.
+// The interfaces through which a round on a device (device_round.h) uses its target and its drafts. Runners of real
+// models implement them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +30,9 @@ class RoundTarget {
   virtual model::PassGraphs* graphs() = 0;
   // Makes room in the caches for a pass over these extensions.
   virtual void reserve(std::span<const Extension> extensions) = 0;
-  // Starts the pass over these extensions, whose upload was sent, and returns its logits (CudaPass::run()). Only the
-  // upload needs to have the tokens that drafts have chosen. The caches' lengths stay as they are.
+  // Starts the pass over these extensions and returns its logits (CudaPass::run()). The upload must have been sent
+  // before. The tokens that drafts choose need to be in the upload only, not in `extensions`. The caches' lengths stay
+  // as they are.
   virtual at::Tensor run_pass(const model::CudaPass& pass, const model::DeviceUpload& upload,
                               std::span<const Extension> extensions) = 0;
   // Adds the tokens of the last pass, all of which are known now, to the caches, and keeps for the drafts the hidden
@@ -54,26 +56,26 @@ class RoundDraft {
    public:
     virtual ~Pass() = default;
     virtual int64_t num_rows() const = 0;
-    // Adds the pass to an upload. `live` sequences have a part in it; the number may change there until the pass is
-    // run. With `may_rest` the pass does nothing if it is 0 then.
+    // Adds the pass to an upload. `live` is the number of sequences that have a part in the pass; it may change in the
+    // upload until the pass is run. With `may_rest`, the pass does nothing if the number is 0 by then.
     virtual void describe(model::DeviceUpload& upload, int32_t live, bool may_rest) = 0;
-    virtual size_t live_place() const = 0;  // of this number in the upload, an int32_t
-    // Returns where in the upload the id is that a row reads, an int32_t.
+    virtual size_t live_place() const = 0;  // where `live` is in the upload, an int32_t
+    // Returns where in the upload the token id of a row is, an int32_t.
     virtual size_t id_place(int64_t row) const = 0;
     // Starts the pass and writes its logits as fp32 rows [rows with logits, V], with −inf for what the draft never
     // proposes.
     virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
   };
 
-  // Returns whether our own kernels run the draft's passes on this device, and it has all that a round of this sequence
-  // reads.
+  // Returns whether our own kernels run the draft's passes on this device, and whether the draft has all that a round
+  // of this sequence reads.
   virtual bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) = 0;
   // Returns how many tokens of the text the first pass reads.
   virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
   // Makes the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text,
-  // and the cache gets room for them and for all that the round drafts. At depth d it is the level of nodes d - 1,
+  // and the cache gets room for them and for all that the round drafts. At depth d these are the nodes of level d − 1,
   // whose tokens are not known yet. `before` is the pass of depth - 1: it has these readers in the same order, and
   // maybe others between them. The passes must outlive the round.
   virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;

@@ -15,12 +15,12 @@ namespace specdec::decode {
 // ancestors and itself. Its position is the cache's length plus the number of its ancestors.
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
-// Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: it may
-// rewrite whole texts. A last block that several of these sequences share counts once for each.
+// Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
+// may rewrite whole texts. A last block that several of these sequences share counts once for each.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
-// Adds one reader's rows of a round's pass (RoundDraft::make_pass()). `cache` is the sequence's, and its slots are
-// those of the text's tokens from `skipped` on.
+// Adds one reader's rows of a round's pass (RoundDraft::make_pass()). `cache` is the sequence's cache; its first slot
+// belongs to the text's token `skipped`.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
   const DraftShape& shape = *reader.shape;
@@ -39,8 +39,8 @@ void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache
   pass.add({&cache, before + unread + begin, open, end - begin, allowed, positions});
 }
 
-// Notes the tokens that passes of a decoder left in a sequence's cache: unread ones of the text and then nodes with
-// these parents, which may be more; without parents they are a chain.
+// Notes the tokens that passes of a decoder left in a sequence's cache: first the unread tokens of the text, then the
+// nodes. `parents` may be longer than `nodes`; if it is empty, the nodes are a chain.
 void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
                   std::span<const int32_t> parents);
 

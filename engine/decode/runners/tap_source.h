@@ -22,14 +22,14 @@ struct KeptStates {
 };
 
 // A draft's claim on its target's states: the layers that it reads, and what is kept of the sequences that it follows.
-// It ends with the last holder of the pointer that add_reader() returned.
+// The claim ends when nobody holds the pointer that add_reader() returned any more.
 struct TapReader {
   std::vector<int64_t> layers;
   std::map<SequenceId, KeptStates> kept;
 };
 
-// A target whose passes keep the hidden states of the sequences that a draft follows. Only add_reader() may be called,
-// and a reader be released, by another thread than the one that runs the passes.
+// A target whose passes keep the hidden states of the sequences that a draft follows. Other threads than the one that
+// runs the passes may call add_reader() and release a reader, but nothing else.
 class TapSource {
  public:
   virtual ~TapSource() = default;
@@ -47,7 +47,7 @@ void forget_states(TapReader& reader, SequenceId sequence, int64_t before);
 // What drafts read of the hidden states of a pass.
 struct Observation {
   model::HiddenObserver observer;  // empty: nothing
-  std::vector<int64_t> layers;     // that it looks at, ascending
+  std::vector<int64_t> layers;     // layers that the observer looks at, ascending
 };
 
 // The states that a target keeps for its readers, beside its caches.
@@ -55,11 +55,12 @@ class TapStore {
  public:
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
 
-  // Returns what is read of a pass over these extensions; nothing if nobody follows their sequences. keep_pass() takes
-  // what the observer saw; `lengths` are those of the sequences before the pass.
+  // observe() returns what drafts read of a pass over these extensions; it is empty if no draft follows their
+  // sequences. After the pass, keep_pass() keeps what the observer saw; `lengths` are the sequences' lengths before the
+  // pass.
   Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
-  // Follow what happens to the caches.
+  // The target calls these when it does the same to its caches.
   void truncate(SequenceId sequence, int64_t length);
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places);
   void fork(SequenceId from, SequenceId to, int64_t length);
@@ -70,7 +71,7 @@ class TapStore {
   template <class F>
   void for_each_reader(const F& f);
 
-  std::mutex mutex_;  // guards the list
+  std::mutex mutex_;  // guards readers_
   std::vector<std::weak_ptr<TapReader>> readers_;
   std::map<int64_t, at::Tensor> seen_;  // by layer, of the pass
 };

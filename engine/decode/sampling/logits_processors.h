@@ -28,7 +28,7 @@ class Constraint {
   virtual ~Constraint() = default;
   // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words. Does so only if it returns kReady.
   virtual MaskState allowed(std::span<uint32_t> bits) = 0;
-  // Begins to compute the mask of this position where that is done on another thread, and does not wait for it.
+  // Begins to compute the mask of this position if another thread computes masks, and does not wait for it.
   virtual MaskState prepare() { return MaskState::kReady; }
   virtual void push(int32_t token) = 0;
   virtual void pop(int64_t count) = 0;
@@ -59,8 +59,8 @@ struct MasksSpent : Error {
 // commit().
 //
 // A tentative token must not end an answer that would go on without it. So if the grammar fails after tentative tokens
-// were pushed, it begins again after the permanent ones. This happens once: from then on it is asked at permanent
-// positions only, and every other one counts as kSpent.
+// were pushed, it begins again after the permanent ones. This happens once. From then on the grammar is asked only
+// after permanent tokens, and the mask of every other position counts as kSpent.
 //
 // Order and formulas are vLLM's (v1/sample/sampler.py), with OpenAI's presence and frequency penalties and
 // transformers' repetition penalty r. First, grammar, allowed_ids, min_tokens and bad words set logits to −inf. Then
@@ -81,7 +81,8 @@ class LogitsProcessorState {
   bool allows(int32_t token, int64_t vocab);
   // Has the mask of this position computed, without waiting for it.
   MaskState prepare();
-  // Keeps the mask of this position, if it is there, so that other positions can be prepared; else as prepare().
+  // Does the same as prepare(), and also stores the mask of this position if it is ready, so that other positions can
+  // be prepared.
   MaskState keep_mask(int64_t vocab);
   void push(int32_t token);
   void rewind();                                 // drops all tentative tokens
@@ -115,11 +116,11 @@ class LogitsProcessorState {
   std::unordered_map<int32_t, size_t> index_;  // id → index into seen_
   int64_t length_ = 0;                         // tokens of the answer
   std::vector<int32_t> answer_;                // kept only if there are bad words or a constraint
-  size_t permanent_ = 0;                       // how many of answer_ are
+  size_t permanent_ = 0;                       // how many tokens of answer_ are permanent
   std::vector<uint32_t> allowed_;              // allowed_ids as bits; made by the first call of allowed()
   std::unique_ptr<Constraint> constraint_;
   bool tried_ = false;          // constraint_ has seen tentative tokens
-  bool tries_no_more_ = false;  // one has failed after some, and constraint_ sees none
+  bool tries_no_more_ = false;  // a constraint failed after tentative tokens, so this one sees none
   std::vector<Node> nodes_;     // the first num_nodes_ are in use; the others keep their memory
   size_t num_nodes_ = 0, at_ = 0;
 };

@@ -1,8 +1,8 @@
 // Verification rules: given drafted tokens and the distributions p and q, they decide how many tokens are kept and
 // which token follows. They are pure functions over host rows; all randomness goes through Randomness. Their source is
 // in engine/rules, which kernels include, too. Each rule leaves exactly the target's distribution: tests/lossless
-// enumerates every outcome of the rules in its lists, to which a new rule must be added. Greedy text is
-// verified by Stepper::verify_greedy(), and in rounds of a device by a rule of its own.
+// enumerates every outcome of the rules in its lists, to which a new rule must be added. Greedy text is verified by
+// HostRound::verify_greedy(), and in rounds on a device by a rule of its own.
 //
 // * token: chains as in Leviathan et al. 2023, arXiv 2211.17192; trees by recursive rejection as in Miao et al. 2024
 //   (SpecInfer), arXiv 2305.09781.
