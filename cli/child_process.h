@@ -25,11 +25,10 @@ struct ChildErrors {
   std::function<void(const std::string& line)> on_line = {};
 };
 
-// Runs the program until it ends. Captures stdout.
-// `directory` is the child's working directory, "" = the current one. A stop request (base/progress.h) is passed on as
-// SIGTERM. A program that cannot be executed gives exit code 127. A program that has not ended after `most_seconds` is
-// killed, and its end is not waited for: a driver that hangs may keep it from ending. Throws Error(kInternal) if no
-// process can be started.
+// Runs the program until it ends. Captures stdout. `directory` is the child's working directory, "" = the current one.
+// A stop request (base/progress.h) is passed on as SIGTERM. A program that cannot be executed gives exit code 127. A
+// program that has not ended after `most_seconds` is killed. This does not wait for the killed program to end, because
+// a driver that hangs may keep it from ending. Throws Error(kInternal) if no process can be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       const ChildErrors& errors = {}, const std::filesystem::path& directory = {},
                       double most_seconds = std::numeric_limits<double>::infinity());

@@ -58,9 +58,9 @@ struct Cli {
   const EngineRunners& runners;
   // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
   std::function<int()> selected;
-  // Checks the options by rules that the parser does not know; not every command has such rules. The callback that sets
-  // `selected` sets it, too. It throws Error(kUsage) and reads no file.
-  // It is called before `selected`, and by the loop for its stages.
+  // Checks the options by rules that the parser does not know; empty if the command has no such rules. The callback
+  // that sets `selected` sets it, too. It throws Error(kUsage) and reads no file. run_program() calls it before
+  // `selected`, and check_command_line() calls it for the stages of a loop.
   std::function<void()> check = {};
   SettingOrigins origins = {};
 };
@@ -110,8 +110,9 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tr
 // Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
 // Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
-// Returns the key for an OpenAI-compatible endpoint: that of `file`, or, if it is "", that of OPENAI_API_KEY where it
-// stays secret: the user did not ask for it to be sent, and an internal endpoint may need no key.
+// Returns the key for an OpenAI-compatible endpoint. If `file` is not "", this is the key in the file. Else it is the
+// value of OPENAI_API_KEY if `url` keeps it secret (https, or this machine), and no key otherwise: the user did not ask
+// for the key to be sent, and an internal endpoint may need none.
 Secret endpoint_key(const std::string& file, const std::string& url);
 // Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
 // the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws

@@ -10,9 +10,9 @@ namespace specdec::cli {
 
 void add_label(Cli& cli, CLI::App& data);
 
-// Labels the rows through an endpoint, in the half without LibTorch or in the other.
+// Labels the rows through an endpoint. It needs no LibTorch, so both `specdec` and `specdec-engine` can run it.
 int run_label_endpoint(const Global& global, const distill::LabelOptions& options);
-// Prints the result of either way: a few lines, or one JSON object.
+// Prints the result, whether an endpoint or a local model made the labels: a few lines, or one JSON object.
 void print_labels(const Global& global, const distill::LabelOptions& options, const distill::LabelResult& result,
                   double seconds);
 

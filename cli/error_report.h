@@ -17,8 +17,9 @@ void read_report_format(Global& global);
 // on stderr is the last one there and names the file or key and the reason.
 int report_error(const Error& error, const Global& global, const std::string& command);
 
-// Runs the work of a process and returns its exit code. Whatever it throws is reported, and gives the exit code, as
-// does a result that could not be written to standard output. `command` is read only then, so the work may set it.
+// Runs the work of a process and returns its exit code. If the work throws, or if its result could not be written to
+// standard output, the error is reported and gives the exit code. `command` is read only for that report, so the work
+// may set it.
 int run_reported(const std::function<int()>& work, const Global& global, const std::string& command);
 
 // Prints the reason why a stale draft is refused, and returns the exit code of the verdict.

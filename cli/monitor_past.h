@@ -1,4 +1,4 @@
-// `specdec monitor status` and `specdec monitor report`: what is now, and the whole life of the draft.
+// `specdec monitor status` prints the present state, and `specdec monitor report` shows the draft's whole life.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,7 +1,7 @@
-// docs/results.json: the JSON Schema of every object that a command prints with --json. It is made from the fields
-// that the code names where it prints them (base/fields.h), by tests/results/results_document.cpp. So are 81 of its 96
-// definitions; the others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by
-// part: distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
+// docs/results.json: the JSON Schema of every object that a command prints with --json. 81 of its 96 definitions are
+// made by tests/results/results_document.cpp from the fields that the code names where it prints them (base/fields.h).
+// The others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by part:
+// distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class Results {
     std::vector<int> exit_codes = {};             // besides 0 and a verdict's
     std::vector<std::string> without_flags = {};  // flags that change what is printed
   };
-  // Adds the definitions of an object and its parts. What it is called can depend on its value.
+  // Adds the definitions of an object and its parts. The name of a definition can depend on the object's value.
   template <Visited T>
   void add(T result, const Use& use) {
     add([&](Fields& f) { visit_fields(f, result); }, use);

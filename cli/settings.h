@@ -11,7 +11,8 @@ class App;
 
 namespace specdec::cli {
 
-// Where the values come from that no flag gives: "--port" → "SPECDEC_SERVE_PORT", or "specdec.toml: [serve] port".
+// Says where a value comes from that was not given as a flag: "--port" → "SPECDEC_SERVE_PORT", or "specdec.toml:
+// [serve] port".
 using SettingOrigins = std::map<std::string, std::string>;
 
 // Gives every long option of the chosen subcommand its default: from SPECDEC_<COMMAND>_<NAME>, SPECDEC_<NAME> or the
@@ -20,13 +21,13 @@ using SettingOrigins = std::map<std::string, std::string>;
 // unknown table or key (with the nearest known name).
 SettingOrigins apply_settings(CLI::App& app, int argc, char** argv);
 
-// Returns the message of an error that begins with a flag, with the origin of its value in the flag's place, unless the
-// flag is among the arguments.
+// Takes an error message that begins with a flag. If the flag's value comes from a setting and not from the arguments,
+// returns the message with the flag replaced by that setting; else returns the message unchanged.
 std::string named_by_origin(const std::string& message, const SettingOrigins& origins,
                             const std::vector<std::string>& arguments);
 
-// Returns a warning for each variable of `environment` ("NAME=value") that begins as those of the command's settings do
-// and is none of them: "SPECDEC_SERVE_PROT sets nothing (did you mean SPECDEC_SERVE_PORT?)".
+// Returns a warning for each variable of `environment` ("NAME=value") that has the prefix of the command's variables
+// but is not one of them: "SPECDEC_SERVE_PROT sets nothing (did you mean SPECDEC_SERVE_PORT?)".
 std::vector<std::string> unknown_variables(const CLI::App& app, const std::string& command,
                                            const std::vector<std::string>& environment);
 

@@ -14,12 +14,13 @@ inline constexpr unsigned kStopSeconds = 8;
 // For a command that waits for child processes: one second longer, so that the children end first.
 inline constexpr unsigned kStopSecondsOfParents = 9;
 
-// Signals of one number that arrive within this time are one request: a process whose parent hands a stop on gets it
-// twice if the whole process group is stopped, as systemd does. A person's second Ctrl-C comes later.
+// If the same signal arrives again within this time, it is the same request. When systemd stops a whole process group,
+// a child gets the signal twice: from systemd, and from its parent, which passes it on. A person's second Ctrl-C comes
+// later.
 inline constexpr double kSameRequestSeconds = 1;
 
 // Signal handlers call it, with the time of a monotonic clock. The first signal requests the stop and starts the timer.
-// A later one of the same number, unless it is the same request, ends the process at once.
+// If the same signal comes again after kSameRequestSeconds, it ends the process at once.
 void stop_by_signal(int number, double now_seconds);
 
 // Sets the time from a stop request to the end of the process; 0 = no limit (for a server that drains). If a stop was

@@ -34,8 +34,8 @@ struct Backoff {
 };
 // Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
 std::string readable(const Retry& retry);
-// Returns whether the same request may get another answer later. Other statuses above 299 are answers that stay: the
-// request or the address is wrong, or the server cannot do it (501).
+// Returns whether the same request may get another answer later. Any other status is final: the request or the address
+// is wrong, or the server cannot do what is asked (501).
 bool may_pass(long status);
 
 struct HttpReply {
@@ -76,7 +76,8 @@ struct HttpRequest {
   std::vector<std::string> headers;  // "Name: value"
   // The redirects of GET and HEAD that are followed. Any other redirect is returned as the reply. More than 5
   // redirects, or one from https to http or to an inner address (Reach), throw Error(kNetwork). Only a host of this
-  // machine may lead to this machine, only one of a private network to private addresses, and none to a link-local one.
+  // machine may redirect to this machine, and only a host of a private network to a private address. No host may
+  // redirect to a link-local address.
   Redirects redirects = Redirects::kNone;
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
@@ -125,7 +126,7 @@ std::string percent_encoded(std::string_view text, bool keep_slash);
 // Returns the proxy that the environment names for a URL, "" = none.
 std::string proxy_of(const std::string& url);
 
-// How far an address can be reached from. An IPv4 address embedded in an IPv6 address counts as itself (mapped,
+// From where an address can be reached. An IPv4 address embedded in an IPv6 address counts as itself (mapped,
 // compatible, NAT64, 6to4, Teredo, ISATAP).
 enum class Reach {
   kPublic,

@@ -25,9 +25,9 @@ class HubSource {
  public:
   HubSource(const HubName& hub, const HubOptions& options);
 
-  // Sends GET or HEAD for a path below the endpoint. Follows redirects: within the endpoint, which a renamed repository
-  // needs, and without the token to another host, as of a mirror to the hub. The redirect to a file's bytes is the
-  // answer to HEAD, if its headers describe them.
+  // Sends GET or HEAD for a path below the endpoint. Follows redirects within the endpoint, as a renamed repository
+  // sends them, and redirects to another host, as a mirror sends them to the hub; another host does not get the token.
+  // A redirect whose headers describe the file's bytes is not followed for HEAD, because it is the answer.
   HttpReply ask(const std::string& path, bool head, int max_attempts);
   // Asks for size and digest. Throws Error(kModel) if the hub gives none.
   RemoteFile describe(const std::string& commit, const std::string& name);

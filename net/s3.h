@@ -45,8 +45,8 @@ struct S3Location {
 S3Location parse_s3(const std::string& url);
 
 // Reads and writes objects. The names of objects (`key`) are relative to the prefix. Conflicts (409) are retried like
-// other temporary answers. Every unexpected status becomes an Error: kData for a missing bucket or object, kNetwork for
-// an answer that may be another one later, else kConfig (refused access keys, another region).
+// other temporary answers. Every unexpected status becomes an Error: kData for a missing bucket or object, kNetwork if
+// the same request may succeed later, else kConfig (refused access keys, another region).
 class S3Client {
  public:
   S3Client(S3Location location, S3Options options);
@@ -54,9 +54,9 @@ class S3Client {
   std::optional<uint64_t> size(const std::string& key);
   std::string get(const std::string& key, size_t max_bytes);  // returns "" if the object does not exist
   void read(const std::string& key, uint64_t begin, const std::function<void(std::string_view)>& take);
-  // Returns false, and writes nothing, if `if_absent` is true and the object exists already, which a second request
-  // confirms. A store without conditional writes (it answers 501) is asked first, so two writers at once may both
-  // write.
+  // Writes the object. With `if_absent`, returns false and writes nothing if the object exists already; a second
+  // request confirms that it does. A store without conditional writes answers 501. Then this asks whether the object
+  // exists and writes it if not, so two writers at once may both write.
   bool put(const std::string& key, const std::string& body, bool if_absent);
   void put_file(const std::string& key, const std::filesystem::path& file,
                 const std::function<void(uint64_t bytes)>& progress);

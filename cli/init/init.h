@@ -29,19 +29,20 @@ struct InitFile {
   std::string part, text;
 };
 
-// Returns the names of all parts: "loop", "github", "gitlab", "systemd", "kubernetes", "slurm", "jobset",
-// "monitoring".
+// Returns the names of all parts: "loop", "github", "gitlab", "systemd", "kubernetes", "slurm", "job", "jobset",
+// "pytorchjob", "monitoring".
 const std::vector<std::string>& init_parts();
 
-// The program that systemd starts. `torch` is the folder of LibTorch's libraries if the environment names it and the
-// program would not find it without; else "".
+// The program that systemd starts. `torch` is the folder of LibTorch's libraries, as torch_of_environment() returns it;
+// "" if the program finds them itself or there are none.
 struct InitProgram {
   std::string path, torch = "";
 };
 
-// Returns the files to write, with every value quoted as its format requires. Paths that exist relative to the current
-// directory, and not to the one that is written, are written as seen from there. Throws Error(kUsage) for values that
-// the formats cannot hold (control characters, invalid UTF-8), invalid channel names and unknown parts.
+// Returns the files to write, with every value quoted as its format requires. In the files, relative paths begin at
+// options.directory. So a relative path that exists in the current directory but not in options.directory is rewritten
+// to lead there from options.directory. Throws Error(kUsage) for values that the formats cannot hold (control
+// characters, invalid UTF-8), invalid channel names and unknown parts.
 std::vector<InitFile> init_files(const InitOptions& options, const InitProgram& program);
 
 // Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if a file with other text exists

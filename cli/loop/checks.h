@@ -1,4 +1,4 @@
-// Checks before a loop begins what its stages would refuse only after those before them have run.
+// Checks a loop before it begins, so that a mistake is found now and not hours later, when its stage starts.
 #pragma once
 
 #include <filesystem>

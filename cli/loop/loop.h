@@ -22,13 +22,14 @@ struct LoopSettings {
   std::string regenerate = "auto";  // auto | always | never
   double cooldown_s = 86400;        // seconds to wait after a verdict that stopped a run
   int64_t keep = 3;                 // number of runs that are kept
-  // Words of a command that starts several processes of what follows it, such as torchrun; distill runs under it.
+  // Words of a command, such as torchrun, that starts several processes of the command after it. The distill stage is
+  // started through it. Empty = no launcher.
   std::vector<std::string> launcher;
   std::map<std::string, std::vector<std::string>> stage_flags;  // "data" → {"--holdout", "0.1", …}
 };
 
-// A stage of a run. Its table in LOOP.toml sets flags of its command, without those that the loop itself gives and
-// those that make the command do something else.
+// A stage of a run. Its table in LOOP.toml may set any flag of its command except those in `not_its_own`: flags that
+// the loop itself gives, and flags that make the command do something else.
 struct LoopStage {
   std::string name, command;  // "data", "data ingest"
   std::vector<std::string> not_its_own;

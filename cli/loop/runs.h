@@ -12,7 +12,8 @@
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id and logs; it names the run. The settings key the stages.
+// The inputs of a run. key() is a digest of target_id and logs; it names the run. The settings are not part of it; they
+// are part of the keys of the stages.
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
@@ -33,8 +34,9 @@ struct StageEnd {
   std::string error = "";  // the stage's error message; "" = none
   bool ran = true;         // false if its end was certain before it started
 };
-// Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). The JSON of an
-// error is no result: its message counts, and before the one in the log.
+// Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If `printed`
+// is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead of
+// `logged`.
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
@@ -80,7 +82,7 @@ struct EarlierRun {
   std::filesystem::file_time_type written;
   int stopped_code = 0;                       // exit code of the stage that stopped it, 0 = none
   bool has_data = false;                      // true if its data stage is done
-  bool ran = true;                            // false if that stage was not even started
+  bool ran = true;                            // false if stopped_stage was not even started
   std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 
   // True if a verdict, and not an error, stopped the run.
@@ -97,8 +99,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of
 // that verdict. An inconclusive verdict (4) counts only during the cooldown. The other reason is a verdict on other
 // logs of the same target and settings, less than `cooldown_s` seconds ago and with no promotion for this target since;
-// `exit_code` is then 75. A stage that
-// was not started has cost nothing, so other logs may be tried at once.
+// `exit_code` is then 75. A stage that was not started has cost nothing, so other logs may be tried at once.
 struct Refusal {
   int exit_code = 0;
   std::string reason;

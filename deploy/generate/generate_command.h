@@ -40,7 +40,7 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
 // load_pair and Stepper throw.
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock);
 
-// Returns the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").
+// Names the fields of the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").
 void visit_fields(Fields& f, GenerateOutput& output);
 // Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564 drafted
 // …".

@@ -31,8 +31,8 @@ struct PairOptions {
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;  // false: a package's own draft is not used
-  // --k, where nothing but a draft can draft so many tokens; a pair without a draft is then refused before it is
-  // loaded.
+  // The user's --k if only a draft model can propose the tokens, else 0 (--suffix proposes them without one). If it is
+  // above 0, a pair without a draft is refused before it is loaded.
   int drafts_wanted = 0;
   // false: the chat template is not loaded. Checking it forks the process, which is unsafe while other threads run.
   bool chat = true;
@@ -74,7 +74,8 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 
-  // Makes the runner of the target, with its rounds. cache_bytes as for decode::make_model_runner().
+  // Makes the runner of the target, and gives it the runner of its rounds (decode::with_rounds()). `cache_bytes` is as
+  // for decode::make_model_runner().
   std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
   // Returns the dtype, as --dtype names it, in which the target's activations are computed.
   std::string arithmetic() const;

@@ -23,8 +23,8 @@ struct TensorRankOptions {
   std::string device = "auto";  // auto, cpu or cuda: rank r takes the r-th GPU that is visible
   at::ScalarType dtype = at::kFloat;
   int threads = 0;  // of each rank on a CPU; 0: its share of the cores
-  // The program of the other ranks and its first arguments. The number of a socket's descriptor is added, which it must
-  // give to run_tensor_rank().
+  // The program of the other ranks and its first arguments. The descriptor number of a socket is added as the last
+  // argument, and the program must pass that number to run_tensor_rank().
   std::vector<std::string> command;
   // Called from another thread if a rank is lost and this process does not end by itself. It must end the process.
   std::function<void(const Error&)> on_lost;
@@ -32,7 +32,7 @@ struct TensorRankOptions {
 
 class TensorRanks {
  public:
-  // Starts the other ranks and joins them. Throws Error(kNetwork) if one does not come.
+  // Starts the other ranks and connects to them. Throws Error(kNetwork) if one does not connect.
   explicit TensorRanks(const TensorRankOptions& options);
   ~TensorRanks();  // ends the other ranks
   TensorRanks(const TensorRanks&) = delete;
@@ -52,8 +52,9 @@ class TensorRanks {
   std::unique_ptr<State> state_;
 };
 
-// What a rank other than 0 does until rank 0 ends. Returns false if rank 0 or another rank is gone, of which rank 0
-// tells. Throws what loading and the passes throw, with the rank's number. on_lost as above.
+// Does the work of a rank other than 0, until rank 0 ends it. Returns true then, and false if rank 0 or another rank is
+// lost; rank 0 reports the loss of another rank. Throws what loading and the passes throw, with the rank's number in
+// the message. `on_lost` is as in TensorRankOptions.
 bool run_tensor_rank(int socket, const std::function<void(const Error&)>& on_lost);
 
 }  // namespace specdec::deploy

@@ -1,5 +1,5 @@
 // Which engines can serve an EAGLE-3 head. A head reads hidden states of its target between layers, so the engine's
-// code for the target's family must hand them out; and each engine reads other layouts of heads. The facts are those of
+// code for the target's family must hand them out. Each engine reads different layouts of heads. The facts are those of
 // vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3 (its one-model drafting), and llama.cpp of September 2026.
 #pragma once
 
@@ -18,7 +18,7 @@ struct HeadFacts {
   bool norm_before_residual = false;
   bool has_fc_norm = false;           // fc_norm or norm_output (EAGLE-3.1)
   bool hides_norm_before_fc = false;  // norm_before_fc is true under eagle_config and not at the top
-  std::vector<int64_t> taps;          // the layers that config.json names at the top, empty = none
+  std::vector<int64_t> taps;          // layers that config.json names, not under eagle_config; empty = none
 };
 // Reads the config.json of the target and of the head.
 HeadFacts head_facts(const Json& target, const Json& head);

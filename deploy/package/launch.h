@@ -22,15 +22,15 @@ struct LaunchPlan {
   std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
   std::string draft_id;
   std::string dtype;  // "fp32" | "bf16" | "fp16", as validated: specdec serves in it
-  // The checkpoint's, in which other engines serve, wherever the gate ran. For anything else than the three the engine
-  // chooses; "" = as validated.
+  // The dtype of the target's checkpoint, in which other engines serve, whatever dtype the gate used: "fp32", "bf16" or
+  // "fp16", or "auto" for any other checkpoint, for which the engine chooses. "" = `dtype`.
   std::string checkpoint_dtype = {};
   // Verification rule that the gate used (run_options.h). Engines that know only `token` and `block` use `token` for
   // any other rule.
   std::string verify;
   bool greedy = false;                 // validated at temperature 0
   DraftKind kind = DraftKind::kModel;  // one of kInEngines in launch.cpp
-  HeadFacts head;                      // of the head
+  HeadFacts head;                      // used only if the draft is an EAGLE-3 head
   std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;    // of the gate

@@ -26,7 +26,7 @@ class DraftLint {
   DraftLint(const fs::path& target, const fs::path& draft);
 
   void add(bool fatal, const char* rule, const std::string& text) { findings.push_back({fatal, rule, file, text}); }
-  // The object that describes the decoder's layers: in the layout of the speculators library a nested one.
+  // Returns the object that describes the decoder's layers. The layout of the speculators library nests it in another.
   const Json& layers_config() const;
   int64_t number_in(const Json& object, const char* key, int64_t fallback) const;
   int64_t number(const char* key, int64_t fallback) const { return number_in(layers_config(), key, fallback); }
@@ -53,9 +53,9 @@ class DraftLint {
   bool is_quantised() const;
 };
 
-// Checks an EAGLE-3 head. Each check says what the loaders of vLLM and SGLang do with the head: an error is a head that
-// some of them loads wrongly or not at all in a way that its maker can mend, a warning one that some engine, or specdec
-// itself, cannot use.
+// Checks an EAGLE-3 head. Each finding says what the loaders of vLLM and SGLang do with the head. It is an error if one
+// of them loads the head wrongly or not at all, and the head's maker can mend that. It is a warning if some engine, or
+// specdec itself, cannot use the head.
 void lint_head(DraftLint& lint, const SafetensorsDirectory& tensors);
 
 }  // namespace specdec::deploy

@@ -1,6 +1,6 @@
 // Moves and lists a store's channels. STORE/refs/NAME holds the digest of the package that channel NAME points to.
 // STORE/refs/NAME.log records every move of the channel, one JSON object per line: time, who, action, why, from, to,
-// and the number if the channel is signed. In a store with a trusted.pub, channels are signed.
+// and, for a signed channel, the number of its new record. In a store with a trusted.pub, channels are signed.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace specdec::deploy {
 
-// Throws what check_output_directory (base/output_directory.h) throws unless the directory can receive packages: it is
-// missing, empty, or a store already. A trusted.pub, which its owner may put there first, makes it a store. Throws
-// Error(kData) for a link in place of a directory of the store.
+// Checks that the directory can receive packages, because it is missing, empty, or a store already; else throws what
+// check_output_directory (base/output_directory.h) throws. A directory that holds a trusted.pub counts as a store, so
+// that its owner can put that file there first. Throws Error(kData) for a link in place of a directory of the store.
 void check_store_directory(const std::filesystem::path& store);
 
 // Returns the package that the argument names: a directory, STORE:CHANNEL or STORE:sha256-…. Throws Error(kData) if

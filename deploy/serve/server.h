@@ -1,6 +1,6 @@
-// The whole server except the model: listeners, queue, engine thread, records. Its life:
-//   Server server(options, limits, clock);  // reads keys and certificate, binds ports; /health answers, /ready gives
-//   503 server.run(model, runner, hooks);       // ready, serves, drains; returns when done
+// The whole server except the model: listeners, queue, engine thread, records. The constructor reads keys and
+// certificate and binds the ports; from then on /health answers, and /ready returns 503. run() makes the server ready,
+// serves, drains, and returns when that is done.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ size_t connections_within(size_t descriptors, size_t connections, size_t admin_c
 struct ServerHooks {
   std::function<bool()> stop_asked;         // called repeatedly; must not be empty
   std::function<void()> on_ready = {};      // called once requests are accepted
-  std::function<bool()> reload_asked = {};  // called repeatedly: have the files of keys and TLS to be read again now?
+  std::function<bool()> reload_asked = {};  // called repeatedly; true: the files of keys and TLS are read again
 };
 
 class Server {

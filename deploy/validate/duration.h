@@ -8,13 +8,14 @@
 
 namespace specdec::deploy {
 
-// Two timed roll-outs of one batch: of one token, which is mostly the reading of the prompts, and of kTimedTokens more.
+// The times of two roll-outs of one batch. The first makes one token, so it mostly reads the prompts. The second makes
+// kTimedTokens tokens more than the first.
 struct RolloutCost {
   static constexpr int64_t kTimedTokens = 8;
   int64_t requests = 1;
   double one_token = 0, more_tokens = 0;  // seconds
   // Returns the seconds that the whole batch takes for each token after the first, as measured with the kTimedTokens
-  // tokens. Requests whose drafts are accepted less often than in those take longer.
+  // tokens. A request takes longer if its drafts are accepted less often than they were in the timed roll-outs.
   double token() const;
   double seconds(int64_t requests, int64_t tokens) const;
 };
@@ -25,8 +26,8 @@ struct ValidationWork {
   bool answers_anew = false, acceptance = false, rollout = false, speed = false, lossless = false;
 };
 
-// Estimates of the seconds that each part takes, somewhat above what the timed roll-outs say. No bounds: other
-// processes and a lower acceptance make it longer, early stopping makes it shorter.
+// Estimates of the seconds that each part takes, somewhat above what the timed roll-outs say. They are no bounds: other
+// processes and a lower acceptance make a part longer, and early stopping makes it shorter.
 struct ExpectedTime {
   double acceptance = 0, rollout = 0, speed = 0, lossless = 0;
   double total() const { return acceptance + rollout + speed + lossless; }

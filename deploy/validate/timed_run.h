@@ -1,5 +1,5 @@
-// Timed runs: a group of prompts is decoded together to a fixed length, with or without a draft; alone, or two groups
-// side by side.
+// Makes timed runs. A run decodes a group of prompts together to a fixed length, with or without a draft. It is made
+// alone, or two runs are made side by side.
 #pragma once
 
 #include <cstdint>

@@ -55,9 +55,9 @@ class ThoughtSplitter {
   ThoughtSplitter(const ReasoningMarkers& markers, bool begun);
 
   Place place() const { return place_; }
-  // Takes the next byte of an answer that is not yet kAfter, and returns the thoughts that are now known, without
-  // markers. With the byte that makes it kAfter, the text after the thoughts begins; if that was kStart before, all
-  // bytes before it belong to this text, too.
+  // Takes the next byte of the answer and returns the thoughts that are now known, without markers. Must not be called
+  // once place() is kAfter. The byte that turns place() into kAfter is the first one of the text after the thoughts. If
+  // place() was kStart until then, there are no thoughts, and all earlier bytes belong to this text, too.
   std::string push(char c);
   std::string finish() { return end_.finish(); }  // returns the thoughts that were held back, at the end of the answer
   // Returns the number of bytes of thoughts that wait because the last marker may begin with them.
@@ -74,11 +74,11 @@ struct TextRange {
   size_t begin = 0, end = 0;
 };
 
-// Reads the text byte by byte, so the result does not depend on how it was cut into pushes. Text that only looks like
-// a call stays content: a call counts from the moment when its name and the beginning of its arguments are known. From
+// Reads the text byte by byte, so the result does not depend on how it was cut into pushes. Text that only looks like a
+// call stays content: a call counts from the moment when its name and the beginning of its arguments are known. From
 // then on its arguments are passed on as the model writes them, valid JSON or not. New lines next to a marker of
-// thoughts and white space before a call or within its markers belong to the markers, and so does white space after a
-// call that no content precedes. Time is linear in the text.
+// thoughts and white space before a call or within its markers belong to the markers. White space after a call is
+// dropped, too, as long as the answer has no content. Time is linear in the text.
 class AnswerParser {
  public:
   explicit AnswerParser(std::shared_ptr<const AnswerFormat> format);

@@ -1,4 +1,4 @@
-// Reads one function call from text, byte by byte. One class for each way of writing a call.
+// Reads one function call from text, byte by byte. Each way of writing a call has a reader of its own.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,9 @@ class CallReader {
 // string are unpacked. If `known` is not null, any other name than one of these tools' is no call.
 std::unique_ptr<CallReader> make_json_call_reader(const OfferedTools* known);
 
-// Reads name><parameter=key>value</parameter>…</function>, which follows "<function=". A value is a
-// string if the schema of the tool's parameter takes one, else JSON; keys that no tool declares are strings.
+// Reads name><parameter=key>value</parameter>…</function>, which follows "<function=". A value is a string if the
+// schema of the tool's parameter takes one, else JSON. The value of a parameter that the tool does not declare is a
+// string.
 std::unique_ptr<CallReader> make_xml_call_reader(const OfferedTools& offered);
 
 // Reads name[ARGS]{…} or name{…}; [CALL_ID]id may stand after the name.

@@ -113,7 +113,8 @@ class Api final : public HttpHandler {
   std::string domain_of(const std::string& asked, const std::string& tenant);
 
   Reloadable<const ApiKeys> keys_;
-  // True if the server has, or ever had, more than one tenant: then the counts may hold domains of another one.
+  // True if the server has, or ever had, more than one tenant. Then the metrics may hold domains of several tenants, so
+  // each tenant sees only its own.
   std::atomic<bool> several_tenants_;
   const AllowedHosts hosts_;
   ServeLimits limits_;

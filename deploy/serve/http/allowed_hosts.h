@@ -15,12 +15,12 @@ namespace specdec::deploy {
 class AllowedHosts {
  public:
   AllowedHosts() = default;
-  // Allows these names in addition to localhost, 127.0.0.0/8 and [::1].
-  // Pages of `origins` may call the server and read its replies (CORS). Throws Error(kUsage) for an origin that no
-  // browser sends.
+  // Allows these names in addition to localhost, 127.0.0.0/8 and [::1]. Pages of `origins` may call the server and read
+  // its replies (CORS). Throws Error(kUsage) for an origin that no browser sends.
   explicit AllowedHosts(const std::vector<std::string>& names, const std::vector<std::string>& origins = {});
 
-  // Returns whether it accepts a Host header or the authority of a request target: NAME, NAME:PORT or [ADDRESS]:PORT.
+  // Returns whether the server accepts a Host header or the authority of a request target: NAME, NAME:PORT or
+  // [ADDRESS]:PORT.
   bool takes_host(std::string_view authority) const;
   // Returns whether a server without keys accepts an Origin header, SCHEME://HOST[:PORT]: one of `origins`, or an
   // origin whose host it accepts.

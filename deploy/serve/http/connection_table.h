@@ -41,8 +41,8 @@ class ConnectionTable {
   // Makes a place for a connection of this peer and returns whether there is one. A connection that was told to give
   // way takes a moment to close; it is not counted as taking a place meanwhile.
   bool make_room(const std::string& peer);
-  // Closes a connection as make_room() does when all places are taken, because the process has no descriptor left for
-  // another one. Returns whether one gives way.
+  // Is called when the process has no descriptor left for a new connection. Makes one connection give way by the rule
+  // of gives_way(), even if places are free. Returns whether one gives way.
   bool free_descriptor();
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;

@@ -1,6 +1,7 @@
 // Worker threads that prepare requests before they enter the queue: JSON, templates, tokenizers, grammars. Parties take
 // turns by the seconds of thread time that they have used, so that one party's work, even if it ends in refusals, does
-// not delay another's. One thread is always kept for parties that have none, and another one for small items.
+// not delay another's. One party never occupies all threads, and large items leave two threads free for small ones.
+// With a single thread there is no such limit, and with two threads large items may occupy one.
 #pragma once
 
 #include <condition_variable>

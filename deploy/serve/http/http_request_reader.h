@@ -58,7 +58,7 @@ class RequestReader {
   const ServeLimits& limits_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  bool skipped_ = false;  // an empty line before this request
+  bool skipped_ = false;  // true: an empty line before this request was skipped
   size_t searched_ = 0;   // bytes of the buffer in which no end of a head was found
   RequestHead head_;
   ApiError fault_;

@@ -1,5 +1,5 @@
-// A value that one thread replaces while others use it. Who holds a value keeps it until it lets go, also after it was
-// replaced.
+// A value that one thread replaces while others use it. A thread that called get() may use the value that it got even
+// after set() has replaced it; the old value is destroyed when nobody holds it any more.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // The border between HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for
-// its events. Of the code between these threads only these two classes and MaskWorkers have mutexes.
+// its events. Both classes are thread-safe.
 #pragma once
 
 #include <atomic>
@@ -130,9 +130,9 @@ uint64_t choice_seed(uint64_t seed, size_t index);
 // An answer counts 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every other
 // prompt token when it is prefilled, and 2 for every token when it is generated. Tokens found in a cache, shared with
 // an answer to the same prompt, or prefilled again after preemption do not count. A millisecond of computing the masks
-// of a grammar counts as much as a generated token. When a tenant that had nothing
-// waiting sends a request, its count is raised to the least count among waiting tenants, or to that of the tenant
-// served last if none waits. So no tenant can save up turns.
+// of a grammar counts as much as a generated token. When a tenant that had nothing waiting sends a request, its count
+// is raised to the least count among waiting tenants, or to that of the tenant served last if none waits. So no tenant
+// can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;

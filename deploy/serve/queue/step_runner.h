@@ -69,7 +69,8 @@ struct DepthEvidence {
   // The number of drafted tokens whose overlap was measured, if it is so small that `overlaps` are mostly assumed.
   std::optional<int64_t> assumed_after = {};
 
-  // Expected for the whole batch at this K; 0: plain decoding.
+  // Returns the tokens per second that are expected for the whole batch if every sequence uses K = `at_k`; 0 means
+  // plain decoding.
   double tokens_per_second(int at_k) const {
     const double tau = expected_length(std::span(overlaps).first(static_cast<size_t>(at_k)));
     return batch * tau / ((at_k > 0 ? at_k * draft_seconds : 0) + verify_seconds[static_cast<size_t>(at_k)]);
@@ -100,7 +101,8 @@ class StepRunner {
   virtual PrefillResult prefill(SequenceKey key, int64_t most) = 0;
   // Frees the sequence's caches. After another prefill its text continues as if it had not been preempted.
   virtual void preempt(SequenceKey key) = 0;
-  // Returns false while a mask of the sequence's grammar is late, which its next step needs. It should sit steps out.
+  // Returns false while the mask that the sequence's next step needs is still being computed. The sequence should not
+  // be stepped until then.
   virtual bool ready(SequenceKey) { return true; }
   // Runs one draft-verify-commit step over distinct sequences whose prefill is complete; results[i] belongs to
   // batch[i]. A failure of one sequence is reported in its result; an exception concerns all of them.

@@ -25,8 +25,8 @@ class ByteBudget {
     // Makes the request hold `bytes` bytes from now on. Returns false and changes nothing if the budget does not allow
     // it. Shrinking always succeeds.
     [[nodiscard]] bool resize(size_t bytes) { return budget_.change(party_, bytes_, bytes); }
-    // As resize(), but even beyond the budget, for what cannot be refused any more. Until there is room again,
-    // everything else is refused.
+    // Does the same as resize(), but succeeds even beyond the budget. It is for bytes that cannot be refused any more.
+    // Until there is room again, every other request to grow is refused.
     void force(size_t bytes) { (void)budget_.change(party_, bytes_, bytes, true); }
     size_t bytes() const { return bytes_; }
 

@@ -1,5 +1,6 @@
 // Parses the request bodies of /v1/chat/completions, /v1/completions, /tokenize and /detokenize into native types. All
-// client input is bounded and typed here; no later code sees JSON. Pure functions.
+// client input is bounded and typed here. Later code sees JSON only where a field is JSON by nature: the schemas of
+// tools and chat_template_kwargs. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ struct Scheduler::Active {
   double stepped_at = 0;  // Clock::seconds() of its last tokens
   double seated_at = 0;   // Clock::seconds() when it last got its seat
   bool ended = false;
-  // Its mask is not there yet, and the engine has waited for it once.
+  // late: the mask of its next step is not computed yet. waited: the engine has already waited for this mask once.
   bool late = false, waited = false;
 
   bool holds() const { return phase == Phase::kPrefill || phase == Phase::kDecode; }

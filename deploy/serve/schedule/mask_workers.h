@@ -32,8 +32,8 @@ class MaskWorkers {
   // bytes of each are in the budget already, because the request holds them.
   Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
-  // For the engine thread. begin_step() allows it to wait again; settle() waits until nothing is being computed, or as
-  // long as is still allowed.
+  // Both are for the engine thread. settle() waits until no mask is being computed, but in one step at most
+  // MaskLimits::wait_seconds_per_step in all. begin_step() begins a step, in which settle() may wait that long again.
   void begin_step();
   void settle();
 

@@ -49,14 +49,15 @@ class RotatingLog {
   int64_t sequence_ = 0;
 };
 
-// Throws Error(kNetwork) if another process records in the directory, as a recorder will; before models are loaded.
+// Throws Error(kNetwork) if another process records in the directory. The constructor of Recorder throws the same, but
+// this can be called before models are loaded.
 void require_no_other_recorder(const std::filesystem::path& directory);
 
 struct RecorderOptions {
   std::string record_dir;      // "" = no traffic records; acceptance records are in its subdirectory "acceptance"
   std::string acceptance_log;  // a file to which acceptance records are also appended; "" = none
   std::string target, draft;   // fingerprint ids; draft "" = none
-  bool rejects = false;        // written to the subdirectory "rejects" of record_dir
+  bool rejects = false;        // true: rejected drafts are written to the subdirectory "rejects" of record_dir
   // quota for all files under record_dir; beyond it records are lost until files are removed. 0 = none
   uint64_t quota_bytes = 0;
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};

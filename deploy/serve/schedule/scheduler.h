@@ -61,8 +61,8 @@ class Scheduler {
   ~Scheduler();
 
   // Runs the engine thread's loop until the queue is closed and everything in it is answered, until stop_now(), or
-  // until the device is lost; every answer that runs or waits then ends with kDrained, so that clients try again
-  // elsewhere.
+  // until the device is lost. In the last two cases every answer that runs or waits ends with kDrained, so that clients
+  // try again elsewhere.
   void run();
   // Returns why the device cannot be used any more. Call it after run().
   const std::optional<DeviceLost>& lost() const { return lost_; }
