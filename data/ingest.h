@@ -10,8 +10,8 @@
 
 namespace specdec::data {
 
-// The number of rejected rows of each reason that rejects.jsonl names. All are counted: a few kilobytes of gzip may
-// hold millions of bad rows.
+// rejects.jsonl names at most this many rejected rows for each reason, because a few kilobytes of gzip may hold
+// millions of bad rows. The counts include all of them.
 inline constexpr int64_t kMostRejectLines = 10'000;
 
 struct IngestResult {
@@ -30,10 +30,10 @@ struct IngestResult {
 // --min-chars, redact, equal and near duplicates, domain, tokenise, cut, --skip, --limit. The split, --tenant-cap and
 // --mix follow after the last record.
 // Rejected records go to DIR/rejects.jsonl {file, line, reason, detail}; `detail` may name keys of the row and never
-// holds values. A source that looks like plain text, unasked for, and the end of one that was cut off are rejected like
-// records, with a warning. Of equal or near-equal records the first is kept, and --holdout-src is read first. With
-// options.records, the redacted records go to DIR/records.jsonl (schema specdec.traffic/1, which ingest can read)
-// instead of tokens to shards; `index` then has no shards.
+// holds values. Two other things are rejected like records, with a warning: a source that looks like plain text
+// although nobody asked for plain text, and the end of a source that was cut off. Of equal or near-equal records the
+// first is kept, and --holdout-src is read first. With options.records, the redacted records go to DIR/records.jsonl
+// (schema specdec.traffic/1, which ingest can read) instead of tokens to shards; `index` then has no shards.
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
 // Batch rows that wait for their other half, and rows that wait for the split, are on disk.
 // Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a

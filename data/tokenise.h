@@ -47,10 +47,11 @@ class RowTokeniser {
   // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
   // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
   // is rejected. The same holds for a turn with tool calls or a thought that the template does not render. Turns
-  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either. A last
-  // answer without calls or a thought of its own that was cut (TrafficRecord::answer_was_cut), or whose content the
-  // template changes, is learnt as it was logged, directly after its prompt. Of an answer that was cut neither its
-  // calls are learnt, of which the model wrote a part that is not known, nor what the template writes after it.
+  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either.
+  // Two kinds of last answers without calls or a thought of their own are learnt as they were logged, directly after
+  // their prompt: those that were cut (TrafficRecord::answer_was_cut) and those whose content the template changes. If
+  // an answer was cut, its calls are not learnt, because the log may lack a part of what the model wrote. What the
+  // template writes after such an answer is not learnt either.
   // Reasons for a rejection: too_long (kMaxRowTextBytes), template_error, template_not_prefix_stable,
   // unsupported_tool_calls, thought_not_rendered, and token_past_vocabulary for an id that the model does not have.
   // Throws Error(kData) for messages if the target has no chat template.
@@ -67,9 +68,9 @@ class RowTokeniser {
   };
   // How an assistant turn ends: other messages follow it, or it is the row's answer, whole or cut.
   enum class Ending { kContinued, kWhole, kCut };
-  // An assistant turn: the rendering before it; its content; a text that shows it, which of the last turn is the row's
-  // text, and where the turn's own text ends in it; and `other`, a text that contains the turn and differs from the
-  // row's text after it.
+  // An assistant turn. `before` is the rendering before it, and `content` its content. `shown` is a text that contains
+  // the turn, which ends at `end` in it; for the last turn, `shown` is the row's text. `other` is another text that
+  // contains the turn; it differs from the row's text after the turn.
   struct Turn {
     std::string before, content, shown, other;
     size_t end = 0;

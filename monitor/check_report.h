@@ -1,5 +1,5 @@
-// The result of a check, schema "specdec.monitor/1": what the sources say, which the state keeps with a new verdict,
-// and what the loop did about it.
+// The result of a check, schema "specdec.monitor/1". SourcesReport has what the sources say; the state keeps it with
+// each new verdict. CheckReport adds what the loop did about it.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ struct CheckReport {
   std::vector<MadeTransition> transitions;
   Json actions = Json::array();
   std::vector<std::string> waiting;
-  Json trigger = nullptr;  // of --on-drift, if it ran
+  Json trigger = nullptr;  // result of --on-drift, null if it did not run
 };
 void visit_fields(Fields& f, CheckReport& report);
 

@@ -41,10 +41,10 @@ struct Observation {
   std::vector<ChartView> charts;
   std::optional<EvidenceAge> age;  // nothing if the sources were not read
   Claims claims;
-  int64_t recalled_buckets = 0;  // scrapes that were judged of engines which no page shows this time
+  int64_t recalled_buckets = 0;  // most scrapes judged for an engine that no page shows this time
   int64_t chart_buckets() const;
-  // keep() stores the fields below. The first check to learn of another target empties them before, all but
-  // `without_others`, so that the next check reads the same data again.
+  // keep() stores `age` and the fields below. The first check that learns of another target leaves all of them empty
+  // except `without_others`, so that the next check reads the same data again.
   std::map<std::string, FilePosition> positions;  // of files in which new lines were read
   std::map<std::string, Counters> counters;
   // Earlier scrapes without the replicas that now serve another pair.

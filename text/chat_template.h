@@ -18,8 +18,8 @@
 
 namespace specdec::text {
 
-// A conversation that the template does not render. place() says in which line and of which kind, such as "line 3:
-// unknown filter: x", in the template's own words; unlike what() it quotes nothing of the conversation.
+// The error for a conversation that the template does not render. place() gives the line and the kind of the error in
+// the template's own words, such as "line 3: unknown filter: x". Unlike what(), it quotes nothing of the conversation.
 class TemplateError : public Error {
  public:
   TemplateError(const std::string& what, std::string place) : Error(ErrorKind::kData, what), place_(std::move(place)) {}
@@ -58,9 +58,9 @@ class ChatTemplate {
   // Returns the source of the template that renders conversations with tools.
   const std::string& tool_source() const;
 
-  // Renders the messages in the form that the template reads. Probe conversations, rendered once, tell which: content
-  // as text, or as a list of parts; no content instead of an empty one beside calls; the arguments of a call as an
-  // object, or as text; developer as it is, or as system.
+  // Renders the messages in the form that the template reads. Templates differ in four points: content is a text or a
+  // list of parts; a message with calls has empty content or none; the arguments of a call are an object or a text; the
+  // role developer stays or becomes system. Probe conversations, rendered once, show which form this template reads.
   //
   // The template's variables are messages (role, content; tool_calls, tool_call_id, name and
   // reasoning_content if a message has them), add_generation_prompt, tools (a JSON array as text, "" = none), documents
@@ -71,9 +71,10 @@ class ChatTemplate {
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 
-  // Returns what the template leaves out of this conversation, such as "messages[2].content", or nothing: the first of
-  // the contents, calls and results, and of the thoughts after the last message of the user. Renders the conversation
-  // with marks in their places.
+  // Returns the name of the first part of this conversation that the template leaves out, such as
+  // "messages[2].content". Returns nothing if it renders all of them, or refuses the conversation. The parts are the
+  // contents, the calls and results, and the thoughts after the last message of the user. To find out, it renders the
+  // conversation with marks in the place of the parts.
   std::optional<std::string> omitted(const std::vector<ChatMessage>& messages, const Json& extra = Json::object(),
                                      const std::string& tools = "") const;
 

@@ -1,5 +1,5 @@
-// The map from the fields of a log of no known format to those of a record, which `--map` gives, and the suggestion of
-// one from the keys of a row. Pure functions.
+// The map that `--map` gives: it says which fields of a log of no known format hold the parts of a record. For such a
+// log, this file also suggests a map from the keys of a row. Pure functions.
 #pragma once
 
 #include <string>
@@ -27,8 +27,8 @@ struct FieldMap {
 FieldMap parse_field_map(const std::string& text);
 
 // Returns what to tell the user about a row that no format recognises: the names of its keys (at most 16, no values,
-// and no keys that look like text) and the --map that would read it. FIELD stands for the prompt or the answer if no
-// string of the row has a key that looks like it.
+// and no keys that look like text) and the --map that would read it. Where no key with a string looks like the prompt
+// or the answer, the suggested map says FIELD.
 std::string describe_unknown_row(const Json& row);
 
 }  // namespace specdec::data

@@ -22,7 +22,8 @@ struct Rejected {
 };
 
 // The exception that refuses a row, or one record in it. The functions below and the parsers of the formats throw it;
-// parse_line and parse_batch_pair catch it.
+// parse_line and parse_batch_pair catch it. "Refuses bad_field" below means: throws a Refusal with the reason
+// bad_field.
 struct Refusal {
   Rejected why;
 };

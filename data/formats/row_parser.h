@@ -76,7 +76,8 @@ void each_text(const TrafficRecord& record, const std::function<void(const std::
 // Returns the number of Unicode characters of the content.
 int64_t content_characters(const TrafficRecord& record);
 
-// Reads the metadata (id, conversation, time, …) that rows of no gateway have beside the content, by their usual names.
+// Reads the metadata beside the content (id, conversation, time, …) by their usual names. It is for rows that no
+// gateway wrote.
 ParsedRecord read_metadata(const Json& row);
 
 // Checks the record, adds the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to

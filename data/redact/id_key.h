@@ -34,8 +34,9 @@ class HeldSalt {
   HeldSalt& operator=(const HeldSalt&) = delete;
 
   const IdKey& key() const { return key_; }
-  // For a run that wrote nothing with the secret: removes the file if it was made for this run, unless another run
-  // holds it, which may then remove it. To be called last: the file is no longer held.
+  // For a run that wrote nothing with the secret: removes the file if it was made for this run. If another run still
+  // holds the file, it stays, and the last run that gives it up may remove it. Call give_up() last, because this object
+  // does not hold the file afterwards.
   void give_up();
   // For a run that wrote something with the secret: nobody may remove the file any more.
   void keep();

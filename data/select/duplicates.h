@@ -11,8 +11,9 @@
 
 namespace specdec::data {
 
-// Writes the content of the record to `out`, with each run of white space as one space and with separators between the
-// parts, and what else decides which of its tokens are learnt. Equal strings mean equal records.
+// Writes to `out` all that makes two records equal: the content, with each run of white space as one space and with
+// separators between the parts, and the facts that decide which tokens are learnt (the tools, the template's variables,
+// ChatMessage::unlearnt, whether the answer was cut). Equal strings mean equal records.
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {

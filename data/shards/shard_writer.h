@@ -43,7 +43,7 @@ class ShardWriter {
   std::map<std::string, Buffer> buffers_;
 };
 
-// In an output of `data regenerate`: its settings (data/regenerate/regenerate.h).
+// The file in an output of `data regenerate` that keeps its settings (data/regenerate/regenerate.h).
 inline constexpr const char* kRegeneratedFile = "regenerated.json";
 
 // Throws what check_output_directory (base/output_directory.h) throws: publishing removes what the destination has, so

@@ -13,7 +13,8 @@ namespace specdec::data {
 std::vector<std::string> expand_sources(const std::vector<std::string>& sources);
 
 // Returns whether all files have the name of plain text, .txt or .md (also with .gz or .zst). Only then is text without
-// JSON read as documents unasked: an access log is no text to learn, and neither are notes beside logs.
+// JSON read as documents when the user has not asked for that, because neither an access log nor notes beside logs are
+// text to learn.
 bool are_plain_text(const std::vector<std::string>& files);
 
 }  // namespace specdec::data

@@ -24,7 +24,7 @@ struct EagleDraft final : HeadDraft {
       : head(std::move(of)), target(std::move(read)), ttt_steps(steps), ttt_decay(decay) {}
 
   model::EagleHead head;                         // its parameters require gradients
-  std::shared_ptr<const model::Decoder> target;  // whole, or what is around the layers of `divided`
+  std::shared_ptr<const model::Decoder> target;  // the whole target; with `divided`, only its embedding, norm and head
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
   int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
@@ -50,7 +50,7 @@ struct EagleDraft final : HeadDraft {
 std::unique_ptr<EagleDraft> eagle_like(const Json& shape, const std::shared_ptr<const model::Decoder>& target,
                                        const std::string& where);
 
-// Of each step: the mean loss without its weight, the mean overlap, and the number of rows.
+// The figures of one step: the mean loss without the step's weight, the mean overlap, and the number of rows.
 struct EagleStepFigures {
   double loss = 0, acceptance = 0;
   int64_t rows = 0;
@@ -64,9 +64,9 @@ struct EagleFigures {
 // logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); lk_hybrid follows
 // loss.acceptance, or 0 if that is not set. The sum is not divided by the sum of the weights, and each step's mean is
 // over its own rows, as in the speculators package. A row counts if the token that it predicts is learnt. `rows` has
-// the number of rows of each step, those of other ranks included, as count_eagle_rows() returns it; if it is empty, the
-// rows are those of the batches. With it, loss, acceptance and gradients are this rank's share, and their sums over the
-// ranks are those of the whole step.
+// the number of rows of each step over all ranks, as count_eagle_rows() returns it; if it is empty, the rows of the
+// batches are counted. If `rows` is given, loss, acceptance and gradients are this rank's share; summed over the ranks
+// they are those of the whole step.
 EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
                                  GradientSums& sums, const std::function<void()>& between = {},
                                  const std::vector<int64_t>& rows = {});

@@ -23,12 +23,13 @@ namespace specdec::distill {
 struct RowTerms {
   // Learns each row at the temperature at which it was served (kGreedyTemperature for 0) where that is known.
   bool served_temperatures = false;
-  // Tokens that stand where the target refused a draft have this weight instead of 1; null: none are known.
+  // The tokens at which the target refused a draft, or null if none are known. They have the weight `reject_weight`
+  // instead of 1.
   const Rejects* rejects = nullptr;
   double reject_weight = 1;
 };
-// At a temperature of 0 the target has one token, and whether the draft has the same is no smooth function. At this
-// temperature both are sharp enough that little but their likeliest tokens counts.
+// The temperature that stands for 0. At 0 the target has a single token, and the draft either agrees or not, which has
+// no useful gradient. At 0.3 both distributions are so sharp that hardly more than their likeliest tokens count.
 inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
@@ -39,13 +40,14 @@ struct GradientSource {
   int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
   const HeadDraft* head = nullptr;
   std::vector<int64_t> head_rows = {};  // HeadDraft::count_rows()
-  // Roll-outs of the draft, which is then no head, over the training rows that the batches' indices refer to. Their
-  // random numbers follow `step`. `anchors` is the number of anchors that a mean over a depth is over, those of other
-  // ranks included; 0 = those of the batches.
+  // Lets the draft, which must then be a decoder, write roll-outs over the training rows that the batches' indices
+  // refer to. Their random numbers depend on `step`. `anchors` is the number of anchors over which the mean of a depth
+  // is taken, on all ranks together; 0 = those of the batches.
   OnPolicyOptions on_policy = {};
   const std::vector<TokenRow>* rows = nullptr;
   int64_t step = 0, anchors = 0;
-  // The mean acceptance at the depths from 2 on; the loss has its at depth 1. Both give the depths their weights.
+  // The mean acceptance at the depths from 2 on; that of depth 1 is in loss.acceptance. Together they determine the
+  // weights of the depths (depth_weights()).
   std::vector<double> deeper = {};
   RowTerms terms = {};     // for a decoder alone
   bool recompute = false;  // as model::TrainBatch::recompute; for a decoder without branches alone
@@ -53,12 +55,13 @@ struct GradientSource {
   const model::DecoderConfig& config() const { return head ? head->config() : draft->config; }
 };
 
-// Makes the gradients of the mean loss over all batches the parameters' gradients, in fp32. `sums` are those of the
-// draft's parameters; what they hold is lost. With `learnt`, loss, acceptance and gradients are this rank's share, and
-// their sums over the ranks are those of the whole step. lk_hybrid follows source.loss.acceptance, or 0 if that is not
-// set. With branches, the loss is the sum of the depths' mean losses, each times its weight (depth_weights()), and
-// lk_hybrid follows each depth's own acceptance; labels are known at depth 1 alone, so ce has no part in the others.
-// `between` is called repeatedly during the work and may throw to abandon it.
+// Computes the gradients of the mean loss over all batches in fp32, and sets them as the gradients of the draft's
+// parameters. `sums` are those of the draft's parameters; what they hold is lost. If source.learnt is set, loss,
+// acceptance and gradients are this rank's share; summed over the ranks they are those of the whole step. lk_hybrid
+// follows source.loss.acceptance, or 0 if that is not set. With branches, the loss is the sum of the depths' mean
+// losses, each times its weight (depth_weights()), and lk_hybrid follows each depth's own acceptance. ce counts at
+// depth 1 only, because labels are known there alone. `between` is called repeatedly during the work and may throw to
+// abandon it.
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between = {});
 

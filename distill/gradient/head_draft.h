@@ -49,15 +49,17 @@ class HeadDraft {
   // the weights that it has besides parameters.
   virtual Json shape() const = 0;
   virtual std::vector<at::Tensor> frozen_weights() const { return {}; }
-  // From now on the target's layers are those that the ranks hold together.
+  // Makes the head read the target from `divided`, whose layers the ranks hold together; null if each rank has them
+  // all.
   virtual void divide(std::shared_ptr<DividedTarget> divided) = 0;
 
-  // Makes the gradients of the loss over the batches the parameters' gradients, as compute_gradients() does. `rows` are
-  // those of all ranks, as count_rows() returns them; if it is empty, the batches' own.
+  // Computes the gradients of the loss over the batches and sets them as the parameters' gradients, as
+  // compute_gradients() of gradient.h does. `rows` has the rows of all ranks, as count_rows() returns them; if it is
+  // empty, the batches' own rows count.
   virtual GradientFigures compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches,
                                             GradientSums& sums, const std::function<void()>& between,
                                             const std::vector<int64_t>& rows) const = 0;
-  // Every rank calls it.
+  // Returns the number of rows that the loss is a mean over, on all ranks together. Every rank calls it.
   virtual std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const = 0;
   // Returns the logits at the learnt positions of a batch for the first drafted position.
   virtual RowLogits row_logits(const Batch& batch) const = 0;

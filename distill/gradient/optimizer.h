@@ -26,8 +26,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Returns where rank `rank`'s share of a tensor of `values` values begins, if these are the values from `first` on of
-// the `total` values of all parameters; the share ends where the next rank's begins. Shares are about equally large.
+// Returns where the share of rank `rank` begins within a tensor. The tensor has `values` values, which are the values
+// from `first` on among the `total` values of all parameters. The share ends where the next rank's begins. The shares
+// of all parameters together are about equally large.
 int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int ranks);
 
 class AdamW {

@@ -17,8 +17,9 @@ namespace specdec::distill {
 LabelResult label_by_endpoint(const LabelOptions& options, const ProgressFn& progress,
                               const std::function<void(double)>& sleep = {});
 
-// Returns whether options.out has labels for all rows, which then need not be asked for again. Throws Error(kUsage) if
-// they are not those that the options ask for: another K (0 takes any) or another model (so does "").
+// Returns whether options.out has labels for all rows, so that the endpoint need not be asked again. Throws
+// Error(kUsage) if the labels have another K or are of another model than the options ask for; a K of 0 and the model
+// "" accept any.
 bool has_labels(const LabelOptions& options);
 
 }  // namespace specdec::distill

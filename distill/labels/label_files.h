@@ -27,14 +27,15 @@ struct RowLabels {
 // The smallest logarithm of a rest that is stored: a target that knows all probabilities has no rest.
 inline constexpr float kLeastLogRest = -69.0f;
 
-// Sorts the tokens of one position by probability, keeps the K likeliest, and appends them to `row`. The
-// log-probability of the rest is that of all other tokens. Throws Error(kData) with `where` for fewer than K tokens,
-// for a token twice or outside the vocabulary, for log-probabilities that are above 0 or not numbers, or whose sum is
-// above one.
+// A token at one position, and its log-probability.
 struct TokenLogprob {
   int32_t id;
   float logprob;
 };
+// Sorts the tokens of one position by probability, keeps the K likeliest, and appends them to `row`. The
+// log-probability of the rest is that of all other tokens. Throws Error(kData) with `where` for fewer than K tokens,
+// for a token twice or outside the vocabulary, for log-probabilities that are above 0 or not numbers, or whose sum is
+// above one.
 void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, const std::string& where,
                      RowLabels& row);
 

@@ -37,9 +37,9 @@ struct LossInput {
   // Where the gradient is written: contiguous, of the draft's shape and dtype, perhaps `draft` itself. If undefined, a
   // new tensor is made.
   at::Tensor grad = {};
-  // [T] fp32 on the CPU: the temperature of each row, where they differ, and its weight in loss and gradient.
-  // Undefined: options.temperature, and 1. Every mean is over the number of rows, whatever they weigh; acceptance is
-  // not weighted.
+  // [T] fp32 on the CPU: the temperature of each row, if the rows differ in it, and the weight of each row in loss and
+  // gradient. If undefined, they are options.temperature and 1. Every mean divides by the number of rows and not by the
+  // sum of the weights; acceptance is not weighted.
   at::Tensor temperatures = {}, weights = {};
 };
 

@@ -14,9 +14,10 @@
 namespace specdec::distill {
 
 struct Rejects {
-  // Of each row: indices of the tokens that stand where a draft was refused, ascending. Only learnt tokens are in it.
+  // For each row, the indices of the learnt tokens at which the target refused a draft, ascending.
   std::vector<std::vector<int32_t>> tokens;
-  // Records read, and of these: of answers that are not among the rows; of answers whose text is another one there.
+  // `records` were read. Of these, `absent` belong to answers that are not among the rows, and `other_text` to answers
+  // that have another text there.
   int64_t records = 0, absent = 0, other_text = 0;
   int64_t matched = 0;  // tokens in all rows together
 };

@@ -40,8 +40,9 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
 struct LayerSearch {
   int64_t passes = INT64_MAX;
   EvaluationStep step = {};  // called repeatedly with the share of the work that is done
-  // Where the time is limited: the most rows of the probe, the padded tokens of a pass, and whether the time is over.
-  // Then a round ends with the best candidate so far, and those after it take the layer that ties would take.
+  // These are for a run with a time limit: the most rows of the probe, the padded tokens of a pass, and whether the
+  // time is over. When it is over, the current round takes the best candidate so far, and each later round takes its
+  // last candidate, as for ties, without measuring.
   int64_t rows = INT64_MAX, batch_tokens = INT64_MAX;
   std::function<bool()> is_late = {};
 };

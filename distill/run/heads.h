@@ -41,11 +41,12 @@ struct HeadKind {
   std::unique_ptr<HeadDraft> (*make)(const HeadOptions& options, const Target& target, std::vector<int32_t> ids);
   std::unique_ptr<HeadDraft> (*read)(const HeadOptions& options, const Target& target,
                                      const std::filesystem::path& directory);
-  // Makes one with the shapes that HeadDraft::shape() of another rank says, without values.
+  // Makes a head without values, with the shapes that HeadDraft::shape() of another rank gave.
   std::unique_ptr<HeadDraft> (*like)(const Json& shape, const Target& target, const std::string& where);
 };
 
-// Returns the row of a draft that is a head, new or in the directory that model: names; null if it is a decoder.
+// Returns the kind of head that the draft is, whether it is new or in the directory that model: names; null if the
+// draft is a decoder.
 const HeadKind* head_kind(const DraftSpec& spec);
 const HeadKind& head_kind(DraftKind kind);  // Error(kInternal) if distill does not train it
 

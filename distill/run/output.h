@@ -33,7 +33,8 @@ struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  // Of the verdict half, those that were judged, and those that there are: a time limit may be too short for all.
+  // How many conversations of the verdict half were judged, and how many that half has: a time limit may be too short
+  // for all of them.
   int64_t verdict_conversations = 0, held_out_conversations = 0;
   int64_t selection_conversations = 0, selection_requests = 0;
   bool taught_little = false;  // fewer than kTeachingSteps, and no gain was found

@@ -1,5 +1,5 @@
 // Prepares a distill run before its first step: makes the initial draft, measures it, and chooses the settings that the
-// options leave open. This takes at most a tenth of the run (time_plan.h has what a time limit leaves it), reports
+// options leave open. This takes at most a tenth of the run (time_plan.h says how much under a time limit), reports
 // progress throughout, and ends when a stop is requested.
 #pragma once
 
@@ -37,21 +37,22 @@ class Stages {
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
 // Keeps the first conversations of each half, until the half has at least the given number of rows. Without `exactly`,
-// the selection half keeps at least kMinVerdictConversations and the verdict half at least twice as many, if there are
-// that many, whatever the number is; under a time limit that would be too many.
+// the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, if there are that
+// many, even if fewer rows are asked for. `exactly` drops this minimum, which would be too much under a time limit.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly = false);
 
 struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
-  std::shared_ptr<const model::Decoder> target;  // null: not in this process. As Setup::target
+  std::shared_ptr<const model::Decoder> target;  // null: not in this process; the same as Setup::target
   const TeacherSource* teacher;                  // null: cross entropy alone
   const model::DecoderConfig& draft;             // for prune, the target's; of a head, its layer's
   at::Device device;
   const PreparedRows& train;
   RowLimits limits = {};        // of held-out rows
   int64_t head_parameters = 0;  // 0 unless the draft is a head
-  // Lets the target answer the held-out prompts that were chosen. Empty if their own answers measure.
+  // Lets the target answer the held-out prompts that were chosen. It is empty if the draft is measured on the rows' own
+  // answers.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
   std::shared_ptr<DividedTarget> divided = nullptr;  // as Setup::divided
@@ -78,7 +79,7 @@ void apply_settings(const Json& chosen, DistillOptions& options);
 // Returns a time limit that is worth this many steps.
 double seconds_for_steps(double step_seconds, int64_t steps);
 
-// Gives every rank the draft of rank 0, whatever it had. `target` may be null unless the draft is a head.
+// Replaces the draft of every rank by that of rank 0. `target` may be null unless the draft is a head.
 void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const parallel::Ranks& ranks,
                  at::Device device);
 void share_weights(const TrainedDraft& draft,

@@ -24,8 +24,8 @@ void check_output(const DistillOptions& options);
 bool has_weights(const std::filesystem::path& directory);
 
 // Checks what can be known before anything is loaded, asked or written: that the options fit each other, and that the
-// draft (with `compared`, each kind) can learn from this target on this data. For what comes before a run: the labels
-// of an endpoint, and the other runs of a study. Throws what run() would throw.
+// draft (with `compared`, each kind) can learn from this target on this data. Call it before the work that precedes a
+// run: asking an endpoint for labels, or the other runs of a study. Throws what run() would throw.
 void check_request(const DistillOptions& options);
 
 // Runs a distillation in the directory RUN = options.out. RUN holds run.json (options and inputs, compared on resume),

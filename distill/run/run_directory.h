@@ -15,9 +15,9 @@ inline constexpr const char* kContextsFile = "contexts.json";
 inline constexpr const char* kForecastRunFile = "forecast/run.json";
 inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // the same of a comparison (comparison.h)
 
-// Makes RUN and locks it. If the run (of a forecast: its first run) fails before its first checkpoint, the destructor
-// removes RUN, or the content of a RUN that existed and was empty: nothing in it is worth resuming, and the corrected
-// command finds it as the first one did.
+// Makes RUN and locks it. If the run (in a forecast, its first run) fails before its first checkpoint, the destructor
+// removes RUN, or only the content of a RUN that existed and was empty. Nothing in it is worth resuming, and the user
+// can start the corrected command as if the first had never run.
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path run);
@@ -25,8 +25,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  // Writes run.json and removes what a run left that ended before its first checkpoint; unless RUN has begun a run:
-  // then throws Error(kUsage) if its options or inputs differ.
+  // If RUN has begun a run, throws Error(kUsage) if its options or inputs differ, and changes nothing. Otherwise
+  // removes what a run left that ended before its first checkpoint, and writes run.json.
   void enter(const Json& options, const Json& inputs) const;
 
   // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that was ended before its

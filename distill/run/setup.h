@@ -30,8 +30,8 @@ struct Setup {
   TeacherSpec from;
   bool ce = false;
   const HeadKind* head = nullptr;  // null: the draft is a decoder
-  // Null: its layers are not needed. With `divided` what is around the layers: norm and head, and for a draft that is
-  // a head the embedding.
+  // The target; null if its layers are not needed. With `divided`, it has only the parts around the layers: norm and
+  // head, and also the embedding if the draft is a head.
   std::shared_ptr<const model::Decoder> target;
   std::shared_ptr<DividedTarget> divided;             // null: every rank has the whole target
   std::optional<model::DecoderConfig> target_config;  // empty: cross entropy alone
@@ -64,8 +64,8 @@ std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint
 // Reads options, kind of draft, teacher and loss, and the target's configuration where the run needs one. Nothing is
 // loaded. Throws Error(kUsage) if they do not fit each other.
 Setup begin_setup(const DistillOptions& options);
-// Takes over from the run that goes on, if there is one, what it settled: its dtype, and the text that measures. All
-// runs of versions without --contexts were measured on the data's own answers.
+// If options.out has a run that goes on, takes over what that run has settled: its dtype, and the text on which drafts
+// are measured. Versions without --contexts measured all runs on the data's own answers.
 void take_over_options(Setup& setup);
 // Loads the target as far as the run needs it, and computes its fingerprint. With --teacher-parallel it divides the
 // target among teams of ranks. Throws Error(kUsage) if the ranks, or the target, cannot be divided so.

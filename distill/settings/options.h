@@ -18,7 +18,7 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
-// What measured the runs of versions that had no --contexts; run.json says nothing of this value.
+// The value of --contexts that describes the runs of versions without this option. run.json has no `contexts` for it.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
 
 // Forecasts what the run will bring instead of training (distill/study/forecast.h).

@@ -1,5 +1,5 @@
-// Divides --time-limit: preparing, training and judging take it together. Preparing and judging take at most a tenth of
-// it each, or, of short limits, a third or 20 s, whichever is less.
+// Divides --time-limit among preparing, training and judging. Preparing may take a tenth of the limit, and so may
+// judging. If the limit is short, each may take more: a third of it or 20 s, whichever is less.
 #pragma once
 
 #include <string>
@@ -26,11 +26,12 @@ class TimePlan {
   double elapsed() const;
 
   void set_loaded();  // the stages divide the time for preparing that is left now
-  // Returns how long this stage may take if it begins now. What earlier stages left is added; a stage has some time
-  // even if they left none.
+  // Returns how long this stage may take if it begins now. Time that earlier stages did not use is added. If they have
+  // used all of it, the stage still gets a small share.
   double seconds_for(Stage stage) const;
   double judging_seconds() const;  // the most that judging may take
-  // Returns how long training may take if it begins now and `judging` follows; at least a third of the limit.
+  // Returns how long training may take if it begins now and `judging` seconds follow: at least a third of the limit. On
+  // a share of the data it is always kUsualTrainingShare of the limit; without a limit it is 0.
   double training_seconds(double judging) const;
 
  private:

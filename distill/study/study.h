@@ -1,5 +1,6 @@
-// A study answers a question about runs by several small ones: what a run will bring (forecast.h). It has a folder in
-// RUN, a run of its own for each part, and one result file; it is resumed as a run is.
+// A study answers a question about runs by means of several small runs: what a run will bring (forecast.h), or which
+// kind of draft is best (comparison.h). It has a folder in RUN, a run of its own for each part, and one result file. It
+// is resumed in the same way as a run.
 #pragma once
 
 #include <filesystem>

@@ -34,8 +34,8 @@ struct OnPolicyOptions {
 // Returns the weights of the depths 1 .. acceptance.size(), which add up to 1.
 std::vector<double> depth_weights(const std::vector<double>& acceptance);
 
-// Returns the number of anchors of a row: a share of its learnt positions, rounded up, of those that leave room for K
-// tokens before `max_position`.
+// Returns the number of anchors of a row. Possible anchors are the learnt positions that leave room for K tokens before
+// `max_position`; the share is of these, rounded up.
 int64_t anchor_count(const TokenRow& row, const OnPolicyOptions& options, int64_t max_position);
 
 // The branches of a batch. Flat index (j - 2) · A + a is the token at depth j - 1 after anchor a; it is read at depth
@@ -54,8 +54,8 @@ struct DraftedBranches {
   std::vector<at::Tensor> hidden, tokens, embedded;
 };
 
-// What the draft goes on from: the texts of a batch, whose row indices refer to `rows`, and the random numbers' step.
-// temperatures [B] fp32 are those at which it draws after each text.
+// What the draft continues: the texts of a batch, whose row indices refer to `rows`. The random numbers depend on
+// `step`. temperatures [B] fp32 are the temperatures at which the draft draws tokens after each text.
 struct BranchSource {
   const std::vector<TokenRow>& rows;
   const Batch& batch;

@@ -40,8 +40,8 @@ class DividedTarget {
   // Every rank calls this where it asks for nothing more, before anything that all ranks do together. Returns when all
   // ranks of the team have called it.
   void finish();
-  // While this is on, a batch is run once for each rank of the team, so that what one rank asks for alone takes the
-  // time that it takes where all ranks ask. For measuring.
+  // While this is on, each batch is run once for each rank of the team. Then a batch that one rank measures alone takes
+  // as long as in training, where all ranks ask.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:

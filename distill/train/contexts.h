@@ -38,8 +38,9 @@ struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };
 
-// Returns how many rows should answer at the same time: kAnswersTogether. Where time may end, up to four times as many,
-// so that it ends for many short answers and not for a few long ones, as far as their caches fit into `spare_bytes`.
+// Returns how many rows should answer at the same time. Without a time limit this is kAnswersTogether. With one it is
+// up to four times as many, as far as their caches fit into `spare_bytes`, so that when the time is over there are many
+// short answers and not a few long ones.
 int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
                      int64_t spare_bytes);
 

@@ -59,7 +59,7 @@ struct EvaluationOptions {
   // Each rank computes a share of the rows, and all get all scores. If `step` throws on one rank, the evaluation ends
   // on all of them.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  DividedTarget* divided = nullptr;  // which teacher or draft ask, if the ranks hold the target together
+  DividedTarget* divided = nullptr;  // the target that teacher or draft ask, if the ranks hold it together
   size_t begin = 0, end = SIZE_MAX;  // the rows that are scored; the result has these alone
 };
 

@@ -64,7 +64,7 @@ struct TrainerData {
   // All ranks have the same data and draft. Each step is divided among them, and rank 0 decides, measures time and
   // writes files.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  DividedTarget* divided = nullptr;  // which teacher or draft ask, if the ranks hold the target together
+  DividedTarget* divided = nullptr;  // the target that teacher or draft ask, if the ranks hold it together
 };
 
 struct TrainingSummary {

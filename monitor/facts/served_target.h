@@ -24,8 +24,8 @@ struct NamedRecord {
   std::string target;  // a fingerprint or its first 12 digits, which are what is kept
 };
 
-// The newest kMost records that name their target, ordered by time. A record of the future counts as one of now,
-// because it would stay the newest until then.
+// The newest kMost records that name their target, ordered by time. A record with a time in the future gets the current
+// time; otherwise it would stay the newest until that time has come.
 class NewestRecords {
  public:
   static constexpr size_t kMost = 64;
@@ -46,7 +46,7 @@ struct Claims {
   struct Server {
     std::string source, target;
     int64_t replicas = 1;
-    bool is_endpoint = false;  // --target, which speaks for itself, however many replicas the pages show
+    bool is_endpoint = false;  // the server at --target; it is believed by itself and not counted as a replica
   };
   std::vector<Server> servers;  // pages that name a target, and an endpoint that does
   int64_t unnamed = 0;          // replicas of the pages that name no target
@@ -103,12 +103,13 @@ inline constexpr size_t kEnoughOther = 10;
 inline constexpr int64_t kFewReplicas = 8;
 
 // Judges which target is served:
-// * If somebody names another target and no running server names the bound one, the target is stale at once. Of a page
-//   with several replicas more than half must name it, of records kEnoughOther in a row.
-// * If running servers name both, or up to half of the replicas name another one, a rolling update is under way: wait
-//   for at most a day, then it is stale. The same holds if the package has changed and its predecessor's target is
-//   still served.
-// * Few replicas or records that name another target are only said (evidence "pending").
+// * If somebody names another target and no running server names the bound one, the target is stale at once. Pages must
+//   name the other target for more than half of the replicas of all pages together, and records kEnoughOther times in a
+//   row.
+// * If running servers name both, or up to half of the replicas name another one, a rolling update is under way: the
+//   result is to wait for at most a day, and after that the target is stale. The same holds if the package has changed
+//   and its predecessor's target is still served.
+// * If only few replicas or records name another target, the evidence says so ("pending") and nothing else follows.
 // * A stale target stays stale until a witness at least as good names the bound target and no server names another, or
 //   until the package is bound to the served target.
 // Records show which target was served last, by the newest run of records with the same target. If a run of another

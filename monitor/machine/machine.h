@@ -195,7 +195,7 @@ struct Transition {
   Stage from;                   // the old state; the new one is in `memory`
   std::vector<Action> actions;  // to be written down in this order
   // If true, the transition is recorded and posted, and pending actions of the old state are ended. Another candidate
-  // counts as a new stage, too. Otherwise the state stays the same and only wants its actions again.
+  // counts as a new stage, too. If false, the state stays the same, and only its actions are asked for again.
   bool is_new_stage = false;
 };
 // Returns nothing if the event does not matter in the current state.

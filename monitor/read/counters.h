@@ -37,7 +37,7 @@ struct Counters {
   std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" if the page has only one)
   Few set_aside;                            // replicas whose lines or numbers cannot be counters, with the reason
   Few begun;                                // only of difference(): replicas that the earlier scrape does not have
-  double unseen = 0;                        // only of difference(): what those had counted() before this scrape
+  double unseen = 0;                        // only of difference(): what the replicas in `begun` had counted() before
 
   // Returns a figure that grows with everything a server does.
   double counted() const;
@@ -45,8 +45,8 @@ struct Counters {
   void add(const Counters& other);         // adds the sums, not the series; both must be of the same engine
   // Removes the series of every replica whose pair of models `is_own` refuses.
   void keep(const std::function<bool(const ServedPair&)>& is_own);
-  // Adds the series of the replicas of a later scrape that this one does not have. Forgets series that are not in the
-  // later scrape if there are too many to be kept.
+  // Adds the series of those replicas of `now`, a later scrape, that this scrape does not have. If there are then too
+  // many series, forgets those that are not in `now`.
   void adopt(const Counters& now);
 
  private:
@@ -54,12 +54,14 @@ struct Counters {
 };
 
 // Parses text exposition 0.0.4. Skips lines that are no series of acceptance, even malformed ones, series whose
-// model_name is not `model`, and positions above 64. A replica is set aside if one of its lines is malformed, has a
-// number outside of AcceptanceFigure::kCounter or no position where one is needed, or has the same series as another
-// line; PageError if no other replica is left. If `model` is "" and some replicas name no model, those of several
-// models are set aside, too; and so are all replicas after the first 20,000 series or 8 MiB of labels. Throws PageError
-// for a malformed line whose labels cannot be read (with its number), a page of which no line is a sample, more than
-// 100,000 lines, series of two engines, and series of several models if `model` is "" and all replicas name one.
+// model_name is not `model`, and positions above 64.
+// Sets a replica aside if one of its lines is malformed, has a number outside of AcceptanceFigure::kCounter, lacks a
+// position that it needs, or repeats the series of another line. If `model` is "" and some replicas name no model while
+// the others name several, it sets aside those that name one. It sets aside all replicas after the first 20,000 series
+// or 8 MiB of labels. Throws PageError if no replica is left.
+// Also throws PageError for a malformed line whose labels cannot be read (with its number), a page of which no line is
+// a sample, more than 100,000 lines, series of two engines, and series of several models if `model` is "" and all
+// replicas name one.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the same rules as

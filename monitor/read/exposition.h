@@ -22,17 +22,18 @@ struct Sample {
   double value = 0;
 };
 
-// One line of a page. Of a line that is malformed, `sample` has the name if it was read before the problem.
+// One line of a page. If the line is malformed, `sample` has the name only if the name came before the problem.
 struct PageLine {
   bool is_sample = false;  // false for blank lines and comments, too
-  // The name and all labels were read, also if the line is malformed. Of a label that is there twice it is the first.
+  // True if the name and all labels were read, even if the line is malformed. If a label is there twice, `sample` has
+  // its first value.
   bool is_named = false;
   std::string problem;  // why the line is malformed, "" = it is not
   Sample sample;
 };
 
-// Parses name{key="value",…} number [timestamp] without the line feed. Blanks and tabs may stand between all of them. A
-// name may stand in the braces, in quotes. What follows " # " is an exemplar and is skipped.
+// Parses name{key="value",…} number [timestamp] without the line feed. Blanks and tabs may stand between any two of
+// these parts. The name may also stand inside the braces, in quotes. What follows " # " is an exemplar and is skipped.
 PageLine parse_line(std::string_view line);
 
 // Writes a series in the form that parse_line() reads before the number, with sorted labels.

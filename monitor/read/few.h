@@ -1,5 +1,5 @@
-// Lines of a kind that a foreign page may cause without limit. The first are kept and the others counted, because what
-// is reported goes into a history that is never shortened.
+// A bounded list of messages, for problems that a foreign page may cause without limit. It keeps the first messages and
+// only counts the others, because what is reported goes into a history that is never shortened.
 #pragma once
 
 #include <cstdint>

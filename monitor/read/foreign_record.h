@@ -15,10 +15,11 @@ namespace specdec::monitor {
 // Returns one record for each answer in the line. The overlap at a position is the number of accepted tokens, and
 // reached_i the number of steps that accepted all tokens before i. This is exact if every step drafted the same number
 // of tokens or the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). SGLang may
-// draft trees, of which it counts all tokens: where many steps end at one depth that is smaller than their number, the
-// positions beyond that depth count as not drafted. Time,
-// temperature, grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws Error(kData) if
-// the line is not JSON, has no such figures, or has figures that contradict each other.
+// draft trees, and then it counts the tokens of all branches, so tokens per step is more than the depth of a draft. If
+// so many steps end at the same greatest depth that chance cannot explain it, that depth is taken as the draft's depth,
+// and later positions count as not drafted.
+// Time, temperature, grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws
+// Error(kData) if the line is not JSON, has no such figures, or has figures that contradict each other.
 std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::string& where);
 
 }  // namespace specdec::monitor

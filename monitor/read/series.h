@@ -22,9 +22,9 @@ struct Known {
 // What a series counts.
 struct Place {
   const Known* known = nullptr;  // null = it is no series of acceptance
-  size_t position = 0;           // of a series by position
+  size_t position = 0;           // 0 if the series is not counted by position
   bool is_beyond = false;        // the position is above kMaxPosition
-  bool has_no_position = false;  // although the series is by position
+  bool has_no_position = false;  // the series is counted by position, but its labels name none
 };
 Place place_of(const Sample& sample);
 

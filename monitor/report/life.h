@@ -52,7 +52,7 @@ struct Life {
   std::vector<Measurement> last;                                                   // the newest measurement, or nothing
   std::vector<Period> periods;                                                     // oldest first
   std::vector<LifeEvent> events;                                                   // oldest first
-  int64_t left_out = 0;                                                            // events that are not among them
+  int64_t left_out = 0;                                                            // number of events that are left out
   std::vector<LifeSpan> verdicts, states, trainings, canaries, packages, targets;  // oldest first
 
   bool is_empty() const { return begin == 0; }

@@ -73,8 +73,8 @@ class State {
   int64_t append(const TransitionEntry& entry);                                                  // returns its id
   std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
 
-  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. Of the hours that are more
-  // than 30 days old, the last measurement is kept.
+  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. For each hour that is more
+  // than 30 days ago, only the last measurement stays.
   void add(const Measurement& measurement);
   std::vector<Measurement> measurements() const;  // oldest first
 

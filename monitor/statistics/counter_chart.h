@@ -41,8 +41,8 @@ class CounterChart {
 
   // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
   bool add(const Counters& bucket);
-  // What the last add() saw: counts that were judged, tested tokens that wait for more, nothing since the bucket
-  // before, or counts of which nothing can be said.
+  // What the last add() saw: no counts since the add() before it (kIdle), counts that were judged (kJudged), tested
+  // tokens that wait for more (kWaiting), or counts that tell nothing about acceptance (kBlind).
   enum class Look { kIdle, kJudged, kWaiting, kBlind };
   Look look() const { return look_; }
   std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted
@@ -71,7 +71,7 @@ class CounterChart {
   double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over the residuals b − x
   double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
   double waiting_ = 0;                          // positions tested in a bucket that is still too small
-  double counted_ = 0;                          // what such a bucket has counted()
+  double counted_ = 0;                          // counted() of the bucket that is still too small
   Look look_ = Look::kIdle;
   std::string alarm_, note_;
 };

@@ -1,6 +1,7 @@
-// A measurement is what one check has of acceptance: sums over all requests since the detectors were last restarted,
-// with the evidence. The state keeps one for every ten minutes, so that a report can show how acceptance went. Sums,
-// unlike means, tell what lies between any two measurements.
+// A measurement holds what one check knows about acceptance: sums over all requests since the detectors were last
+// restarted, with the evidence. The state keeps one for every ten minutes, so that a report can show how acceptance
+// went. Sums are kept instead of means, because the difference of two sums describes the requests between two
+// measurements.
 #pragma once
 
 #include <cstdint>

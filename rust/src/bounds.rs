@@ -1,5 +1,6 @@
 //! Rewrites bounds of numbers in a JSON schema for which llguidance 1.9.1 would allow more than the schema does. The
-//! rewritten schema never allows more than the original, and less only within a few units of the last place of a bound.
+//! rewritten schema never allows more than the original. It may allow less, but only numbers within a few units of the
+//! last place of a bound.
 
 use serde_json::{Map, Number, Value};
 
@@ -62,7 +63,7 @@ fn sound_bounds(fields: &mut Map<String, Value>) -> Result<(), Failure> {
                 ))
             })?;
         }
-        // Numbers that stay what they are keep their spelling.
+        // A bound that has not changed keeps its spelling.
         if number.as_f64() != Some(bound) || !is_exact(number) {
             fields.insert(name.into(), Number::from_f64(bound).map_or(Value::Null, Value::Number));
         }
@@ -78,7 +79,8 @@ fn is_exact(number: &Number) -> bool {
     integer(number).is_none_or(|n| n.abs() <= EXACT || n as f64 as i128 == n)
 }
 
-/// Returns the double next to a bound on its inner side: llguidance takes the nearest one, which may be outside.
+/// Returns the double for a bound: the nearest one that allows no number beyond the bound. llguidance itself would take
+/// the nearest double of all, which may be beyond it.
 fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     let nearest = number.as_f64().unwrap_or(f64::NAN);
     let Some(exact) = integer(number).filter(|_| !is_exact(number)) else { return Ok(nearest) };
@@ -95,8 +97,9 @@ fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     Ok(inner)
 }
 
-/// Returns a bound that excludes an integer and next to nothing else: where an excluded bound is an integer and the
-/// other bound lies in the same unit, llguidance lets the integer through. Returns none where doubles are too sparse.
+/// Returns a bound that is slightly further in, so that it excludes the integer `bound` and almost no other number.
+/// This is needed because llguidance lets an excluded integer through if the other bound lies in the same unit. Returns
+/// none where doubles are too sparse.
 fn beside(bound: f64, up: bool) -> Option<f64> {
     let step = bound.abs().max(1.0) / (1u64 << 50) as f64;
     (step < 0.5).then_some(if up { bound + step } else { bound - step })

@@ -1,5 +1,6 @@
-//! Checks the charsmap of a normalizer of type Precompiled, which the library reads without any check: a length of a
-//! trie, the trie as little-endian u32 (a double array of darts-clone), then the replacements, each ended by NUL.
+//! Checks the charsmap of a normalizer of type Precompiled, which the library reads without any check. A charsmap is
+//! the length of a trie, the trie itself as little-endian u32 (a double array of darts-clone), and the replacements,
+//! each ended by NUL.
 
 use serde_json::Value;
 

@@ -33,7 +33,8 @@ pub enum Reason {
 pub struct Failure {
     pub reason: Reason,
     pub message: String,
-    /// Of templates: line, kind and the template's own words, without anything that it was given.
+    /// Set for errors of templates: the line, the kind of error and the template's own words. It quotes nothing that
+    /// the template was given.
     pub place: String,
 }
 

@@ -1,4 +1,4 @@
-//! Texts of values as Python's str, repr and % write them, where minijinja writes others or none.
+//! Writes values as Python's str, repr and % do. minijinja writes some of them differently and others not at all.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind};
 const MAX_BYTES: usize = 1 << 20;
 const MAX_WIDTH: usize = 1 << 10;
 const MAX_DEPTH: usize = 64;
-/// A value may contain itself, so a search looks at so many of its parts at most.
+/// The most parts of a value that a search looks at. The search needs a limit, because a value may contain itself.
 const MAX_PARTS: usize = 1 << 14;
 
 pub fn as_float(value: &Value) -> Option<f64> {

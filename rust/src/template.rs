@@ -22,11 +22,11 @@ const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
 const MAX_EXCERPT: usize = 80;
 const NAME: &str = "chat_template";
-/// Names that no template can write.
+/// Names of a block (WHOLE) and of two filters. No template can write them, so they never clash with its own names.
 const WHOLE: &str = "the whole";
 const PERCENT: &str = "%";
 const TILDE: &str = "~";
-/// In the place of an index into the filters that the interpreter has looked up before.
+/// Tells the interpreter that it has not looked up this filter before; otherwise there would be an index here.
 const NOT_CACHED: u8 = !0;
 /// Begins the text of an error made by raise_exception. It is stripped only once, so that a message that begins with
 /// the same characters keeps them.
@@ -122,8 +122,8 @@ impl ChatTemplate {
     }
 }
 
-/// Compiles a template to its blocks; WHOLE is the text outside of all blocks. `%` and `~` are applied as filters,
-/// since minijinja's own cannot format and write floats otherwise than Python.
+/// Compiles a template to its blocks; WHOLE is the text outside of all blocks. `%` and `~` become filters, because
+/// minijinja's `%` cannot format text and its `~` writes floats differently from Python.
 fn compiled(
     source: &'static str,
     syntax: SyntaxConfig,
@@ -168,7 +168,7 @@ impl Write for Bounded {
 }
 
 /// Converts an error to one line with line and reason. If the error or its innermost cause comes from raise_exception,
-/// the message is the argument of that call. The place is the template's own text.
+/// the message is the argument of that call. Failure::place quotes only the template's source.
 fn failure(error: Error, source: &str) -> Failure {
     let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
     let part =
@@ -206,8 +206,8 @@ fn excerpt(text: &str) -> String {
     }
 }
 
-/// Applies a filter to the literals of floats that minijinja writes otherwise than Python, so that it does not join
-/// them with texts while compiling.
+/// Puts the filter `float` behind each literal of a float that minijinja writes differently from Python. Then minijinja
+/// cannot join the literal with a text while it compiles, when our filter for `~` does not apply yet.
 fn without_odd_floats(source: String, syntax: &SyntaxConfig) -> String {
     let mut out = String::with_capacity(source.len());
     let mut done = 0;
@@ -345,7 +345,7 @@ fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     items.into_iter().map(Value::from).collect()
 }
 
-/// Implements `join`, which minijinja's own does with other texts for floats.
+/// Implements `join`. minijinja's own `join` writes floats differently from Python.
 fn join(value: &Value, joiner: Option<String>, attribute: Option<String>, named: Kwargs) -> Result<String, Error> {
     let joiner = named.get::<Option<String>>("d")?.or(joiner).unwrap_or_default();
     let attribute = named.get::<Option<String>>("attribute")?.or(attribute);
@@ -381,7 +381,7 @@ fn indent(
             _ => return Err(Error::new(ErrorKind::InvalidOperation, format!("indent: {width} is no width"))),
         },
     };
-    // As Python's str.splitlines().
+    // These are the line breaks of Python's str.splitlines().
     let is_break =
         |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let text = text.replace("\r\n", "\n");

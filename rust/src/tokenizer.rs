@@ -76,8 +76,9 @@ impl HfTokenizer {
         Ok(tokenizer)
     }
 
-    /// Refuses a file with which the library panics, which else each request would find out. A text that it refuses
-    /// says nothing about others: a vocabulary may lack its characters.
+    /// Refuses a file with which the library panics; otherwise every request would run into the panic. If the library
+    /// returns an error for a text, the file is still accepted, because its vocabulary may only lack the characters of
+    /// that text.
     fn probe(&self) -> Result<(), Failure> {
         for text in PROBES {
             let ids =
@@ -167,7 +168,8 @@ fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a replacement of the empty text, which the library finds after the last character, too, and then fails.
+/// Refuses a Replace whose pattern is the empty text. The library also finds the empty text after the last character,
+/// and then fails.
 fn check_patterns(name: &str, stage: &Value) -> Result<(), Failure> {
     let stages = parts(stage, "normalizers").iter().chain(parts(stage, "decoders"));
     stages.into_iter().try_for_each(|part| check_patterns(name, part))?;
@@ -233,8 +235,8 @@ fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
             None if stage.is_null() => {}
             Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, before, is_of_bytes)),
             Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !before.fused => {}
-            // Of one fused text, ByteLevel takes all characters for bytes or none. Conversions from GGUF have this
-            // stage after those of SentencePiece, which then do nothing.
+            // If the text is fused, ByteLevel treats all of its characters as bytes, or none. Conversions from GGUF
+            // have a ByteLevel after the stages of SentencePiece; those stages then do nothing.
             Some("ByteLevel") if !before.changes_bytes && is_of_bytes() => {}
             Some("ByteFallback") if !before.fused => {
                 if before.found == Streaming::Prefix {
