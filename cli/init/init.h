@@ -1,6 +1,7 @@
-// `specdec init [DIR]` writes LOOP.toml and specdec.toml, the files that run them unattended (GitHub, GitLab, systemd,
-// Kubernetes) or on several GPUs (Slurm, JobSet), and the files that monitor them (Prometheus rules, Grafana
-// dashboard). Everything that a user would change is in the two TOML files; the other files only refer to them.
+// `specdec init [DIR]` writes two settings files, LOOP.toml and specdec.toml. It also writes files that run the loop
+// unattended (GitHub, GitLab, systemd, Kubernetes) or on several GPUs (Slurm, JobSet), and files that monitor it
+// (Prometheus rules, Grafana dashboard). Everything that a user would change is in the two TOML files; the other files
+// only refer to them.
 #pragma once
 
 #include <cstdint>

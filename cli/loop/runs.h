@@ -99,7 +99,8 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of
 // that verdict. An inconclusive verdict (4) counts only during the cooldown. The other reason is a verdict on other
 // logs of the same target and settings, less than `cooldown_s` seconds ago and with no promotion for this target since;
-// `exit_code` is then 75. A stage that was not started has cost nothing, so other logs may be tried at once.
+// `exit_code` is then 75. Runs whose last stage was never started (EarlierRun::ran) do not count as the other reason,
+// because they cost nothing.
 struct Refusal {
   int exit_code = 0;
   std::string reason;

@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kSampleTokens[] = {64, 64, 512};
 constexpr double kMostPassSeconds = 1;  // of a pass, between two looks at the clock
 constexpr int64_t kLeastProbedRows = 2;
-// Measuring the selection half takes this part of the time that measuring the verdict half may take.
+// The time for measuring the selection half is at most that for the verdict half divided by this.
 constexpr double kMostSelectionShare = 3;
 // Rows of both halves that are answered even where that leaves short answers.
 constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);

@@ -143,8 +143,9 @@ void Stepper::record_round() {
                         b.seconds.target);
 }
 
-// Runs the planned step as a round of the target's device. Returns false, with nothing drafted by the models, if the
-// step does not fit.
+// Tries to run the planned step as a round of the target's device. Returns false, with nothing drafted by the models,
+// if it must run on the host instead: there is no such runner, it does not take this step or cannot sample its logits,
+// or the round failed, after which all steps run on the host.
 bool Stepper::run_on_device() {
   Buffers& b = *buffers_;
   if (!rounds_ || !rounds_->takes(b.slots)) return false;

@@ -31,8 +31,8 @@ class TapReader {
 // Returns the memory that a head needs. The head shares the target's embedding if both have the same hidden size.
 HeadMemory head_memory(const EagleConfig& head);
 
-// Returns the hidden states [..., E] with which a head passes over rows for the first time. They are made of the
-// target's, which TapReader has gathered [..., A·Et].
+// Returns the input states [..., E] of a head's first pass over rows, made from the target's hidden states `taps`
+// [..., A·Et] (TapReader::rows()). Later passes read EagleOutput::fed_back instead.
 at::Tensor fuse_taps(const EagleHead& head, const at::Tensor& taps);
 
 struct EagleInput {

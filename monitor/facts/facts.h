@@ -51,7 +51,7 @@ Facts gather_facts(const CheckOptions& options, const Remembered& remembered, co
 // Stores what the next target check needs. Throws Error(kNetwork) during a rolling update, because it is then unknown
 // which target's acceptance would be judged.
 void keep_target_check(State& state, const Facts& facts);
-// Enters the served target that earlier checks found. Called before the sources are read.
+// Stores in `facts` the served target that earlier checks found. Called before the sources are read.
 void recall_served(const State& state, Facts& facts);
 // Returns what is known about the target without asking the servers.
 Sighting sighting_of(const Facts& facts);

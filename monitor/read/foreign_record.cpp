@@ -144,7 +144,8 @@ void read_trt(AcceptanceRecord& r, const Json& o, const std::string& where) {
   by_efficiency(r, count(o, "total_draft_tokens", where), count(o, "total_accepted_draft_tokens", where), where);
 }
 
-// vLLM and AIPerf write the same figures, as TensorRT-LLM may some day, where two of them have another name.
+// Reads the figures per step, which vLLM and AIPerf write under the same names. TensorRT-LLM's record may have them one
+// day; the names of its two totals, which are others, are read too.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);

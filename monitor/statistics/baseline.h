@@ -20,7 +20,8 @@ namespace specdec::monitor {
 // The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), which is also what the server exports.
 struct StratumBaseline {
   static constexpr size_t kPositions = 8;  // as in the records: later positions are added to the eighth
-  // b_i by position. If there are fewer than kPositions, the later positions were not measured.
+  // The expected overlap at each position (b_i in detector.h). If there are fewer than kPositions, the later positions
+  // were not measured.
   std::vector<double> overlap;
   double mean = 0;  // mean of the requests' x (detector.h)
   double standard_error = 0;

@@ -175,7 +175,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Compares the probability of every combination of strings; one that never occurred has probability 0.
+  // Compares with the target's own probability of every combination of texts, also of those that never occurred.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

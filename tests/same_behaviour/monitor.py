@@ -94,8 +94,8 @@ def keep_monitor(o, name, state, *more):
 
 
 def wait_for_one_stretch():
-    """Waits until the coming minute lies in one stretch of ten minutes, because the monitor keeps a row and shows a
-    period for each of them."""
+    """Waits, if needed, so that the next minute does not cross a boundary of ten minutes: the monitor keeps one row
+    and shows one period for each ten minutes."""
     if (left := 600 - time.time() % 600) < 60:
         time.sleep(left + 1)
 

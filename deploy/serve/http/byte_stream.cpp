@@ -33,8 +33,8 @@ bool ByteStream::may_use_session(error_code& ec) const {
   return !ec;
 }
 
-// Waits for what an OpenSSL call wanted by SSL_get_error(), before it is repeated. Sets `ec` if there is nothing to
-// wait for.
+// Waits until the socket is ready for an OpenSSL call to be repeated; `wanted` is what SSL_get_error() gave. Sets `ec`
+// if there is nothing to wait for.
 net::awaitable<void> ByteStream::wait_for(int wanted, error_code& ec) {
   if (wanted == SSL_ERROR_WANT_READ) {
     co_await socket_.async_wait(Socket::wait_read, net::redirect_error(net::use_awaitable, ec));

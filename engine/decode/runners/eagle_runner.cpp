@@ -106,7 +106,8 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
       target_.keep_states(*reader_, target);
     }
     const KeptStates kept = kept_states(*reader_, target);
-    // The next token needs the state of the position before it; the first one needs none, but the second does.
+    // A row needs the target's state of the position before its token. If the state for the next row is not kept, the
+    // head can read no further; else it can read one token beyond the kept states.
     if (kept.end == 0 || kept.first > s.text_rows()) return s.tokens;
     return std::max(s.tokens, kept.end + 1);
   }

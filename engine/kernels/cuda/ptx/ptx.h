@@ -12,8 +12,8 @@
 namespace specdec::kernels::cuda {
 
 // Returns the memory that the threads of a block share, of the size given at the launch, aligned to 16 bytes. Kernels
-// that are templates take all their shared memory from here: the compiler of the tests without a GPU does not put the
-// __shared__ variables of templates where the tests could spoil them.
+// that are templates take all their shared memory from here. The tests without a GPU fill shared memory with garbage,
+// to catch reads of what was never written, and cannot reach the __shared__ variables of templates.
 inline __device__ void* shared_memory() {
   extern __shared__ uint4 specdec_shared_memory[];
   return specdec_shared_memory;
