@@ -25,9 +25,9 @@ void print_labels(const Global& global, const distill::LabelOptions& options, co
                   double seconds) {
   if (global.json) {
     LabelsResult result;
-    result.head.started = done.index.started, result.head.seconds = seconds, result.out = options.out;
+    result.out = options.out;
     result.index = done.index, result.made = done.made, result.kept = done.kept, result.refused = done.refused;
-    std::printf("%s\n", json_of(result).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    print_result(result, done.index.started, seconds);
     return;
   }
   int64_t positions = 0;

@@ -46,17 +46,13 @@ constexpr HeadKind kHeads[] = {
 }  // namespace
 
 const HeadKind* head_kind(const DraftSpec& spec) {
-  if (const NewHead* const made = new_head(spec)) return &head_kind(made->kind);
-  if (spec.kind != "model" || !fs::exists(fs::path(spec.argument) / "config.json")) return nullptr;
-  const auto* const found = std::ranges::find(kHeads, kind_of_draft(fs::path(spec.argument)), &HeadKind::kind);
-  return found == std::end(kHeads) ? nullptr : found;
-}
-
-const HeadKind& head_kind(DraftKind kind) {
+  const NewHead* const made = new_head(spec);
+  if (!made && (spec.kind != "model" || !fs::exists(fs::path(spec.argument) / "config.json"))) return nullptr;
+  const DraftKind kind = made ? made->kind : kind_of_draft(fs::path(spec.argument));
   const auto* const found = std::ranges::find(kHeads, kind, &HeadKind::kind);
-  if (found == std::end(kHeads))
-    throw Error(ErrorKind::kInternal, "distill does not train " + std::string(name_of(kind)));
-  return *found;
+  if (found != std::end(kHeads)) return found;
+  if (made) throw Error(ErrorKind::kInternal, std::string("distill does not train ") + name_of(kind));
+  return nullptr;
 }
 
 }  // namespace specdec::distill

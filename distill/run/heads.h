@@ -48,6 +48,5 @@ struct HeadKind {
 // Returns the kind of head that the draft is, whether it is new or in the directory that model: names; null if the
 // draft is a decoder.
 const HeadKind* head_kind(const DraftSpec& spec);
-const HeadKind& head_kind(DraftKind kind);  // Error(kInternal) if distill does not train it
 
 }  // namespace specdec::distill

@@ -23,9 +23,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "e2e"), str(HERE)]
+from made_report import FIXED_TIME, with_speed  # noqa: E402
 from models import write_models  # noqa: E402
 from same_behaviour.monitor import counters, pages, write_records  # noqa: E402
-from same_behaviour.package import with_speed  # noqa: E402
 from tiny_model import write_traffic  # noqa: E402
 
 
@@ -219,7 +219,7 @@ def main():
             1,
             code=(3, 4),
         )
-        (m.scratch / "passed.json").write_text(json.dumps(with_speed(gate)))
+        (m.scratch / "passed.json").write_text(json.dumps(with_speed({**gate, **FIXED_TIME}, 3)))
         package = m.run(
             "package",
             "--target",

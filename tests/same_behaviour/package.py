@@ -4,40 +4,15 @@ import json
 import re
 import shutil
 
+from made_report import FIXED_TIME, with_speed
 from same_behaviour.observer import SOURCE, next_second
-
-FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
-
-
-def with_speed(report):
-    """Makes a report with the acceptance that was measured here and a made-up speed, so that the verdict is always
-    pass."""
-    report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]", **FIXED_TIME)
-    report["speed"] = {
-        "draft_cost": 0.1,
-        "verify_cost": {"1": 1.1},
-        "verify_cost_table": {"1": {"5": 1.1}},
-        "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 3},
-        "predicted": 1.5,
-        "table": [],
-        "schedule": [[1, 4, 3]],
-        "schedule_figures": [{"basis": "measured", "validated": True, "k": 3, "speedup": 1.5, "ci": [1.4, 1.6]}],
-    }
-    report["lossless"] = {
-        "greedy_prompts": 8,
-        "greedy_identical": 8,
-        "near_ties": 0,
-        "differences": 0,
-        "sampled_p_value": 0.5,
-    }
-    return report
 
 
 def observe_package(o):
     # The reports have fixed times, so that the digests of what is made from them are the same in every run.
     read = lambda gate: json.loads((o.scratch / gate / "report.json").read_text())
     for name, report in {
-        "passed": with_speed(read("gate")),
+        "passed": with_speed({**read("gate"), **FIXED_TIME}, 3),
         "failed": dict(read("gate-other"), **FIXED_TIME),
         "against": dict(read("gate-against"), **FIXED_TIME),
     }.items():
