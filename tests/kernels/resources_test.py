@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """resources_test.py LIBRARY [ARCHITECTURE…]: reads from libspecdec_cuda.so what each kernel needs of a GPU. No kernel
 may move registers to memory (spill), use more shared memory than every GPU gives without being asked (48 KiB), or lack
-for one of the architectures (80, 90, …; without any, for one that other kernels have). Needs cuobjdump, which comes
-with the CUDA toolkit and with triton."""
+for one of the architectures (80, 90, …; without any, for one that other kernels have). No kernel that draws tokens may
+wait in a loop of compare-and-swap, which is what an addition of 64 bits in shared memory becomes. Needs cuobjdump,
+which comes with the CUDA toolkit and with triton."""
 
 import importlib.util
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 
 SHARED_BYTES = 48 * 1024
+DRAW_TOKENS = ("sample_rows", "draft_rows", "verify_tasks", "score_nodes")
 
 
 def cuobjdump():
@@ -25,6 +27,17 @@ def cuobjdump():
             return os.path.join(folder, "cuobjdump")
     print("resources_test: skipped: there is no cuobjdump")
     sys.exit(77)
+
+
+def waiting(names):
+    """Returns those of the kernels that compare and swap."""
+    command = [cuobjdump(), "-sass", "-fun", ",".join(names), sys.argv[1]]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    functions = re.split(r"Function : (\S+)", text)[1:]
+    bodies = list(zip(functions[::2], functions[1::2]))
+    if not bodies:
+        sys.exit("resources_test: cuobjdump shows no code")
+    return {name for name, body in bodies if re.search(r"\bATOMS?\.\S*(CAS|SPIN)", body)}
 
 
 def main():
@@ -42,6 +55,11 @@ def main():
                 faults.append(f"{name} on {architecture} spills registers: {line.strip()}")
             if use["SHARED"] > SHARED_BYTES:
                 faults.append(f"{name} on {architecture} has too much shared memory: {line.strip()}")
+    drawing = sorted({name for names in kernels.values() for name in names if any(k in name for k in DRAW_TOKENS)})
+    if len(drawing) < len(DRAW_TOKENS):
+        faults.append(f"of the kernels that draw tokens, {DRAW_TOKENS}, there are only {drawing}")
+    for name in waiting(drawing):
+        faults.append(f"{name} waits in a loop of compare-and-swap")
     expected = {f"sm_{number}" for number in sys.argv[2:]} or set(kernels)
     if set(kernels) != expected:
         faults.append(f"kernels for {sorted(kernels)}, expected {sorted(expected)}")
@@ -53,4 +71,5 @@ def main():
     sys.exit(1 if faults or not kernels else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

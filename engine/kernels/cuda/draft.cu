@@ -32,7 +32,7 @@ __device__ void put(const DraftPass& pass, const DraftRow& row, int32_t child, i
 __device__ int32_t take_likeliest(const DraftPass& pass, const DraftRow& row, Team& team, DraftMemory& memory,
                                   float* values) {
   for (int32_t child = 0; child < row.width; ++child) {
-    const int32_t token = likeliest(team, memory.sample, values, pass.vocab);
+    const int32_t token = likeliest(team, memory.sample, values, pass.vocab).token;
     if (token < 0 && child > 0) return child;
     team.once([&] {
       put(pass, row, child, token, 0);
@@ -64,7 +64,7 @@ __device__ int32_t draw_children(const DraftPass& pass, const DraftRow& row, Tea
   const uint64_t cursor = row.likeliest != 0 ? 0 : row.cursor + drawn_before(pass, row);
   for (int32_t child = 0; child < most; ++child) {
     const int32_t token = row.likeliest != 0
-                              ? likeliest(team, memory.sample, values, pass.vocab)
+                              ? likeliest(team, memory.sample, values, pass.vocab).token
                               : team.find(pass.vocab, values,
                                           philox_uniform(row.seed, static_cast<uint64_t>(rules::Purpose::kDraft),
                                                          cursor + static_cast<uint64_t>(child)));
@@ -107,13 +107,14 @@ __global__ void __launch_bounds__(kMaxSweepThreads, 1) draft_rows(DraftPass pass
       written = take_likeliest(pass, row, team, memory, values);
     } else {
       const bool sampled = pass.sampled && !greedy;
-      const int32_t best = sampled ? pass.sampled[blockIdx.x] : likeliest(team, memory.sample, values, pass.vocab);
-      if (best >= 0 && !greedy) {
-        if (!sampled) distribute(team, memory.sample, row.options, values, pass.vocab, values[best]);
+      const Likeliest best =
+          sampled ? Likeliest{pass.sampled[blockIdx.x], 0} : likeliest(team, memory.sample, values, pass.vocab);
+      if (best.token >= 0 && !greedy) {
+        if (!sampled) distribute(team, memory.sample, row.options, values, pass.vocab, best);
         written = draw_children(pass, row, team, memory, values);
       } else {
-        const float confidence = best >= 0 ? confidence_of(team, values, pass.vocab, values[best]) : 0.0f;
-        if (threadIdx.x == 0) put(pass, row, 0, best, confidence);
+        const float confidence = best.token >= 0 ? confidence_of(team, values, pass.vocab, values[best.token]) : 0.0f;
+        if (threadIdx.x == 0) put(pass, row, 0, best.token, confidence);
         written = 1;
       }
     }

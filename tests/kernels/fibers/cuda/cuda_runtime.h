@@ -23,6 +23,9 @@
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
 };
+struct __attribute__((may_alias, aligned(16))) float4 {
+  float x, y, z, w;
+};
 struct __attribute__((may_alias, aligned(8))) uint2 {
   unsigned x, y;
 };
@@ -163,6 +166,8 @@ inline int max(int a, int b) { return a < b ? b : a; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __clzll(long long x) { return std::countl_zero(static_cast<unsigned long long>(x)); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
