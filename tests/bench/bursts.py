@@ -85,7 +85,7 @@ def burst(server, prompts, o):
 
 
 def labelled(counts, name):
-    """Returns label value → count of the metric `name`, for the counts that changed."""
+    """Returns a map from label value to increase of the metric `name`, without the values that did not increase."""
     return {
         re.search(r'="([^"]*)"', k).group(1): round(v, 4)
         for k, v in counts.items()

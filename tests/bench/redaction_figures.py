@@ -281,7 +281,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens must look random
+    return len(set(text)) >= 10  # short or repetitive texts are no keys or tokens
 
 
 def precision(specdec, shared, work):

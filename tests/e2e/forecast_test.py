@@ -64,7 +64,7 @@ try:
         expect(word in out_text, f"the table has {word}")
     print(out_text)
 
-    # The run that was forecast goes into the same directory.
+    # The run that was forecast writes to the same directory.
     run(*[word for word in command if word not in ("--forecast", "--forecast-samples", "10,40,160")], code=(0, 3))
     expect((out / "result.json").exists() and (out / "forecast.json").exists(), "run and forecast in one directory")
 finally:

@@ -1,5 +1,5 @@
 """Pushes packages to a hub and pulls them back: one commit per package, channels as branches, broken transfers, who may
-read, every way in which a hub can lie, and the real huggingface_hub at the other end."""
+read, every kind of false answer from a hub, and exchange with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -136,8 +136,8 @@ count = 0
 
 
 def fresh():
-    """Returns the name of a repository that does not exist. Makes the hub forget its requests, its faults and what was
-    uploaded."""
+    """Returns the name of a repository that does not exist yet. Makes the hub forget its requests, its faults and what
+    was uploaded."""
     global count
     count += 1
     hub.clear()
@@ -591,8 +591,8 @@ def check_hostile():
 
 
 def check_exchange():
-    """Exchanges packages with the real huggingface_hub, which runs in its own process so that its settings are read
-    anew."""
+    """Exchanges packages with the real huggingface_hub, which runs in a new process each time, so that it reads its
+    settings from the environment anew."""
     try:
         import huggingface_hub  # noqa: F401
     except ImportError:
