@@ -1,5 +1,5 @@
-"""Tests the store from outside: a server protects its package from gc, an encrypted key of minisign signs packages,
-stores demand signatures, push and pull work with directories and S3, and lint writes SARIF."""
+"""Tests the store of packages from outside: a running server protects its package from gc, an encrypted minisign key
+signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes SARIF."""
 
 import json
 import os
@@ -23,7 +23,7 @@ GATE = {"parts": "acceptance", "contexts": "data", "quiet": True}
 
 
 def make(seed, channel=None):
-    """Gates and packages another draft. Returns the package's digest."""
+    """Gates and packages a new draft with random weights of this seed. Returns the package's digest."""
     pair, gate = {"target": target, "draft": work / f"draft-{seed}"}, work / f"gate-{seed}"
     write_tiny_model(pair["draft"], layers=1, seed=seed)
     specdec.validate(**pair, **GATE, data=data, out=gate)
@@ -117,7 +117,7 @@ try:
     promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    specdec.package_verify(f"{mirror}:production")  # reading a channel remembers its number
+    specdec.package_verify(f"{mirror}:production")  # a reader remembers the signed number of a channel
     (mirror / "refs/production").write_text(third + "\n")
     run(
         f"package verify {mirror}:production",
@@ -184,7 +184,7 @@ try:
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
-    # A refusal of the manifest alone never moves a channel to a package that is not there.
+    # If the bucket refuses the manifest (412), the channel must not move to the incomplete package.
     channel = "bucket/some drafts/tiny/refs/production"
     del s3.objects[prefix + "manifest.json"], s3.objects[channel]
     s3.conditional = [412]
@@ -193,7 +193,7 @@ try:
     s3.conditional = [409]
     run(push, env=s3.environment())
     expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
-    # A signed channel remains signed, and its number never decreases.
+    # A signed channel stays signed, and its number never decreases.
     signing = f"{push} {signed_by}"
     for number in (1, 2):
         run(signing, env=s3.environment())
