@@ -44,8 +44,8 @@ REASONS = {
 
 
 def environment(kind, n, below=None, word=None):
-    """Returns environment variables that make the n-th change to files (for READ: the n-th read) fail. With `word`,
-    only processes that have it as an argument meet the fault."""
+    """Returns environment variables that inject a fault at the n-th of the operations that `kind` counts (faults.cpp).
+    With `word`, only processes that have it as an argument meet the fault."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 

@@ -53,7 +53,7 @@ try:
     specdec.package_promote(first, store=store, channel="production", quiet=True)
     server = Server(f"{store}:production")
     specdec.package_promote(second, store=store, channel="production", quiet=True)
-    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, which S3 receives in parts
+    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, more than one part of S3
     third = make(4, "production")
     gc = specdec.package_gc(store=store, keep=1).raw
     kept = {k["digest"]: k["why"] for k in gc["kept"]}
@@ -177,7 +177,7 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had been killed
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # a killed push
     s3.requests.clear()
     run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]

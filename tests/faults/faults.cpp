@@ -9,8 +9,9 @@
 //   SPECDEC_SHORT_AT=n     the n-th write writes half of its bytes and returns their number
 //   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file fails with EINTR before it does anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
-// SPECDEC_SEND_AT=n SIGKILL instead of the n-th message over TCP, half of which is sent first. Counts messages of
-//                          the main thread and of Gloo's collectives, but not the periodic heartbeats of other threads
+//   SPECDEC_SEND_AT=n      SIGKILL instead of the n-th message over TCP, half of which is sent first. Counts messages
+//                          of the main thread and of Gloo's collectives, but not the periodic heartbeats of other
+//                          threads
 // n counts from 1 in each process separately, from the moment the variable is set. "n@word" applies only to processes
 // that were started with the argument `word`.
 //   SPECDEC_FAULT_COUNTER=file  8 bytes that hold the count of all processes together

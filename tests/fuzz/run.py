@@ -5,12 +5,13 @@ file.
 Environment:
   FUZZ_INPUTS  inputs per target, 200000 if unset (divided by the target's COST, if CMakeLists.txt gives one)
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
-  FUZZ_CORPUS folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
-                   corpus/TARGET/  inputs that reached new code; the next run starts from them
-                   finds/TARGET/   inputs that crashed a target. They come first in every later run until the target
-                                   survives them
-                   finds/TARGET.txt  seed and command of the run that found each of them
+  FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
+                 corpus/TARGET/  inputs that reached new code; the next run starts from them
+                 finds/TARGET/   inputs that crashed a target. They come first in every later run until the target
+                                 survives them
+                 finds/TARGET.txt  seed and command of the run that found each of them
   JOBS         number of targets that run at the same time
+
 Prints a line for each target when it ends and writes BUILD/fuzz/summary.json. The output of a target is in
 BUILD/fuzz/TARGET.log. Exits with 1 if an input crashed a target."""
 

@@ -202,7 +202,7 @@ TEST(Answers, DrawnTokensFollowTheTarget) {
                          Way{3, VerifyRule::kBlock, true}, Way{2, VerifyRule::kTarget, true},
                          Way{2, VerifyRule::kCoupled, false}, Way{2, VerifyRule::kToken, true, false, {3, 1}},
                          Way{2, VerifyRule::kBlock, true, false, {2, 2}}, Way{3, VerifyRule::kToken, true, true}}) {
-    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round has 256 rows
+    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round takes at most 256 rows
     std::vector<int64_t> counts[2] = {std::vector<int64_t>(first.size()), std::vector<int64_t>(first.size())};
     for (int64_t begin = 0; begin < draws; begin += batch) {
       std::vector<Request> requests;

@@ -14,7 +14,7 @@
 namespace specdec::model {
 namespace {
 
-// Parameters: dtype of the matrices, kind of model, whether they are packed.
+// Parameters: dtype of the matrices, kind of model, and whether the matrices are packed.
 class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*, bool>> {
  protected:
   Incremental()
@@ -38,16 +38,16 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
     return forward(decoder, std::span(&part, 1));
   }
   void expect_near(const at::Tensor& found, const at::Tensor& expected) const {
-    // In bf16 a router near a tie may take different experts in the two passes, which affects every later row.
+    // In bf16, a router near a tie may choose other experts in the two passes, which changes every later row.
     const bool routed = decoder.config.num_experts != 0 && dtype == at::kBFloat16;
     const at::Tensor errors = std::get<0>((found - expected).abs().max(-1));
     EXPECT_LT((routed ? errors.median() : errors.max()).item<double>(),
               tolerance * expected.abs().max().item<double>());
   }
   Decoder decoder;
-  at::ScalarType dtype;  // of everything except int8 matrices
-  // Allowed difference from the reference, relative to the largest logit. Inputs of products with int8 weights are
-  // rounded to 2^-15 of the largest input of their group.
+  at::ScalarType dtype;  // of everything but int8 matrices
+  // The allowed difference from the reference, relative to the largest logit. Products with int8 weights round their
+  // inputs to 2^-15 of the largest input of a group.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
   std::vector<int32_t> ids;
 };
@@ -184,8 +184,8 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// The branches of a tree are computed in one pass and are longer than the attention windows of 4 and 9 tokens. The
-// logits of each branch are bit-identical to those of the branch alone.
+// One pass computes the branches of a tree, which are longer than the attention windows of 4 and 9 tokens. The logits
+// of each branch are bit-identical to those of the same tokens as a chain.
 TEST_P(Incremental, BranchesEqualTheirChains) {
   // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
   const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
