@@ -163,7 +163,7 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because a neighbour on the same
+    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because other processes of the
     machine may halve the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]

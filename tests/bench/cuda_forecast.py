@@ -3,9 +3,9 @@
   python3 tests/bench/cuda_forecast.py [--context 2048] [--alpha 0.8]
 
 Bytes follow from the models' shapes. Launches, copies and waits are those that tests/kernels/fibers/round counts in the
-real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, with two copies beside it,
-and a draw; a round uploads once, copies back once and waits once. The speed at which a GPU does this work is assumed
-(the constants below). Prints the table of docs/benchmarks.md in Markdown."""
+real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, two copies, and a kernel
+that draws tokens; a round uploads once, copies back once and waits once. The speed at which a GPU does this work is
+assumed (the constants below). Prints the table of docs/benchmarks.md in Markdown."""
 
 import argparse
 
@@ -53,10 +53,11 @@ class Model:
 TARGET = Model(32, 4096, 14336, 32, 8, 128)
 DRAFT = Model(16, 2048, 8192, 32, 8, 64)
 DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with one scale of 4 bytes per 64 weights
-# As GPTQ and AWQ store it: the matrices of layers in 4 bits, with 32 more bits per 128 weights, and the head in 16
-# bits.
+# A target quantised with GPTQ or AWQ: the matrices of layers in 4 bits, with 32 more bits per 128 weights, and the head
+# in 16 bits.
 TARGET4 = Model(32, 4096, 14336, 32, 8, 128, bytes_each=0.53125, head_each=2)
-# `extra`: the matrix `fc` joins three hidden states, and attention reads two states of width E instead of one.
+# `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states), and the half of queries, keys
+# and values that reads the second of two states of width E.
 EAGLE = Model(1, 4096, 14336, 32, 8, 128, head_rows=32000, extra=3 * 4096 * 4096 + 4096 * 48 * 128)
 
 
@@ -74,8 +75,8 @@ def round_on_device(draft, gpu, batch, k, context):
 
 
 def best(draft, gpu, batch, o):
-    """Returns the most tokens a second, and its K. Only K whose pass has at most 256 rows, the kernels' limit,
-    count."""
+    """Returns the highest tokens per second, and its K. A K is tried only if its pass has at most 256 rows, the limit
+    of the kernels."""
     choices = [k for k in range(1, 8) if batch * (k + 1) <= 256]
     return max(
         (batch * tokens_a_round(o.alpha, k) / round_on_device(draft, gpu, batch, k, o.context), k) for k in choices

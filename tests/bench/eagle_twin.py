@@ -14,8 +14,8 @@ The twin draws its weights as the package does and starts lm_head as the target'
 package's own loop, as in tests/parity/make_eagle_goldens.py: lm_head is trained, and a position counts by the mask of
 the token that is predicted there. Rows are entries of a batch instead of parts of one packed sequence, which costs less
 and gives the same loss where they are equally long. The shuffle of the rows is Python's, so the two loops see the rows
-in different orders. The twin keeps its last step; ours is measured after the last step alone, so it keeps that one
-unless it is worse than the start."""
+in different orders. The twin keeps its last step. specdec is told to measure only after the last step, so it keeps that
+step, too, unless it is worse than the start."""
 
 import argparse
 import json
@@ -163,7 +163,7 @@ class Target:
 
 
 def rate(o, step):
-    """Returns the learning rate of distill/settings/schedule.cpp."""
+    """Returns the learning rate of a step by the formula of distill/settings/schedule.cpp."""
     warmup = max(1.0, math.ceil(WARMUP * o.steps))
     progress = min(1.0, max(0.0, (step - warmup) / (o.steps - warmup)))
     cosine = MIN_RATIO + (1 - MIN_RATIO) * 0.5 * (1 + math.cos(math.pi * progress))
@@ -177,7 +177,7 @@ def twin(o):
     import torch
     from safetensors.torch import load_file, save_file
 
-    sys.modules["datasets"] = types.ModuleType("datasets")  # not needed to train
+    sys.modules["datasets"] = types.ModuleType("datasets")  # an empty stand-in for a package that is not needed
     sys.modules["datasets"].load_from_disk = None
     from speculators.models.metrics import resolve_loss_config
 

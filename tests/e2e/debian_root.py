@@ -10,7 +10,7 @@ from pathlib import Path
 
 FREE_GB = 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-BASES = {"debian:12": False, "debian:12-slim": True}  # name: without documentation and translations?
+BASES = {"debian:12": False, "debian:12-slim": True}  # image: True if without documentation and translations
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 CLEANED = "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin"
 # Files with the settings of apt and dpkg that Debian's images have.

@@ -1,7 +1,7 @@
 """Runs the real program under faults of the file system and after power cuts (tests/faults). A preloaded library counts
 the program's changes to files and makes one of them fail, or records all of them. SPECDEC_FAULTS=all takes every point
-(number of a change); otherwise the seed SPECDEC_FAULT_SEED, which is printed, draws a tenth of them. It is 1 unless
-set, so that the same commit meets the same faults; the nightly run draws a fresh seed. Kills happen at every point."""
+(number of a change); otherwise the seed SPECDEC_FAULT_SEED, which is printed, draws a tenth of them. The seed is 1
+unless set, so that the same commit meets the same faults; the nightly run draws a fresh seed. Kills happen at every point."""
 
 import os
 import random
@@ -124,7 +124,7 @@ class Subject:
     name = ""
     codes = (0,)  # exit codes of an undisturbed run
     reads_below = None  # a folder in which reads fail, instead of the subject's own
-    # finish() runs after every point whose number is a multiple of this, and after every kill and every power cut.
+    # finish() runs after every point whose number is a multiple of `often`, and after every kill and every power cut.
     often = 1
     word = None  # only processes started with this argument meet faults; power cuts affect all
     least = 3  # the least number of points for each kind of fault

@@ -1,5 +1,5 @@
-"""`distill --forecast` on models of a few thousand parameters: it forecasts, it goes on after SIGTERM without training
-a finished sample again, and it refuses bad samples before any work."""
+"""Tests `distill --forecast` on models of a few thousand parameters. It makes a forecast, continues after SIGTERM
+without training a finished sample again, and refuses bad samples before any work."""
 
 import json
 import shutil

@@ -62,7 +62,7 @@ class Build:
         return ""
 
     def start(self, rest):
-        """FROM BASE [AS NAME]"""
+        """Carries out FROM BASE [AS NAME]."""
         words = Stage(self.folder, dict(self.defaults)).substitute(rest).split()
         if len(words) not in (1, 3) or words[1:2] not in ([], ["AS"]) or words[0] not in BASES:
             raise Failure(f"FROM {' '.join(words)}: expected {' or '.join(BASES)}, and maybe AS NAME")
@@ -80,13 +80,13 @@ class Build:
         return self.once(f"FROM {words[0]}", fresh)
 
     def argument(self, rest):
-        """ARG NAME[=DEFAULT], before the first FROM and in a stage"""
+        """Carries out ARG NAME[=DEFAULT], before the first FROM or in a stage."""
         name, _, default = rest.strip().partition("=")
         value = self.given.get(name, self.defaults.get(name, default) if self.stages else default)
         (self.stages[-1].arguments if self.stages else self.defaults)[name] = value
 
     def copy(self, rest):
-        """COPY [--from=STAGE] SOURCE… TARGET"""
+        """Carries out COPY [--from=STAGE] SOURCE… TARGET."""
         stage = self.stages[-1]
         words = stage.substitute(rest).split()
         flags = [w for w in words if w.startswith("--")]
@@ -123,7 +123,7 @@ class Build:
         return found
 
     def run(self, rest):
-        """RUN COMMAND"""
+        """Carries out RUN COMMAND."""
         if rest.startswith("--"):
             raise Failure(f"RUN {rest.split()[0]}: no flag of RUN is known here")
         stage = self.stages[-1]
@@ -137,13 +137,13 @@ class Build:
         return self.once(f"RUN {stage.user} {stage.directory} {stage.variables(stage.arguments)} {rest}", change)
 
     def directory(self, rest):
-        """WORKDIR PATH"""
+        """Carries out WORKDIR PATH."""
         stage = self.stages[-1]
         stage.directory = os.path.normpath(os.path.join(stage.directory, stage.substitute(rest).strip()))
         stage.path(".").mkdir(parents=True, exist_ok=True)
 
     def environment(self, rest):
-        """ENV NAME=VALUE…"""
+        """Carries out ENV NAME=VALUE…."""
         stage = self.stages[-1]
         for word in shlex.split(stage.substitute(rest)):
             name, equals, value = word.partition("=")
@@ -152,13 +152,13 @@ class Build:
             stage.environment[name] = value
 
     def user(self, rest):
-        """USER ID:ID"""
+        """Carries out USER ID:ID."""
         if not re.fullmatch(r"\d+:\d+", rest.strip()):
             raise Failure(f"USER {rest}: expected two numbers as in 10001:10001")
         self.stages[-1].user = rest.strip()
 
     def health(self, rest):
-        """HEALTHCHECK [--OPTION=…] CMD COMMAND"""
+        """Carries out HEALTHCHECK [--OPTION=…] CMD COMMAND."""
         found = re.fullmatch(r"(?:--(?:interval|timeout|start-period|retries)=\S+\s+)*CMD\s+(.*)", rest)
         if not found:
             raise Failure(f"HEALTHCHECK {rest}: expected options and CMD")
@@ -332,7 +332,7 @@ def main():
     with roots(
         given.folder or Path(tempfile.mkdtemp(prefix="image-", dir=parent)), given.keep or given.reuse
     ) as folder:
-        # Kills all processes that follow if the process that unshare starts ends, and that process if this one ends.
+        # The kernel kills unshare if this process ends, and with it all processes of its namespace.
         spaces = [
             "setpriv",
             "--pdeathsig",

@@ -120,7 +120,7 @@ class Loop(Subject):
                 "power cut" in text or all(f.read_bytes() == b for f, b in before.items()),
                 f"{text}: a draft that was there was trained again",
             )
-        loop(folder)  # trains on the second day's logs, unless the run above has
+        loop(folder)  # trains on the second day's logs, unless the run above did
         # A store has many writers, so files that another process may still be writing are kept for a day. A kill ends
         # only the loop itself, while a power cut also ends its stages, which write to the store.
         shared = ("store/tmp", "store/refs") if "power cut" in text else ()

@@ -47,7 +47,7 @@ def make_files():
 
 
 def models():
-    """Yields mistakes in MODEL, for every command that takes one."""
+    """Yields (command, exit code, text of the error) for each command that takes a MODEL and each mistake in it."""
     generate = ["generate", "--prompt", "a", "--max-tokens", "1"]
     pair = ["--data", "data", "--out", "o"]
     for start in (
@@ -119,7 +119,8 @@ def data_and_reports():
 
 
 def output_directories():
-    """Yields output directories that every command must refuse: one with other files, a file, and an empty name."""
+    """Yields (command, exit code, text of the error) for output folders with other files, below a file, or without
+    name."""
     for start in (
         ["validate", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],
         ["bench", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],

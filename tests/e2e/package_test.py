@@ -117,7 +117,7 @@ try:
     promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    specdec.package_verify(f"{mirror}:production")  # a reader remembers the signed number of a channel
+    specdec.package_verify(f"{mirror}:production")  # so that this reader remembers the channel's signed number
     (mirror / "refs/production").write_text(third + "\n")
     run(
         f"package verify {mirror}:production",
@@ -177,7 +177,7 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # a killed push
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # not yet sent by a killed push
     s3.requests.clear()
     run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]

@@ -143,7 +143,7 @@ try:
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
     # serve uses the dtype of the gate, even if the checkpoint has another. Launch files for other engines keep the
-    # checkpoint's.
+    # dtype of the checkpoint.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")

@@ -168,7 +168,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     # ---- hidden states ----
     save_requests(rows_of(data), work / "states")
-    # The two programs that compute the states round differently, and differences grow with the rate, so it is small.
+    # The states come from two programs that round differently, and the difference grows with the learning rate, so it
+    # is low.
     here = distill("here", "--teacher-cache", 0, lr=0.0005)
     files = distill("files", "--teacher", f"hidden:{work / 'states'}", lr=0.0005)
     a, b = (r["acceptance"]["after"]["value"] for r in (here, files))

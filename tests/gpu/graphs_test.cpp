@@ -16,7 +16,8 @@ namespace {
 using model::Batch;
 using model::Text;
 
-// Returns the logits of a pass, followed by what it read of layers 0 and 1. Does not commit it, so it can run again.
+// Returns the logits of a pass, followed by the hidden states that it reports at layers 0 and 1. The pass is not
+// committed, so it can run again.
 at::Tensor logits(const model::Decoder& decoder, const Batch& batch, model::PassGraphs* graphs) {
   model::CudaPass pass(decoder);
   for (const model::SequencePart& part : batch.parts()) model::add_part(part, part.num_logits, pass);
@@ -70,7 +71,7 @@ TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
   EXPECT_EQ(captures(two), 1);
 }
 
-// A pass with more blocks than the graphs' input has room for enlarges it; earlier graphs are then captured again.
+// If a pass has more blocks than the graphs' input memory holds, this memory grows, and graphs are captured again.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);

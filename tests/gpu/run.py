@@ -9,10 +9,10 @@ Nothing is downloaded.
 
 Each part runs in its own process under a time limit. The file is written while a part runs and after it, so a part that
 fails, hangs or aborts loses only its own results. The parts, in their order:
-  device      which GPU this is; without one, it ends here with 77
+  device      which GPU this is; without one, run.py ends here with 77
   doctor      specdec doctor: the bandwidth of copies, and the self-test of the kernels
-  graphs      passes that run as CUDA graphs beside the same passes without
-  rounds      a target of 8B with a draft that agrees with it as a trained one does, beside plain decoding
+  graphs      passes that run as CUDA graphs, compared with the same passes without graphs
+  rounds      a target of 8B with a draft that agrees as often as a trained one, compared with plain decoding
   steps       the passes of which rounds consist: 8B at batch 1, 16 and 64, drafts of 1B in bf16 and int8
   kernels     products of matrices, and sampling of rows under top-k and top-p
   compiled    PyTorch: a compiled loop of the same 8B shape (peers.py)
@@ -22,7 +22,7 @@ fails, hangs or aborts loses only its own results. The parts, in their order:
   memcheck, racecheck, synccheck      compute-sanitizer over a small self-test, where it is installed
   answers     greedy text and drawn tokens, with drafts and without, in rounds and step by step
   pair        specdec bench of the target and draft that the archive carries
-  passes      passes of all families beside the CPU's
+  passes      passes of all families, compared with those of the CPU
   twins       the self-test of the kernels at many shapes
 `--first` and `--second` take the parts that two short calls on a borrowed machine have time for, and end within 400
 and 420 seconds. Without either all of them run, with longer limits.

@@ -31,7 +31,7 @@ inline Decoder toy_decoder(const Json& config, uint64_t seed = 1) {
   Decoder decoder = random_decoder(parse_decoder_config(config, "toy"), seed, at::kCPU, at::kFloat);
   uint64_t number = 0;
   decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
-    at::manual_seed(seed * 1000 + ++number);  // tensors must differ
+    at::manual_seed(seed * 1000 + ++number);  // so that tensors differ
     if (tensor.dim() == 1) {
       tensor = tensor + 0.2 * at::randn(tensor.sizes());
     } else {

@@ -41,8 +41,8 @@ model::Decoder scaled_up(model::Decoder decoder) {
   return decoder;
 }
 
-// Returns a decoder whose head counts can be divided by 2; with 4 ranks, pairs of ranks keep the same key head. The
-// vocabulary and the MLP's inner size are divided unevenly.
+// Returns a decoder for 2 or 4 ranks; with 4, pairs of ranks keep the same key head. Its vocabulary and its MLP's inner
+// size need not be divisible by the number of ranks.
 model::Decoder whole_decoder(const std::string& kind, uint64_t seed = 5) {
   model::DecoderConfig config = model::config_like(kind);
   config.num_heads = 8, config.num_kv_heads = 2;

@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.modules["datasets"] = types.ModuleType("datasets")  # not needed here
+sys.modules["datasets"] = types.ModuleType("datasets")  # an empty stand-in for a package that is not needed
 sys.modules["datasets"].load_from_disk = None
 from speculators.config import SpeculatorsConfig, VerifierConfig  # noqa: E402
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig  # noqa: E402

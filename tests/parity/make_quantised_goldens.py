@@ -5,8 +5,8 @@ them here from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, 
 golden/quantised/<case>/             config.json, model.safetensors
 golden/quantised/<case>.safetensors  the weights of every parameter, fp32
 
-The cases are fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order
-(g_idx, asymmetric, second format), gptq_8bit (one group), and awq.
+The cases are fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, checkpoint_format "gptq"),
+gptq_act_order (g_idx, asymmetric, checkpoint_format "gptq_v2"), gptq_8bit (one group), and awq.
 """
 
 import json

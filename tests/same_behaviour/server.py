@@ -101,9 +101,9 @@ class Server:
 
 
 def joined_stream(text, normaliser, file):
-    """Returns the events of a stream in a form without chance. The number of tokens per event depends on the speed of
-    the connection, so all texts are joined and all other content is kept once. With several choices the events are
-    sorted, because their order is random."""
+    """Returns the events of a stream in a reproducible form. The number of tokens per event depends on the speed of the
+    connection, so all texts are joined and all other content is kept once. With several choices the events are sorted,
+    because their order is random."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
         if not event.startswith("data: {"):

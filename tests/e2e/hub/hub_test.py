@@ -581,7 +581,7 @@ def check_commands():
         try:
             with urllib.request.urlopen(url + "/v1/models") as reply:
                 names = [m["id"] for m in json.load(reply)["data"]]
-        except urllib.error.HTTPError:  # still loading
+        except urllib.error.HTTPError:  # the server is still loading
             time.sleep(0.1)
     server.terminate()
     server.communicate()
@@ -602,6 +602,6 @@ for check in (
 ):
     if (
         not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
-    ):  # python3 hub_test.py BUILD_DIR [token …]
+    ):  # usage: python3 hub_test.py BUILD_DIR [token …]
         check()
 shutil.rmtree(scratch)

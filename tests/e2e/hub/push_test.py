@@ -547,7 +547,7 @@ def check_hostile():
     lies("preupload", b"[" * 100000, 7, "preupload")
     lies("commit", {"commitOid": "../../etc"}, 7, "commitOid")
     name = lies("refs", {"branches": [{"name": "main", "targetCommit": "main"}], "tags": []}, 7, "targetCommit")
-    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # the hub claims to have the file and does not
+    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # falsely claims to have the file already
     for bad in ("../../evil", "/etc/passwd", "a\\b", "x\n"):
         hub.clear()
         hub.extra_names = [bad]
@@ -640,7 +640,7 @@ for check in (
 ):
     if (
         not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
-    ):  # python3 push_test.py BUILD_DIR [token …]
+    ):  # usage: python3 push_test.py BUILD_DIR [token …]
         check()
 expect(
     not any(secret in text for text in outputs for secret in (hub.token, "s3cret")),

@@ -61,10 +61,10 @@ class DeviceMemory {
  private:
   static constexpr size_t kBorder = 4096, kBoth = 2 * kBorder;
   static constexpr int kFill = 0xFF;                  // a NaN as fp32, bf16 and fp16
-  static constexpr std::align_val_t kAlignment{256};  // as of cudaMalloc
+  static constexpr std::align_val_t kAlignment{256};  // the alignment of cudaMalloc
 
-  // Poisons the borders or stops that. Does nothing while a barrier is left out: the kernel may then use unwritten
-  // indices, and its test must survive to compare the results.
+  // Poisons the borders, or ends that if `on` is false. Never poisons them while a barrier is left out: the kernel may
+  // then use unwritten indices, and its test must survive to compare the results.
   void poison([[maybe_unused]] bool on) {
     on &= settings().without.line == 0;
 #if defined(__SANITIZE_ADDRESS__)

@@ -62,7 +62,7 @@ struct Gathered {
 struct Fiber {
   Context context;
   void* stack = nullptr;
-  void* fake_stack = nullptr;  // the address sanitizer's
+  void* fake_stack = nullptr;  // for the address sanitizer
   State state = State::kReady;
   Site waits_at;
   Index3 thread;
@@ -80,8 +80,8 @@ struct Meeting {
 // Keeps the memory of stacks from launch to launch. The system provides a stack's pages only when they are used.
 class Stacks {
  public:
-  // Returns stack `i` without the address sanitizer's marks of an earlier fiber. After a fault any frame may have left
-  // some.
+  // Returns stack `i`, after clearing the address sanitizer's marks in the frames that an earlier fiber left: only the
+  // first frames, or after a fault any frames.
   void* at(size_t i, [[maybe_unused]] bool after_fault) {
     void* stack = memory(i);
 #if defined(__SANITIZE_ADDRESS__)

@@ -33,7 +33,7 @@ struct Size3 {
 
 // A barrier or a warp operation in a kernel's source, where threads wait for each other.
 struct Site {
-  const char* file = "";  // a literal
+  const char* file = "";  // a string literal, which is never freed
   unsigned line = 0;
   bool operator==(const Site& other) const {
     return line == other.line && (file == other.file || std::string_view(file) == other.file);

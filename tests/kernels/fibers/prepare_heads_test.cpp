@@ -109,8 +109,8 @@ TEST(PrepareHeads, EqualsTheKernelsThatItReplaces) {
     for (const bool normed : {false, true}) {
       expect_equal({dtype, 4, 2, 64, 64, normed});
       expect_equal({dtype, 3, 1, 40, 40, normed});
-      expect_equal({dtype, 2, 2, 80, 32, normed});  // no part of a head is rotated
-      expect_equal({dtype, 1, 1, 128, 0, normed});  // none is
+      expect_equal({dtype, 2, 2, 80, 32, normed});  // a part of each head is rotated
+      expect_equal({dtype, 1, 1, 128, 0, normed});  // no part of a head is rotated
       expect_equal({dtype, 5, 5, 256, 256, normed});
     }
 }

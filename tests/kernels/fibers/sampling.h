@@ -52,7 +52,7 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
 
 struct Drawn {
   DraftLevel::Result result;
-  std::vector<int32_t> ids, next_ids, for_host;  // by node
+  std::vector<int32_t> ids, next_ids, for_host;  // one element per node
   std::vector<float> logits;
 };
 inline Drawn draw(const DraftLevel& level, unsigned threads) {

@@ -42,7 +42,7 @@ Decoder divisible_target(int64_t layers) {
 struct Models {
   Decoder target;
   DraftPtr draft;
-  std::shared_ptr<const Decoder> decoder = nullptr;  // the draft's, unless it is an EAGLE-3 head
+  std::shared_ptr<const Decoder> decoder = nullptr;  // the draft's decoder; null for an EAGLE-3 head
 };
 
 const Models& with_decoder() {

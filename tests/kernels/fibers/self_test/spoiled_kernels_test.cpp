@@ -39,7 +39,7 @@ void spoil(kernels::CudaDtype dtype, void* array, int64_t element) {
     static_cast<uint16_t*>(array)[element] ^= 0x0040u;
 }
 
-// Flips that bit in the largest of some 16-bit numbers, where it changes the value most.
+// Flips a bit in the middle of the mantissa of the largest of some 16-bit numbers, which changes its value most.
 void spoil_largest(void* array, int64_t first, int64_t count) {
   auto* const numbers = static_cast<uint16_t*>(array) + first;
   int64_t most = 0;
@@ -143,7 +143,7 @@ TEST(SelfTest, PassesWithTheKernelsAsTheyAre) {
   RecordProperty("cases", std::to_string(check.tested.cases));
   EXPECT_STREQ(check.device.name, "fibers");
   EXPECT_NEAR(check.seconds, 1e-3, 1e-9);
-  EXPECT_NEAR(check.copy_bytes_per_second, 2 * 4 * (16 << 20) / 1e-3, 1e6);  // 2 · 4 copies of 16 MiB in 1 ms
+  EXPECT_NEAR(check.copy_bytes_per_second, 2 * 4 * (16 << 20) / 1e-3, 1e6);  // four copies of 16 MiB in 1 ms
   const Json json = to_json(GpuChecks{{check}, ""});
   EXPECT_EQ(json["gpus"][0]["name"], "fibers");
 }
