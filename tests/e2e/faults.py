@@ -1,7 +1,8 @@
 """Runs the real program under faults of the file system and after power cuts (tests/faults). A preloaded library counts
 the program's changes to files and makes one of them fail, or records all of them. SPECDEC_FAULTS=all takes every point
 (number of a change); otherwise the seed SPECDEC_FAULT_SEED, which is printed, draws a tenth of them. The seed is 1
-unless set, so that the same commit meets the same faults; the nightly run draws a fresh seed. Kills happen at every point."""
+unless set, so that the same commit meets the same faults; the nightly run draws a fresh seed. Kills happen at every
+point."""
 
 import os
 import random
