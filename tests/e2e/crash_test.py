@@ -381,7 +381,7 @@ try:
     run(*publish(work / "new-store", new_draft))
     new_package = named(work / "new-store")
     under_faults(Package(), work)
-    moved_store = work / "moved-store"  # production names the new package; the old one and a third are in it, too
+    moved_store = work / "moved-store"  # holds three packages; production names the new one
     shutil.copytree(old_store, moved_store)
     run(*publish(moved_store, new_draft))
     spare = shutil.copytree(new_draft, work / "spare")

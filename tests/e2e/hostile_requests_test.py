@@ -115,7 +115,7 @@ refused(
     "guided_json",
 )
 
-# Grammars whose compilation would take unlimited memory, because the compiler has no limit of its own.
+# Grammars whose compilation would take unlimited time and memory, because the compiler has no limit of its own.
 big = {
     "type": "object",
     "properties": {"x": {"type": "object", "properties": {str(i): {"type": "string"} for i in range(1000)}}},

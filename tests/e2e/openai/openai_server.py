@@ -28,7 +28,7 @@ class Server:
         self.process = subprocess.Popen(
             [str(SPECDEC), "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True
         )
-        atexit.register(self.process.kill)  # in case a check fails before stop()
+        atexit.register(self.process.kill)  # in case a failed check ends the test
         self.lines, self.url = [], None
         for line in self.process.stderr:
             self.lines.append(line.rstrip())
