@@ -85,7 +85,7 @@ def burst(server, prompts, o):
 
 
 def labelled(counts, name):
-    """Returns label value → count of the metric `name`, for the counts that changed."""
+    """Returns a map from label value to increase of the metric `name`, without the values that did not increase."""
     return {
         re.search(r'="([^"]*)"', k).group(1): round(v, 4)
         for k, v in counts.items()
@@ -163,7 +163,7 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because a neighbour on the same
+    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because other processes of the
     machine may halve the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]

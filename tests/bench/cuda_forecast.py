@@ -3,21 +3,22 @@
   python3 tests/bench/cuda_forecast.py [--context 2048] [--alpha 0.8]
 
 Bytes follow from the models' shapes. Launches, copies and waits are those that tests/kernels/fibers/round counts in the
-real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, with two copies beside it,
-and a draw; a round uploads once, copies back once and waits once.
-What a GPU makes of it is assumed, by the constants below. Prints the table of docs/benchmarks.md in Markdown."""
+real code (round_costs_test.cpp): a pass is one graph of nine kernels a layer and three more, two copies, and a kernel
+that draws tokens; a round uploads once, copies back once and waits once. The speed at which a GPU does this work is
+assumed (the constants below). Prints the table of docs/benchmarks.md in Markdown."""
 
 import argparse
 
-# Bytes per second of memory and of the second-level cache, and operations per second of the tensor cores in bf16.
+# For each GPU: bytes per second of its memory, bytes per second of its L2 cache, bf16 operations per second of its
+# tensor cores.
 GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
-COPY, CORES = 0.90, 0.40  # shares of memory bandwidth and of tensor operations that kernels reach
+COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that kernels reach
 GAP = 1e-6  # seconds from the end of a graph's kernel to the start of the next
-# Sweeps of one block over a row of 128,256 numbers in the second-level cache. 1,024 threads have four loads of four
-# bytes each on their way, which take 0.35 microseconds: 11 microseconds a sweep, four of them to draw; the rules have
-# half the threads and up to three sweeps, after one for the scores.
+# Seconds of the sampling kernel and of the verification kernel. One block sweeps over a row of 128,256 numbers in the
+# L2 cache. Its 1,024 threads have four loads of four bytes each in flight, with a latency of 0.35 µs: 11 µs a sweep,
+# four sweeps to sample. Verification has half the threads and up to three sweeps, after one for the scores.
 SAMPLE, VERIFY = 50e-6, 80e-6
-ROUND = 60e-6  # planning, upload, copy back and wait
+ROUND = 60e-6  # seconds a round for planning, upload, copy back and wait
 VOCAB = 128256
 
 
@@ -26,15 +27,16 @@ class Model:
         self.layers, self.bytes_each = layers, bytes_each
         self.wider_head = e * head_rows * ((head_each or bytes_each) - bytes_each)
         self.parameters = layers * (e * (heads + 2 * kv) * d + heads * d * e + 3 * e * i) + e * head_rows + extra
-        self.cached = 2 * layers * kv * d * 2  # bytes a token
+        self.cached = 2 * layers * kv * d * 2  # bytes of KV cache per token
 
     def bytes(self):
         return self.parameters * self.bytes_each + self.wider_head
 
     def kernels(self, gpu, rows, sequences, context):
-        """Seconds of a pass's kernels: the slowest of memory, second-level cache and tensor cores. rows_product reads x
-        once for every 16 to 64 outputs (45 in the mean of an 8B model's matrices; 32 if they are quantised), and the
-        weights once for every 64 rows (32), of which all but the first time come from the second-level cache."""
+        """Returns the seconds of a pass's kernels: the slowest of memory, L2 cache and tensor cores. rows_product reads
+        its input rows once for every 16 to 64 output columns (on average 45 for the matrices of an 8B model, 32 for
+        quantised ones). It reads the weights once for every 64 rows (quantised: 32), the first time from memory and
+        then from L2."""
         memory, cache, cores = GPUS[gpu]
         most, outputs = (64, 16 if rows <= 8 else 32 if rows <= 16 else 45) if self.bytes_each == 2 else (32, 32)
         moved = self.bytes() + sequences * context * self.cached
@@ -50,10 +52,12 @@ class Model:
 
 TARGET = Model(32, 4096, 14336, 32, 8, 128)
 DRAFT = Model(16, 2048, 8192, 32, 8, 64)
-DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with a scale of 4 bytes for 64 weights
-# The matrices of layers as GPTQ and AWQ store them, 4 bits with 32 bits for each 128; the head in 16 bits.
+DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with one scale of 4 bytes per 64 weights
+# A target quantised with GPTQ or AWQ: the matrices of layers in 4 bits, with 32 more bits per 128 weights, and the head
+# in 16 bits.
 TARGET4 = Model(32, 4096, 14336, 32, 8, 128, bytes_each=0.53125, head_each=2)
-# Attention reads two states of width E; fc joins three.
+# `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states), and the half of queries, keys
+# and values that reads the second of two states of width E.
 EAGLE = Model(1, 4096, 14336, 32, 8, 128, head_rows=32000, extra=3 * 4096 * 4096 + 4096 * 48 * 128)
 
 
@@ -71,7 +75,8 @@ def round_on_device(draft, gpu, batch, k, context):
 
 
 def best(draft, gpu, batch, o):
-    """The best K of those whose pass the kernels multiply (256 rows), with its tokens a second."""
+    """Returns the highest tokens per second, and its K. A K is tried only if its pass has at most 256 rows, the limit
+    of the kernels."""
     choices = [k for k in range(1, 8) if batch * (k + 1) <= 256]
     return max(
         (batch * tokens_a_round(o.alpha, k) / round_on_device(draft, gpu, batch, k, o.context), k) for k in choices

@@ -42,8 +42,8 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-// Reads all values and returns their exclusive or. Eight independent accumulators are used, so that the latency of the
-// exclusive or never limits the reads; even the machines with the fewest vector registers have enough for them.
+// Reads all values and returns their exclusive or. Eight independent accumulators hide the latency of the exclusive or,
+// so that only memory limits the reads. Even the machines with the fewest vector registers have enough for eight.
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -92,7 +92,7 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
   const at::Tensor& embed = decoder.weights.embed;
   const int64_t bytes = model::weight_bytes(config, dtype) -
                         (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
-  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // allocated in pages of the same size as the weights
+  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // in pages of the same size as those of the weights
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
   std::vector<Setting> settings;

@@ -306,8 +306,8 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """One tenant sends `factor` times as many requests as the server can answer, while another one asks for one answer
-    at a time."""
+    """Measures overload: one tenant sends `factor` times as many requests as the server can answer, while another
+    tenant sends one request at a time."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)
     keys = Path(tempfile.mkdtemp()) / "keys"

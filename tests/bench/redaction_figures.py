@@ -128,7 +128,7 @@ def web_token():
 
 
 def token():
-    # Makes secrets without a prefix of their own, as people paste them: alone, after a label, or in a header.
+    # Makes secrets that no prefix (such as sk-) reveals, as people paste them: alone, after a label, or in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -146,7 +146,8 @@ def token():
 
 
 def disguised():
-    # Makes values of the other kinds with the unusual separators, digits and escapes that occur in real texts.
+    # Makes card numbers, e-mail addresses and bank accounts with the unusual separators, digits and escapes of real
+    # texts.
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -273,7 +274,7 @@ def judge(kind, text):
             return False
     if kind == "phone":
         if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
-            return False  # a range of hours
+            return False  # a range of hours, not a telephone number
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):
@@ -281,7 +282,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens must look random
+    return len(set(text)) >= 10  # short or repetitive texts are no keys or tokens
 
 
 def precision(specdec, shared, work):

@@ -1,7 +1,7 @@
 """Kills `specdec distill`, `package` and `data ingest` (`kill -9`) at every change that they make to the file system,
 and runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers see the old state
-or the new one and nothing in between. What was reported as done stays done. The same command run again gives the same
-bits as if nothing had happened."""
+or the new one and nothing in between. What a command reported as done survives. When the command is run again, it
+writes the same bits as an undisturbed run."""
 
 import hashlib
 import json
@@ -223,7 +223,7 @@ class Package(Subject):
 
 
 class InStore(Subject):
-    """A command that changes nothing but the store."""
+    """A `specdec package` command that changes nothing but the store."""
 
     def __init__(self, *arguments, names=None):
         self.name, self.arguments, self.names = arguments[0], arguments, names
@@ -381,7 +381,7 @@ try:
     run(*publish(work / "new-store", new_draft))
     new_package = named(work / "new-store")
     under_faults(Package(), work)
-    moved_store = work / "moved-store"  # production names the new package and knows the old one; a third is garbage
+    moved_store = work / "moved-store"  # holds three packages; production names the new one
     shutil.copytree(old_store, moved_store)
     run(*publish(moved_store, new_draft))
     spare = shutil.copytree(new_draft, work / "spare")

@@ -1,6 +1,6 @@
 """Checks that `specdec demo` writes its report and that every check of its story holds. The demo's gate measures the
-speed of this machine. If the machine is too busy for the speed-up's interval to clear 1, the gate rightly says
-inconclusive or not worth it. Then nothing new is promoted, and there is no new package to fit the new target. If
+speed of this machine. If the machine is so busy that the interval of the speed-up includes 1, the gate rightly says
+inconclusive or not worth it. Then no new draft is promoted, and there is no new package to fit the new target. If
 nothing else fails, the test is skipped visibly. All other checks must hold, including those of the first monitor."""
 
 import json

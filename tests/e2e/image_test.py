@@ -1,6 +1,6 @@
 """Checks the Dockerfile as far as a machine without a container runtime can: every COPY has its source, every RUN is
-valid shell, the runtime stage has the packages and the files of LibTorch that the binaries load and no others, and what
-it copies runs with nothing else. The health check is asked about a real server."""
+valid shell, the runtime stage has exactly the packages and LibTorch files that the binaries load, and the files that it
+copies run without any others. The health check is tried on a real server."""
 
 import os
 import re

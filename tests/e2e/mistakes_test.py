@@ -47,7 +47,7 @@ def make_files():
 
 
 def models():
-    """Every command that takes a MODEL."""
+    """Yields (command, exit code, text of the error) for each command that takes a MODEL and each mistake in it."""
     generate = ["generate", "--prompt", "a", "--max-tokens", "1"]
     pair = ["--data", "data", "--out", "o"]
     for start in (
@@ -119,7 +119,8 @@ def data_and_reports():
 
 
 def output_directories():
-    """One rule for all: new, empty, or with an earlier result of the same command."""
+    """Yields (command, exit code, text of the error) for output folders with other files, below a file, or without
+    name."""
     for start in (
         ["validate", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],
         ["bench", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],
@@ -240,7 +241,7 @@ def json_lines(err):
 
 
 def check_log_lines():
-    """--log-format json makes every line on stderr JSON: notes, progress, the memory plan and errors."""
+    """Checks that --log-format json makes every line on stderr JSON: notes, progress, the memory plan and errors."""
     logs = ["--log-format", "json"]
     _, out, err = run(*logs, "generate", "--target", MODEL, "--prompt", "a", "--max-tokens", 2)
     lines = json_lines(err)
@@ -269,7 +270,8 @@ def check_log_lines():
 
 
 def check_dead_endpoint():
-    """data regenerate says at once where it connects, and for each attempt why it failed and when the next one is."""
+    """Checks that data regenerate first says where it connects, and then why each attempt failed and when the next
+    is."""
     port = free_port()
     started = time.monotonic()
     child = subprocess.Popen(

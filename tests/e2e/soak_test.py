@@ -1,5 +1,6 @@
-"""Sends everything at once for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
-leave, bad requests, drafts that come and go. Nothing is lost, nothing grows, and seeded texts stay the same."""
+"""Mixes requests of all kinds for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
+leave, bad requests, and draft swaps. No request is lost, memory and descriptors do not grow, and requests with the same
+seed always get the same text."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Tests with real models: greedy text is the documented one with and without speculation, acceptance equals an
-independent computation, and packages of the wrong pair are refused."""
+"""Tests with real models: greedy text equals the documented text with and without speculation, acceptance equals that
+of an independent computation, and packages whose draft and target do not fit are refused."""
 
 import shutil
 import tempfile

@@ -1,6 +1,6 @@
 // Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. A grammar
-// that the checker accepts in its own process must compile here, too, and can be walked. A grammar that the checker
-// refuses, or that ends the checker's process, must be an error of that grammar alone.
+// that the checker process accepts must also compile in this process, and can be walked. If the checker refuses a
+// grammar or dies of it, only this grammar gets an error.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -27,7 +27,7 @@ void walk(const text::Grammar& grammar) {
     int32_t chosen = -1;
     for (int32_t id = 0; id < fuzz::kVocab; ++id)
       if ((bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1) && (chosen < 0 || step % 2)) chosen = id;
-    if (chosen < 0) return;  // reached a bound on the work of a step
+    if (chosen < 0) return;  // a bound on the work of a step was reached
     matcher->push(chosen);
     matcher->pop(1);
     matcher->allowed(again);

@@ -1,5 +1,5 @@
 // A mutator for libFuzzer that changes one value of the JSON that begins at the first brace, so that most inputs get
-// past the parser to the code that reads the values. Half of the changes, and all changes of inputs that are no JSON,
+// past the parser to the code that reads the values. Half of all changes, and every change of an input that is no JSON,
 // are libFuzzer's own.
 #include <algorithm>
 #include <cstring>

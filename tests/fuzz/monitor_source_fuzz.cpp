@@ -1,5 +1,5 @@
-// Fuzzes what other programs write and the monitor reads: pages of counters, a Prometheus server's answer, and lines
-// with a request's figures. What is accepted keeps its rules; what is refused is one of specdec's own errors.
+// Fuzzes what other programs write and the monitor reads: metrics pages, a Prometheus server's answer, and lines with a
+// request's figures. Accepted input satisfies the checks below; a refusal is one of specdec's own errors.
 #include <cstdlib>
 #include <numeric>
 #include <string>

@@ -1,4 +1,4 @@
-// Fuzzes the reader of validation reports. What is accepted is written and read again to the same value, and has an
+// Fuzzes the reader of validation reports. An accepted report is written and read again to the same value, and has an
 // exit code.
 #include <cstdlib>
 #include <string_view>
@@ -14,8 +14,8 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// A report stores means, and reading it makes sums of them. A value may therefore change by one rounding on the first
-// pass, and must not change on later ones.
+// A report stores means, and reading turns them into sums. A value may therefore change by one rounding when it is
+// first written and read again, but not later.
 Json settled(const Json& json) { return to_json(validation_report_from_json(json, "fuzz")); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The file in which the tests of this folder tell run.py what they found. It is written anew after each test and each
-// figure, so that a crash or a hang loses nothing of what came before it.
+// The file in which the tests of this folder report their results to run.py. It is written anew after each test and
+// each figure, so that a crash or a hang loses no earlier result.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace specdec::gpu {
 // Call it once, between InitGoogleTest() and RUN_ALL_TESTS().
 void start_report(Json device);
 
-// Adds a figure that a test has measured. The group says what was measured, the name under which conditions.
+// Adds a measured figure to the report. `group` says what was measured, `name` under which conditions.
 void record(const std::string& group, const std::string& name, Json figure);
 
 }  // namespace specdec::gpu

@@ -1,5 +1,5 @@
-// How fast the machine's kernels are: products of matrices as shares of the bandwidth of copies, and the sweeps over a
-// row of the vocabulary. Nothing is asserted but that the figures are numbers.
+// Measures the speed of the kernels: products of matrices, as shares of the bandwidth of copies, and the sampling of
+// vocabulary rows. The only assertion is that the figures are numbers.
 #include "tests/gpu/speed.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 namespace specdec::gpu {
 namespace {
 
-// Returns how many matrices of this size are multiplied in turn, so that none is still in the second-level cache (50 to
-// 60 MB) when it is read again. A decoder's matrices are not, either.
+// Returns how many matrices of this size to multiply in turn, so that none is still in the L2 cache (50 to 60 MB) when
+// it is read again. In a real decoder none is, either.
 int64_t in_rotation(int64_t bytes) {
   constexpr int64_t kFarMoreThanCached = int64_t{512} << 20;
   return machine().real ? std::max<int64_t>(4, kFarMoreThanCached / bytes) : 4;
 }
 
-// The gated product of a feed-forward part, as a plain one. SPECDEC_GPU_FEW: as few calls as a profiler has time for.
+// The number of timed calls of a product. SPECDEC_GPU_FEW reduces it to one, because profilers slow down every call.
 int calls_of_a_product() { return machine().real && !std::getenv("SPECDEC_GPU_FEW") ? 48 : 1; }
 
 void measure_products(const std::string& kind, const std::vector<at::Tensor>& weights, kernels::RowsProduct call) {
@@ -64,8 +64,8 @@ TEST(Speed, ProductsOfInt8) {
   measure_products(", int8", weights, call);
 }
 
-// With weights quantised in groups of 128. Their bytes, scales included, are random: the kernels take
-// as long for any numbers.
+// Products with weights quantised in groups of 128. The weights and scales are random bytes, because the kernels take
+// equally long for all values.
 TEST(Speed, ProductsOfCodes) {
   constexpr std::pair<const char*, kernels::Packing> kPackings[] = {
       {"4 bits", kernels::Packing::kCodes4}, {"8 bits", kernels::Packing::kCodes8}, {"E4M3", kernels::Packing::kE4m3}};
@@ -81,8 +81,8 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// The sweeps over rows of the vocabulary, which come after every pass of a round, under the options that people use.
-// A row becomes probabilities where it lies, so each call has rows of its own, which are filled again for each round.
+// Times the sampling of vocabulary rows, which follows every pass of a round, under common options. The kernel turns a
+// row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;
@@ -97,7 +97,7 @@ TEST(Speed, SamplingOfRows) {
   const int64_t vocab = machine().real ? 128256 : 200;
   for (const int64_t count : {1, 64}) {
     const int calls = machine().real ? (count == 1 ? 40 : 4) : 1;
-    // Logits of trained models spread by some units and come from 16 bits.
+    // Like the logits of trained models: a spread of a few units, rounded to bf16.
     const at::Tensor fresh = at::randn({calls * count, vocab}, bf16()).mul_(2.5).to(at::kFloat),
                      logits = at::empty_like(fresh),
                      tokens = at::empty({count}, at::TensorOptions(machine().device).dtype(at::kInt));

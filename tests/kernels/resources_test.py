@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""resources_test.py LIBRARY [ARCHITECTURE…]: reads from libspecdec_cuda.so what each kernel needs of a GPU. No kernel
-may move registers to memory (spill), use more shared memory than every GPU gives without being asked (48 KiB), or lack
-for one of the architectures (80, 90, …; without any, for one that other kernels have). No kernel that draws tokens may
-wait in a loop of compare-and-swap, which is what an addition of 64 bits in shared memory becomes. Needs cuobjdump,
-which comes with the CUDA toolkit and with triton."""
+"""resources_test.py LIBRARY [ARCHITECTURE…]: reads the resources of each kernel from libspecdec_cuda.so. No kernel may
+spill registers to memory, or use more than 48 KiB of static shared memory, the limit of every GPU. Each kernel must
+exist for each of the architectures (80, 90, …), or by default for each one that any kernel has. No kernel that draws
+tokens may contain a loop of compare-and-swap, which is what an addition of 64 bits in shared memory compiles to. Needs
+cuobjdump, which comes with the CUDA toolkit and with triton."""
 
 import importlib.util
 import os

@@ -1,4 +1,5 @@
-// results_document FILE BY_HAND [--write]: compares docs/results.json with what the code describes, or writes it.
+// results_document FILE BY_HAND [--write]: compares FILE (docs/results.json) with the document that the code and
+// BY_HAND give, or writes it.
 #include <cstdio>
 #include <cstring>
 #include <fstream>

@@ -21,7 +21,7 @@ def git_blob_id(data):
 class Repository:
     def __init__(self, commits, refs, gated=False, private=False):
         self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {name: bytes}
-        self.tags, self.log = {}, []  # one (branch, parent, commit, header) for every commit made through the API
+        self.tags, self.log = {}, []  # log: (branch, parent, commit, header) of each commit made through the API
 
     def commit_of(self, revision):
         if revision in self.refs or revision in self.tags:
@@ -43,7 +43,7 @@ class FakeHub:
         """Forgets requests and faults."""
         self.requests = []
         self.status = []  # statuses for the next requests to the hub, each with headers: (503, {})
-        self.extra_names = []  # siblings that are listed in addition to the real ones
+        self.extra_names = []  # names of files that are listed in addition to the real ones
         self.info = None  # body of /api/models/... that replaces the right one
         self.cut = []  # for the next downloads: break the connection after this many bytes
         self.corrupt = 0  # for the next downloads: change a byte
@@ -201,7 +201,7 @@ class FakeHub:
 
     def _file(self, to, repository, commit, name, data):
         headers, name = {"X-Repo-Commit": commit}, urllib.parse.quote(name)
-        if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # as the real hub does
+        if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # small files, as by the real hub
             return self._reply(
                 to,
                 307,

@@ -1,4 +1,4 @@
-// Runs products with quantised matrices, and their dequantising, on fibers.
+// Tests the products with quantised matrices, and their dequantisation, on fibers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Size {
   }
 };
 
-// Everything that one product reads and writes. `change` is done to the call before it is launched.
+// Everything that one product reads and writes. run() applies `change` to the call before the launch.
 struct Product {
   CudaDtype dtype;
   Packing packing;
@@ -94,7 +94,7 @@ TEST(QuantisedProducts, EveryOrderOfThreadsGivesTheSameBits) {
   }
 }
 
-// Each sum is zero but for rounding, so its bits show every other order of additions.
+// The terms of each sum cancel except for rounding, so that any other order of additions changes the bits.
 TEST(QuantisedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
   const Size size = {70, 20, 640, 64};
   for (const Packing packing : kCodes) {
@@ -112,7 +112,7 @@ TEST(QuantisedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
   }
 }
 
-// An order of the inputs of a matrix, other than that of x.
+// Returns a random permutation of 0 to k - 1, the order of a matrix's inputs.
 std::vector<int32_t> shuffled(size_t k) {
   std::vector<int32_t> order(k);
   std::iota(order.begin(), order.end(), 0);
@@ -150,8 +150,8 @@ TEST(QuantisedProducts, AtRestWriteNothing) {
   EXPECT_EQ(product.run(with_live), product.run());
 }
 
-// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
-// result. Both give the bits of separate kernels.
+// A product can end with the gated activation of two products, or add to `out`, whose rows may be wider than the
+// result. Both give the same bits as separate kernels.
 TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)

@@ -1,5 +1,5 @@
-// Runs the kernels of engine/kernels/cuda/rows.cu on fibers and compares them with their twins, over sizes that end
-// within a warp, a block or a vector.
+// Runs the kernels of engine/kernels/cuda/rows.cu on fibers and compares them with their twins (the same in plain C++),
+// over sizes that end within a warp, a block or a vector.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace twins = kernels::twins;
 
 constexpr float kEps = 1e-5f;
 
-// A kernel's run on one set of inputs: it returns what is wrong with the results, and leaves their bytes.
+// A kernel with one set of inputs. run() returns a description of wrong results, or nothing, and stores their bytes.
 struct Case {
   std::string name;
   std::function<std::string(std::vector<uint8_t>& bytes)> run;
@@ -141,7 +141,7 @@ TEST(Rows, NoBarrierCanBeLeftOut) {
   settings() = {};
 }
 
-// Each token moves to the slot that the one before it was read from.
+// Each move reads the slot that the next move overwrites, so moves in another order would lose tokens.
 TEST(Rows, MoveSlotsKeepsWhatIsStillToBeRead) {
   constexpr size_t kPlanes = 3, kWidth = 100, kSlots = kernels::kPagedSlots;
   std::vector<uint16_t> values(kPlanes * kSlots * kWidth);

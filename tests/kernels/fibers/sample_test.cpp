@@ -1,4 +1,4 @@
-// Runs the kernels for sampling and for drawing drafts on fibers, beside the host's sampler.
+// Compares the kernels that sample and that draw drafts, on fibers, with the host's sampler.
 #include <cmath>
 #include <limits>
 
@@ -27,7 +27,7 @@ TEST(SampleKernel, GivesTheHostsDistributions) {
         const std::vector<float> logits = random_logits(number + 1000 * vocab, vocab, number % 2 == 1);
         std::vector<float> expected(vocab);
         if (options.greedy())
-          expected = logits;  // which nobody draws from
+          expected = logits;  // unused, because greedy rows need no distribution
         else
           decode::distribution(logits, options, expected, scratch);
         settings().seed = number;
@@ -88,7 +88,7 @@ TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   EXPECT_EQ(sample(std::vector<float>(50, kMasked), {.temperature = 1}, 64).token, kernels::kBrokenRow);
 }
 
-// Chains and trees, greedy and sampled, with nodes that are absent and chains that have stopped or stop now.
+// Covers chains and trees, greedy and sampled, with absent nodes and with chains that have stopped or stop now.
 TEST(DraftKernel, DrawsTheTokensOfTheHost) {
   int64_t absent = 0, siblings = 0, stopped = 0, went_on = 0;
   for (const size_t vocab : {4, 31, 150})

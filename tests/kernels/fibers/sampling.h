@@ -22,9 +22,9 @@ using self_test::random_logits;
 struct Sampled {
   std::vector<float> probs;
   int32_t token, choices;
-  bool equal;  // both rows gave the same
+  bool equal;  // both rows gave the same results
 };
-// Runs the kernel on two equal rows, so that a wrong offset is noticed, and a third that is left alone between them.
+// Samples two equal rows, to notice wrong offsets, and between them a row marked to be left alone.
 inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& options, unsigned threads) {
   const kernels::SampleRow row = {options.temperature, options.top_p, options.min_p,
                                   static_cast<int32_t>(options.top_k), 0};
@@ -52,7 +52,7 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
 
 struct Drawn {
   DraftLevel::Result result;
-  std::vector<int32_t> ids, next_ids, for_host;  // by node
+  std::vector<int32_t> ids, next_ids, for_host;  // one element per node
   std::vector<float> logits;
 };
 inline Drawn draw(const DraftLevel& level, unsigned threads) {
@@ -88,7 +88,7 @@ inline Drawn draw(const DraftLevel& level, unsigned threads) {
                                          .vocab = vocab},
                                         threads, nullptr),
             0);
-  if (first) {  // the children were put back
+  if (first) {  // the kernel must have restored the probabilities of drawn children
     for (size_t i = 0; i < count; ++i)
       if (level.rows[i].options.temperature != 0) {
         const std::vector<float> after = logits.read();

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of this name when kernels are compiled as C++ and run on fibers (fibers.h). It has the
-// names that the kernels of engine/kernels/cuda use, and no more.
+// Stands in for CUDA's header of this name when kernels are compiled as C++ and run on fibers (fibers.h). It has only
+// the names that the kernels of engine/kernels/cuda use.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
-// Blocks run one after the other, so one copy serves them all. The section tells the scheduler where they are.
+// Blocks run one after the other, so all blocks share one static copy. The scheduler finds the variables by the
+// section.
 #define __shared__ static __attribute__((section("specdec_shared")))
 
 struct __attribute__((may_alias, aligned(16))) uint4 {
@@ -34,7 +35,7 @@ using dim3 = specdec::fibers::Size3;
 
 namespace specdec::fibers {
 
-// A coordinate of the running thread or block. It is no plain number, because the next use may be another thread's.
+// A coordinate of the running thread or block. It is looked up at each use, because another thread may run then.
 template <auto kIndex, auto kMember>
 struct Coordinate {
   operator unsigned() const { return kIndex().*kMember; }
@@ -63,7 +64,7 @@ inline void __threadfence() {}
 
 namespace specdec::fibers {
 
-// Exchanges values of a type that fits in a register pair. Returns the value of lane `from`.
+// Exchanges a value of at most eight bytes among the lanes of `mask`. Returns the value of lane `from`.
 template <class T>
 T shuffle(unsigned mask, T value, unsigned from, std::source_location where) {
   static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
@@ -75,7 +76,8 @@ T shuffle(unsigned mask, T value, unsigned from, std::source_location where) {
   return value;
 }
 
-// Returns the lane's number within its group of `width` lanes, and the first lane of the group.
+// Divides the warp into groups of `width` lanes. Returns the running lane's number in its group and the group's first
+// lane.
 inline std::pair<unsigned, unsigned> lane_group(int width) {
   const unsigned l = lane(), w = static_cast<unsigned>(width);
   return {l % w, l - l % w};
@@ -128,7 +130,7 @@ inline int __all_sync(unsigned mask, int predicate, std::source_location where =
 
 namespace specdec::fibers {
 
-// Replaces *at by f(*at) in one piece and returns the old value. Other threads may run before it.
+// Atomically replaces *at by f(*at) and returns the old value. Other threads may run before it.
 template <class T, class F>
 T replace(T* at, const F& f) {
   may_yield();

@@ -26,7 +26,7 @@ const char* error_text(int32_t) { return "refused"; }
 int32_t no_work(int32_t) { return 0; }
 
 using Graph = std::vector<std::function<int32_t()>>;
-// The capture that was begun, if any.
+// The graph that is being captured, or null.
 std::unique_ptr<Graph>& capture() {
   thread_local std::unique_ptr<Graph> graph;
   return graph;

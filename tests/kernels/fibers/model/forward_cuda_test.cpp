@@ -1,4 +1,4 @@
-// Runs passes in the CUDA kernels on fibers beside the reference in fp32.
+// Compares passes with the CUDA kernels on fibers with the reference in fp32.
 #include "engine/forward/forward_cuda.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ void expect_reference(const std::string& name, const Json& config, at::ScalarTyp
   Decoder exact = toy_decoder(config);
   if (change) change(exact);
   const auto decoder = on_fibers(exact, dtype);
-  // The reference has the kernels' weights, in fp32.
+  // Copies the kernels' 16-bit or int8 weights, widened to fp32, into the reference.
   for (const Parameter& p : list_parameters(exact.weights, exact.config)) {
     DecoderWeights& narrow = const_cast<DecoderWeights&>(decoder->weights);
     for (const Parameter& q : list_parameters(narrow, decoder->config))
@@ -56,7 +56,8 @@ TEST(CudaPass, EqualsTheReferenceOverFamilies) {
   }
 }
 
-// The same projections in one product or in three, and a head that scores a part of the vocabulary.
+// Joining the projections into one product, or reducing the head to a part of the vocabulary, must not change the
+// logits.
 TEST(CudaPass, JoinedProjectionsAndReducedHeadsGiveTheSame) {
   const auto logits = [](const Decoder& decoder) { return forward(decoder, Batch(decoder, kTexts).parts()); };
   for (const at::ScalarType dtype : {at::kBFloat16, at::kChar}) {
@@ -121,11 +122,11 @@ TEST(CudaPass, LaunchesNineKernelsALayer) {
   for (const std::vector<Text>& texts : {std::vector<Text>{{9, 1, 1}}, kTexts}) {
     const int64_t one = launches(1, texts), four = launches(4, texts);
     EXPECT_EQ(four - one, 3 * 9);
-    EXPECT_EQ(one - 9, 3);  // the embedding, the last norm and the head
+    EXPECT_EQ(one - 9, 3);  // kernels of no layer: embedding, last norm, head
   }
 }
 
-// Each rank runs its own share of every product, and they add up what they have.
+// Each rank multiplies by its own part of every matrix, and the ranks add up their results.
 TEST(CudaPass, RanksGiveTheLogitsOfOneProcess) {
   Json config = toy_config("qwen2", 2);
   config["num_attention_heads"] = 4, config["num_key_value_heads"] = 2;
