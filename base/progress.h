@@ -8,7 +8,7 @@
 namespace specdec {
 
 struct Progress {
-  std::string stage;   // "distill", "alpha", …; "" ends the last stage without a line
+  std::string stage;   // "distill", "alpha", …; "" ends the last stage without printing a line
   double done = 0;     // measured in `unit`
   double total = 0;    // 0 = unknown
   std::string unit;    // "steps", "requests", "s"

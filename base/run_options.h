@@ -11,8 +11,8 @@ namespace specdec {
 
 struct DeviceOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:<i>
-  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only the weights when decoding; norms and caches stay
-  // wide)
+  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only weights, and only for decoding; norms and KV caches
+  // keep a wider dtype)
   std::string dtype = "auto";
   std::string draft_dtype = {};  // dtype of the draft; empty = as dtype
   uint64_t seed = 0;

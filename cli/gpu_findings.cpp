@@ -9,7 +9,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Returns what the engine printed, or null if that is no JSON.
+// Returns the JSON that the engine printed, or null if its output is not JSON.
 Json parsed(const std::string& output) try { return parse_json(output, "specdec-engine"); } catch (const Error&) {
   return nullptr;
 }

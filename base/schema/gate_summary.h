@@ -13,8 +13,8 @@ namespace specdec {
 
 // Returns "pass: acceptance …, speed-up …".
 std::string gate_line(const ValidationReport& report);
-// Returns gate_line() if it is short, else its beginning and, in brackets, where it stands in full: "inconclusive:
-// speed-up … decides nothing ... (in full: manifest.json)". In ASCII if the line is.
+// Returns gate_line() if it is short, else its beginning and the file that has the whole line: "inconclusive: speed-up
+// … decides nothing ... (in full: manifest.json)". Adds only ASCII characters.
 std::string gate_brief(const ValidationReport& report, const std::string& in_full);
 // The part of a report that other commands print.
 struct GateSummary {
@@ -43,8 +43,8 @@ GateCommand command_of(const ValidationReport& report, const std::string& out); 
 // the same data (their path is made valid for this working directory) and the report's directory as `out`.
 GateCommand command_again(const ValidationReport& report, const std::string& target, const std::string& draft,
                           const std::filesystem::path& file);
-// Returns the one command that helps with this verdict: package, distil further, bench, or validate again with more of
-// what was missing.
+// Returns the command to run next after this verdict: package, distil further, bench, or validate again with more of
+// the measurements that were missing.
 std::string next_command(const ValidationReport& report, const GateCommand& command);
 
 }  // namespace specdec

@@ -33,7 +33,7 @@ struct LabelIndex {
   int64_t vocab_size = 0;
   std::string data_digest;            // sha256 of the data's index.json
   std::string tokenizer_digest;       // as Fingerprint::tokenizer
-  std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not at hand
+  std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not available
   std::string model;                  // its name at the endpoint; "" if the target ran in this process
   int64_t num_rows = 0;               // rows of the data
   std::vector<LabelShard> shards;     // of the first rows; of all rows once the labels are complete
@@ -47,7 +47,7 @@ void visit_contents(Fields& f, LabelIndex& index);  // without schema, tool_vers
 void visit_fields(Fields& f, LabelIndex& index);
 Json to_json(const LabelIndex& index);
 LabelIndex label_index_from_json(const Json& object, const std::string& where);
-// Returns what the labels depend on, as JSON: everything but the shards and how they came about.
+// Returns, as JSON, what the content of the labels depends on: all fields except shards, tool_version and started.
 Json label_settings(const LabelIndex& index);
 
 }  // namespace specdec

@@ -1,4 +1,4 @@
-// report.json of `validate` (schema "specdec.validate/1"): the gate's verdict and every figure that it rests on.
+// report.json of `validate` (schema "specdec.validate/1"): the gate's verdict and every figure that supports it.
 // package and monitor read it. The JSON has verdict, reason, started, seconds, tool_version, inputs {target, draft,
 // data, contexts, split, device, dtype, temperature, floor, goal}, judged_by, next, acceptance, segments, baseline,
 // speed, predictions and lossless as in the contract; `speed` and `lossless` are absent if they were not measured.
@@ -32,7 +32,7 @@ struct SegmentFigure {
   Estimate alpha;
   RolloutFigures rollout;            // the segment's acceptance by position, the monitor's baseline
   double entropy = 0;                // of the target's distribution at the measured positions, in nats per token
-  std::optional<double> floor = {};  // the least acceptance it must reach; none = only reported
+  std::optional<double> floor = {};  // the least acceptance it must reach; none = no requirement
 };
 
 // The load on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
@@ -157,7 +157,7 @@ struct ValidationReport {
   void validate(const std::string& where) const;
 };
 void visit_fields(Fields& f, ValidationReport::Figure& figure);
-// The fields "schedule", which engines read, and "schedule_figures", which has the figure that each row rests on.
+// The fields "schedule", which engines read, and "schedule_figures", which has the figure that supports each row.
 void visit_schedule(Fields& f, std::vector<ScheduleRow>& schedule, Presence presence);
 void visit_fields(Fields& f, ValidationReport& report);
 Json to_json(const ValidationReport& report);
