@@ -23,7 +23,8 @@ inline constexpr size_t kMaxRowTextBytes = size_t{2} << 20;
 
 struct TokenisedRow {
   TokenRow row;
-  // number of earlier answers that the template renders differently from how they were served; their loss mask is 0
+  // number of earlier answers that are not learnt, because the template renders them differently from how they were
+  // served
   int64_t unlearnt_turns = 0;
 };
 
@@ -61,16 +62,16 @@ class RowTokeniser {
   void tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const;
 
  private:
-  // What the request gave the template besides the messages.
+  // The parts of the request that the template gets besides the messages.
   struct Chat {
     const std::string& tools;
     Json kwargs;
   };
-  // How an assistant turn ends: other messages follow it, or it is the row's answer, whole or cut.
+  // How an assistant turn ends: other messages follow (kContinued), or it is the row's answer, complete or cut.
   enum class Ending { kContinued, kWhole, kCut };
-  // An assistant turn. `before` is the rendering before it, and `content` its content. `shown` is a text that contains
-  // the turn, which ends at `end` in it; for the last turn, `shown` is the row's text. `other` is another text that
-  // contains the turn; it differs from the row's text after the turn.
+  // An assistant turn. `before` is the rendering of the messages before it, and `content` its content. `shown` is a
+  // text in which the turn ends at position `end`; for the last turn, `shown` is the row's text. `other` is a text that
+  // has the same turn but continues differently after it.
   struct Turn {
     std::string before, content, shown, other;
     size_t end = 0;
@@ -84,7 +85,7 @@ class RowTokeniser {
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
                                   bool longer) const;
-  // What the model read before an answer whose own tokens are known.
+  // The text before an answer whose token ids are recorded, and its tokens.
   struct SpelledPrompt {
     std::string text;
     std::vector<int32_t> tokens;
