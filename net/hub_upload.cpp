@@ -23,7 +23,7 @@ std::string require_commit(const std::string& text, const std::string& where) {
   return text;
 }
 
-// Returns the number in a JSON value that is a number or a string; huggingface_hub accepts both.
+// Converts a JSON number, or a string with a number, to an integer. huggingface_hub accepts both.
 uint64_t number_of(const Json& value, const std::string& where) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   const std::string text = value.is_string() ? value.get<std::string>() : "";
@@ -202,8 +202,8 @@ std::set<std::string> HubRepository::large_files(const std::string& branch,
   return large;
 }
 
-// Returns the URL of an LFS action. A mirror may pass on URLs of huggingface.co but serve these paths itself, so the
-// endpoint replaces the host.
+// Returns the URL of an LFS action. A mirror may pass on URLs of huggingface.co although it serves these paths itself,
+// so the host is replaced by the endpoint.
 std::string HubRepository::address(const Json& action, const std::string& where) const {
   std::string url = action.is_object() ? json_string(action, "href", where, kAnswer) : "";
   for (const std::string hub : {"https://huggingface.co/", "https://hub-ci.huggingface.co/"})
