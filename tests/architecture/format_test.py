@@ -62,8 +62,8 @@ def run_in_parts(tool, arguments, found):
 
 
 def rustfmt(files, apply):
-    """Returns an error for each line that is too long. Does not report what rustfmt would change, because its version is
-    not pinned and not every Rust installation has it."""
+    """Returns an error for each line that is too long. Does not report what rustfmt would change: its version is not
+    pinned, and not every Rust installation has it."""
     said = []
     if apply and shutil.which("rustfmt"):
         subprocess.run(["rustfmt", "--config-path", "rust", "--edition", "2021", *files], cwd=ROOT)
