@@ -439,7 +439,7 @@ void replace_directory(const fs::path& given, const std::function<void(const fs:
           break;
         }
         fsync_directory(parent_of(destination));
-        remove_tree(tmp);  // the old content, if there was any
+        remove_tree(tmp);  // tmp now has the old content, if there was any
       });
 }
 

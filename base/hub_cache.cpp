@@ -102,7 +102,7 @@ bool is_placeholder_name(const std::string& name) {
   std::string lower = name;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (const size_t end = lower.find_last_not_of("0123456789"); end != std::string::npos && lower[end] == '-')
-    lower.resize(end);  // checkpoint-500
+    lower.resize(end);  // "checkpoint-500" becomes "checkpoint"
   return kPlaceholders.contains(lower);
 }
 

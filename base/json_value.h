@@ -60,7 +60,7 @@ class Value {
   virtual void text(std::string& x) = 0;
   virtual void digest(std::string& x, bool may_be_empty) = 0;
   virtual void word(std::string& x, Words words) = 0;
-  virtual void interval(Interval& x) = 0;  // [low, high]
+  virtual void interval(Interval& x) = 0;  // written as [low, high]
   virtual void json(Json& x, const Json& schema) = 0;
   virtual bool maybe(bool has) = 0;  // writes null unless `has`; returns whether there is a value to visit
   virtual void object(FunctionRef<void(Fields&)> visit) = 0;

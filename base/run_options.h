@@ -30,11 +30,11 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/sampling/verifier.h
+enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // explained in engine/decode/sampling/verifier.h
 
 struct SpeculationOptions {
   int k = -1;     // draft tokens per step; -1 = auto (the controller chooses, 0 included); 0 = plain
-  int max_k = 8;  // upper bound for auto
+  int max_k = 8;  // upper bound of K if k is -1 (auto)
   VerifyRule verify = VerifyRule::kToken;
   // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
   std::vector<int> tree = {};

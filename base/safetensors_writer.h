@@ -26,7 +26,7 @@ class SafetensorsWriter {
                     std::map<std::string, std::string> metadata = {{"format", "pt"}});
   // Returns the tensors in the order in which their values must be written: wide types first, then by name.
   const std::vector<TensorShape>& order() const { return order_; }
-  void write(std::span<const std::byte> values);  // the next bytes
+  void write(std::span<const std::byte> values);  // appends the next bytes of the values
   void finish();  // fsyncs the file; throws Error(kInternal) unless all values have been written
 
  private:

@@ -24,7 +24,7 @@ Finding device_finding(const std::string& device, const Json& gpu) {
 }
 
 std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu) {
-  std::map<std::string, std::vector<std::string>> faults;  // by kernel
+  std::map<std::string, std::vector<std::string>> faults;  // kernel → its faults
   for (const Json& fault : gpu.at("faults"))
     faults[fault.at("kernel")].push_back(fault.at("shape").get<std::string>() + ": " +
                                          fault.at("what").get<std::string>());

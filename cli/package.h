@@ -24,7 +24,7 @@ struct PackageFlags {
 };
 using PackageCommand = int (*)(const Global&, const PackageFlags&);
 
-// The fields that the results of all these commands have, and their clock.
+// The fields that the results of all `specdec package` commands share, and the clock that fills them.
 struct PackageResult {
   PackageResult() : start(clock.seconds()) { head.started = format_utc(clock.unix_seconds()); }
   int64_t now() const { return clock.unix_seconds(); }

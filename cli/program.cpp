@@ -241,7 +241,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   const auto work = [&] {
     try {
       return run_command(cli, argc, argv, command);
-    } catch (const CLI::Success& done) {  // --help, --version
+    } catch (const CLI::Success& done) {  // --help or --version was given
       return app.exit(done);
     }
   };

@@ -13,7 +13,7 @@ namespace specdec::cli {
 class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
-  static constexpr double kRedrawSeconds = 0.1;  // interval on a terminal
+  static constexpr double kRedrawSeconds = 0.1;  // seconds between two redraws on a terminal
   // interval elsewhere: kLineSeconds in the first kOldStageSeconds of a stage, then kOldLineSeconds
   static constexpr double kLineSeconds = 1.9;
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;

@@ -82,7 +82,7 @@ struct HttpRequest {
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
   double stall_timeout_s = 0;         // breaks off a transfer slower than 1 KiB/s for this long; 0 = never
-  size_t max_body_bytes = 64u << 20;  // of HttpReply::body
+  size_t max_body_bytes = 64u << 20;  // limit for HttpReply::body
   // Receives the body of status 200 and 206 instead of HttpReply::body. An exception ends the exchange and is passed
   // on.
   std::function<void(const HttpReply& head, std::string_view bytes)> on_body;

@@ -265,7 +265,7 @@ class Fetch {
     const fs::path ref = repository_ / "refs" / hub_.revision;
     if (has_file(ref.parent_path(), ref.filename()) && read_file(ref, 4096, ErrorKind::kModel) == commit_) return;
     make_directories(ref.parent_path());
-    remove_partials(ref.parent_path(), 3600);  // of killed runs; huggingface_hub would take these files for refs
+    remove_partials(ref.parent_path(), 3600);  // files of killed runs, which huggingface_hub would take for refs
     write_file_atomic(ref, commit_);
   }
 

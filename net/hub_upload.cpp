@@ -250,7 +250,7 @@ std::optional<HubUpload> HubRepository::ask_upload(const std::string& branch, co
   if (count < 1 || count > kMaxParts)
     throw Error(kAnswer, where + ": chunk_size: " + std::to_string(size) + " bytes in parts of " +
                              std::to_string(to.part_bytes) + ": expected 1 to " + std::to_string(kMaxParts) + " parts");
-  std::map<uint64_t, std::string> parts;  // {"1": URL, "2": …}, among other keys
+  std::map<uint64_t, std::string> parts;  // part number → URL; the header has other keys, too
   for (const auto& [key, value] : header.items())
     if (!key.empty() && key.size() <= 6 && key.find_first_not_of("0123456789") == std::string::npos)
       parts[number_of(key, where)] = address({{"href", value}}, where);

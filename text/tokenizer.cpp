@@ -236,7 +236,7 @@ void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
   constexpr size_t kBytes = 16;
   const int32_t streaming = tokenizer_->impl_->streaming;
   size_t enough = 32;
-  std::vector<uint32_t> last;  // in reverse
+  std::vector<uint32_t> last;  // the last tokens, in reverse order
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     const std::optional<std::string> token = token_with_text(*id);
     if (!token) continue;

@@ -36,7 +36,7 @@ int64_t prompts_to_decide(const Estimate& speedup);
 
 struct GateCommand {
   std::string target, draft, data, out;  // as they were given to validate
-  std::vector<std::string> flags = {};   // its other flags, as --name=value or --name
+  std::vector<std::string> flags = {};   // validate's other flags, as --name=value or --name
 };
 GateCommand command_of(const ValidationReport& report, const std::string& out);  // uses the report's own paths
 // Returns the command that measures this pair again in the way that the report in `file` was made: with the same flags,

@@ -34,9 +34,9 @@ struct LabelIndex {
   std::string data_digest;            // sha256 of the data's index.json
   std::string tokenizer_digest;       // as Fingerprint::tokenizer
   std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not available
-  std::string model;                  // its name at the endpoint; "" if the target ran in this process
-  int64_t num_rows = 0;               // rows of the data
-  std::vector<LabelShard> shards;     // of the first rows; of all rows once the labels are complete
+  std::string model;                  // the model's name at the endpoint; "" if the target ran in this process
+  int64_t num_rows = 0;               // number of rows of the data
+  std::vector<LabelShard> shards;     // for the first rows; for all rows once the labels are complete
   std::string tool_version, started;
 
   int64_t labelled_rows() const;

@@ -27,7 +27,7 @@ struct RejectRecord {
     double logprob = 0;       // of the drafted token
     std::vector<Likely> top;  // the target's likeliest tokens, in falling order
   };
-  std::string id, conversation;  // of the traffic record
+  std::string id, conversation;  // as in the traffic record
   int64_t time = 0;
   double temperature = 1;
   std::string draft, target;    // first 12 hex digits of the fingerprints

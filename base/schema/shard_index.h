@@ -71,7 +71,7 @@ struct TokenRow {
   SamplingOptions sampling;
   bool has_sampling = false;
   int64_t index = 0;             // the row's place among all rows of its directory, in file order
-  std::vector<TurnCalls> calls;  // of the learnt answers that call functions, in their order
+  std::vector<TurnCalls> calls;  // one for each learnt answer that calls functions, in order
 };
 
 }  // namespace specdec

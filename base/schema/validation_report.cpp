@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMaxFigure = 1e12;
 constexpr JsonNumbers kAnyFigure{-kMaxFigure, kMaxFigure, {}}, kAnyCost{0, kMaxFigure, {}}, kShare{0, 1, {}},
-    kNats{0, 64, {}}, kMeanShare{0, 1 + 1e-6, {}};  // rounding takes a mean of shares past 1
+    kNats{0, 64, {}}, kMeanShare{0, 1 + 1e-6, {}};  // rounding may raise a mean of shares above 1
 constexpr JsonInts kBatch{1, 1 << 20, {}}, kAnyK{-1, 1024, {}}, kCpus{0, 1 << 20, {}};
 constexpr size_t kMaxItems = 1 << 20, kMaxPositions = 1024;
 constexpr ListRule kFewItems{4096};

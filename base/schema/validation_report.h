@@ -60,7 +60,7 @@ struct ScheduleRow {
   // The K that the figure belongs to, even if k is 0. 0 = there is no figure.
   int figure_k = 0;
   double speedup = 0;
-  Interval ci = {};  // if measured
+  Interval ci = {};  // only if `measured`
   bool validated() const { return measured && k > 0 && ci.low > 1; }
   bool operator==(const ScheduleRow& other) const {
     return std::array{low, high, k} == std::array{other.low, other.high, other.k};
@@ -124,8 +124,8 @@ struct ValidationReport {
   // Speed
   bool has_speed = false;
   double draft_cost = 0;                                   // c at batch 1
-  std::map<int, double> verify_cost;                       // batch → v
-  std::map<int, std::map<int, double>> verify_cost_table;  // batch → K → v, may be empty
+  std::map<int, double> verify_cost;                       // batch size → v
+  std::map<int, std::map<int, double>> verify_cost_table;  // batch size → K → v, may be empty
   Estimate speedup;                                        // measured at batch 1, .n = prompts
   double predicted_speedup = 0;
   int best_k = 0;  // the K that `speedup` was measured with
@@ -135,9 +135,9 @@ struct ValidationReport {
   };
   std::vector<TableRow> table;
   std::vector<ScheduleRow> schedule;
-  std::optional<MachineUse> machine;  // while the speed-up was measured; absent in reports of earlier versions
+  std::optional<MachineUse> machine;  // load while the speed-up was measured; absent in reports of earlier versions
   bool prediction_fits() const { return predicted_speedup >= speedup.ci.low && predicted_speedup <= speedup.ci.high; }
-  std::map<int, double> break_even;  // batch → the least constant acceptance that pays; absent if none does
+  std::map<int, double> break_even;  // batch size → the least constant acceptance that pays; no entry if none does
   // A prediction for another engine, from that engine's costs and the acceptance measured here.
   struct Prediction {
     int batch = 1;

@@ -71,7 +71,7 @@ class Demo {
   }
 
  private:
-  // Output
+  // ---- output ----
   void begin(const char* name) {
     name_ = name;
     started_ = clock_.seconds();
@@ -86,7 +86,7 @@ class Demo {
   }
   void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
 
-  // Child processes
+  // ---- child processes ----
   Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
     arguments.insert(arguments.begin(), "--json");
     const ChildResult child = run_child(global_.program, arguments, {log_});

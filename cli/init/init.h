@@ -26,7 +26,7 @@ struct InitOptions {
 };
 
 struct InitFile {
-  std::filesystem::path path;  // relative to the directory
+  std::filesystem::path path;  // relative to InitOptions::directory
   std::string part, text;
 };
 

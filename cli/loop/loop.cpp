@@ -44,7 +44,7 @@ struct Stage {
   fs::path output;                         // this path must exist after the stage
   std::vector<std::string> launcher = {};  // command that starts the stage's processes; empty = one process
   std::string directory = "";              // subdirectory of the run that the stage writes; "" = it writes elsewhere
-  std::string key = "";                    // cli/loop/runs.h
+  std::string key = "";                    // digest of the stage's settings (cli/loop/runs.h)
 };
 
 // How often a stage with a launcher is restarted after some of its processes were lost.

@@ -15,7 +15,7 @@ namespace specdec::cli {
 
 struct LoopSettings {
   std::filesystem::path file;
-  std::string target;             // MODEL
+  std::string target;             // a MODEL argument
   std::vector<std::string> logs;  // files, directories or globs, relative to the file
   std::filesystem::path work, store;
   std::string channel = "production", draft = "prune:1";

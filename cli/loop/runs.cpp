@@ -96,7 +96,7 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
 }
 
 bool RunState::began_otherwise(const std::string& stage, const std::string& key) const {
-  const auto begun = state_.find("begun");  // older versions did not write it
+  const auto begun = state_.find("begun");  // absent in states of older versions
   return begun != state_.end() && begun->is_object() && begun->value(stage, key) != key;
 }
 

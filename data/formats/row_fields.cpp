@@ -288,7 +288,7 @@ std::string read_finish_reason(const Json& object) {
   if (!reason) reason = stop;  // Anthropic has only stop_reason
   const Json* output = find(object, "output");
   const Json* status = output && output->is_array() ? find(object, "status") : nullptr;
-  if (!reason && status) {  // the Responses API
+  if (!reason && status) {  // OpenAI's Responses API
     const Json* details = find(object, "incomplete_details");
     reason = details && find(*details, "reason") ? find(*details, "reason") : status;
   }

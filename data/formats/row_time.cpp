@@ -17,7 +17,7 @@ namespace {
 // already be the year 5138.
 constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
 constexpr size_t kMaxTimeBytes = 64;
-constexpr size_t kBasicDateBytes = 8;  // 20260101
+constexpr size_t kBasicDateBytes = 8;  // the length of 20260101
 
 bool is_number(char c) { return c >= '0' && c <= '9'; }
 

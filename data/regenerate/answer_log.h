@@ -15,8 +15,8 @@ namespace specdec::data {
 
 // The error that the endpoint gave instead of an answer.
 struct AnswerProblem {
-  int64_t turn = 0;    // HTTP status; 0 = none
-  int64_t status = 0;  // of HTTP; 0 = none
+  int64_t turn = 0;    // number of the answer in its row, from 1
+  int64_t status = 0;  // HTTP status; 0 = none
   std::string message;
 };
 

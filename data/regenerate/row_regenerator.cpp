@@ -18,7 +18,7 @@ bool is_refusal(long status) { return status == 400 || status == 413 || status =
 // The state of the row that is being rewritten.
 struct RowRegenerator::Work {
   const TokenRow& recorded;
-  std::vector<AnswerTurn> turns;  // of the recorded row
+  std::vector<AnswerTurn> turns;  // answers of the recorded row
   size_t turn = 0;                // index of the answer that is written now
   Answer out;
   bool was_cut = false;  // the new answer reached its token limit

@@ -54,7 +54,7 @@ void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, con
 }  // namespace
 
 std::vector<uint64_t> word_hashes(std::string_view text) {
-  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // FNV-1a
+  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // constants of FNV-1a
   std::vector<uint64_t> words;
   words.reserve(text.size() / 5 + 1);
   uint64_t hash = kStart;

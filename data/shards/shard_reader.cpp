@@ -144,7 +144,7 @@ std::vector<TokenRow> ShardReader::rows(const std::string& split) const {
   if (split != "train" && split != "holdout" && split != "all")
     throw Error(ErrorKind::kUsage, "--split: expected train, holdout or all, found '" + split + "'");
   std::vector<TokenRow> rows;
-  int64_t before = 0;  // rows of earlier shards
+  int64_t before = 0;  // number of rows in earlier shards
   for (const ShardFile& shard : index_.shards) {
     if (split == "all" || shard.split == split) {
       const size_t begin = rows.size();

@@ -192,7 +192,7 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
   publish(s / "out", 4);
   publish(s / "out", 8);
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 8u);
-  publish((s / "out").string() + "/", 4);  // trailing slash
+  publish((s / "out").string() + "/", 4);  // a path with a trailing slash
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
   fs::create_directory(s / "empty");
   publish(s / "empty", 4);

@@ -218,8 +218,8 @@ TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
 
 // Counts of context-continuation pairs, by how decode(context + continuation) relates to decode(context).
 struct Continued {
-  int64_t whole = 0;  // it begins with decode(context)
-  int64_t cut = 0;    // it does not: the context ends within a character or a run of byte tokens
+  int64_t whole = 0;  // decode(context + continuation) begins with decode(context)
+  int64_t cut = 0;    // it does not, as the context ends within a character or a run of byte tokens
 };
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }

@@ -298,7 +298,7 @@ TEST(Tokenizer, ACharsmapIsCheckedAndUsed) {
     for (uint32_t byte = 1; byte < 256; ++byte) units[1 ^ byte] = (1 ^ byte) == 0 ? units[0] : 0x8000'0000;
     units[1] = 0x8000'0000 | leaf;
     std::string charsmap(4, '\0');
-    charsmap[1] = 8;  // 2048 bytes
+    charsmap[1] = 8;  // the trie has 2048 bytes
     charsmap.append(reinterpret_cast<const char*>(units.data()), 4 * units.size());
     const Json normalizer = {{"type", "Precompiled"}, {"precompiled_charsmap", base64(charsmap + replacements)}};
     const Json model = {{"type", "WordLevel"}, {"vocab", {{"?", 0}, {"b", 7}}}, {"unk_token", "?"}};
