@@ -97,7 +97,7 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
     try {
       remove_tree(tmp);
     } catch (const Error&) {
-      // The first error is the one to report; the directory left behind has the partial suffix.
+      // Ignored: the first error is thrown again, and remove_partials() removes the directory later.
     }
     throw;
   }

@@ -37,7 +37,7 @@ inline std::string signed_decimals(double value, int digits = 3) {
   return std::isfinite(value) ? format("%+.*f", digits, value) : "–";
 }
 
-// Writes "[0.512, 0.534]".
+// Formats an interval as "[0.512, 0.534]".
 inline std::string interval_text(const Interval& i, int digits = 3) {
   return "[" + decimals(i.low, digits) + ", " + decimals(i.high, digits) + "]";
 }

@@ -67,7 +67,7 @@ void check_shared_directory(const fs::path& directory, const std::string& flag) 
   if (!fs::is_directory(place, ec))
     throw Error(ErrorKind::kUsage, flag + " " + directory.string() + ": " + place.string() +
                                        " is no directory: give a directory, or the name of a new one");
-  // Root passes access() in the kernel's own file systems, where nobody can make a directory.
+  // access() succeeds for root in /proc and /sys, where nobody can make a directory.
   struct statfs system{};
   if (::statfs(place.c_str(), &system) == 0 && (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC))
     io_error(flag + " " + directory.string(), "cannot be written below " + place.string(), EACCES);

@@ -1,4 +1,5 @@
-// Progress reports of long work. cli draws them (a bar on a terminal, one line every 30 s elsewhere).
+// Progress reports of long work. cli/progress_line.h draws them (one line that is redrawn on a terminal, separate lines
+// elsewhere).
 #pragma once
 
 #include <cstdint>

@@ -18,14 +18,14 @@ enum class Verdict {
   kNotWorthIt,
   kInconclusive,
   kStale,
-  // bench
+  // verdicts of bench only
   kFaster,
-  // monitor
+  // verdicts of monitor only
   kHealthy,
   kWarn,
   kDrift,
   kStaleTarget,
-  // distill
+  // verdicts of distill only
   kImproved,
   kNoSignificantGain,
 };

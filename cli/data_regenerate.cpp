@@ -1,4 +1,4 @@
-// `specdec data regenerate`.
+// Implements `specdec data regenerate`.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>

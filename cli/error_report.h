@@ -1,4 +1,4 @@
-// How every failure of this program is reported: one line on stderr and, with --json, one object on stdout.
+// Reports every failure of this program: by one line on stderr and, with --json, by one object on stdout.
 #pragma once
 
 #include <functional>

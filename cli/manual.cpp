@@ -1,4 +1,4 @@
-// `specdec manual [COMMAND...] [--out DIR]`.
+// Implements `specdec manual [COMMAND...] [--out DIR]`.
 #include "cli/manual.h"
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// `specdec monitor check | watch | status | report | baseline`.
+// Implements `specdec monitor check | watch | status | report | baseline`.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>

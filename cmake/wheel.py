@@ -5,7 +5,7 @@
   specdec       the engine and the demo's models. It needs specdec-core of the same version and torch 2.11, whose
                 libraries it finds in the same Python environment. A build without LibTorch makes no such wheel
 
-auditwheel reads the binaries and decides the tag, manylinux_2_34 for what Debian 12 built. A library that neither the
+auditwheel reads the binaries and decides the tag, manylinux_2_34 for builds on Debian 12. A library that neither the
 wheels, nor torch, nor every manylinux system has is an error. The same commit gives the same bytes."""
 
 import glob

@@ -379,7 +379,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
-  // The tokenizer may have added tokens that the model has no embedding for, and the text of a row may contain them.
+  // The tokenizer may have added tokens without an embedding in the model; a row that contains one is rejected.
   for (const int32_t id : row.tokens)
     if (id >= vocab_size_)
       return Rejected{"token_past_vocabulary",

@@ -33,7 +33,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 struct TokenBytes {
   std::vector<std::string> tokens;  // by id; not always whole characters; "" if the id names no token
   std::vector<int32_t> special;     // ids, ascending
-  // decode() leaves out the space with which the first token of a text begins.
+  // True if decode() leaves out the space with which the first token of a text begins.
   bool strips_first_space = false;
 };
 

@@ -9,7 +9,7 @@ namespace specdec {
 
 namespace {
 
-// Returns the names under "architectures", one after the other.
+// Returns the names under "architectures" as one text.
 std::string architectures_of(const Json& config) {
   std::string names;
   if (config.contains("architectures") && config["architectures"].is_array())

@@ -164,7 +164,7 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
     case Verdict::kNoSignificantGain:
       break;  // is_gate_verdict() is false for these, so no report has them
   }
-  // fail, stale: train the draft further on this target's answers.
+  // After `fail` and `stale`: train the draft further on this target's answers.
   return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",
                                "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));
 }

@@ -11,7 +11,7 @@
 
 namespace specdec {
 
-// Returns "pass: acceptance …, speed-up …".
+// Returns the verdict and its reason: "pass: acceptance …, speed-up …".
 std::string gate_line(const ValidationReport& report);
 // Returns gate_line() if it is short, else its beginning and the file that has the whole line: "inconclusive: speed-up
 // … decides nothing ... (in full: manifest.json)". Adds only ASCII characters.
@@ -26,8 +26,8 @@ struct GateSummary {
 };
 GateSummary gate_summary(const ValidationReport& report);
 void visit_fields(Fields& f, GateSummary& gate);
-// Returns "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K 2 (predicted 1.31)", "batch 4: plain (K
-// 1 predicted 0.93)".
+// Returns the rows as text, separated by commas: "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K
+// 2 (predicted 1.31)", "batch 4: plain (K 1 predicted 0.93)".
 std::string schedule_line(const std::vector<ScheduleRow>& schedule);
 
 // Estimates how many prompts would make the interval of the measured speed-up exclude 1 if the measured value stays the

@@ -1,10 +1,10 @@
 // The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards; while they are being
-// written, LABELS/shards.jsonl has the shards that index.json does not name yet. Several runs of distill can read them.
-// A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64 [R + 1] and
-// one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in all. With
-// kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their log-probabilities;
-// rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P, E], the residual
-// stream after the last layer, before the final norm. A row that the target refused has no entries.
+// written, LABELS/shards.jsonl has the shards that index.json does not name yet. Several runs of distill can share
+// labels. A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64 [R +
+// 1] and one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in all.
+// With kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their
+// log-probabilities; rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P,
+// E], the residual stream after the last layer, before the final norm. A row that the target refused has no entries.
 #pragma once
 
 #include <cstdint>

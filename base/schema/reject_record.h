@@ -34,7 +34,7 @@ struct RejectRecord {
   std::vector<Reject> rejects;  // in rising order of position
 };
 std::string to_line(const RejectRecord& record);  // no newline
-// Throws Error(kData).
+// Parses one line of JSON. Throws Error(kData).
 RejectRecord reject_record_from_line(const std::string& line, const std::string& where);
 
 }  // namespace specdec

@@ -114,7 +114,8 @@ struct ValidationReport {
     struct Segment {
       std::string name;
       Estimate difference;
-      // True if it has enough requests. Such a segment fails if its alpha is certainly lower by more than kSegmentLoss.
+      // True if the segment has enough requests. Then it fails if its alpha is certainly lower by more than
+      // kSegmentLoss.
       bool judged = false;
     };
     std::vector<Segment> segments;

@@ -147,7 +147,7 @@ class Demo {
             "--seed",       std::to_string(options_.seed)};
   }
 
-  // The steps of the demo
+  // ---- steps ----
   void prepare() {
     const bool earlier =
         check_output_directory(out_, {.flag = "--out", .command = "specdec demo", .results = {{"demo.marker", ""}}});

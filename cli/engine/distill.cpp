@@ -96,7 +96,7 @@ void label_first(const Global& global, distill::DistillOptions& options) {
   options.teacher = "labels:" + o.out;
 }
 
-// Only rank 0 prints results and notes. All ranks print the error that ends them.
+// Silences this rank. Only rank 0 prints results and notes, but every rank prints the error that ends it.
 void be_quiet(const Global& global) {
   if (std::freopen("/dev/null", "w", stdout) == nullptr) throw Error(ErrorKind::kIo, "/dev/null cannot be opened");
   set_log_sink([&global](LogLevel level, const std::string& message) {

@@ -1,6 +1,6 @@
 // `specdec loop run LOOP.toml`: data → regenerate → distill → validate → package → promote, as child processes that
-// communicate through files. A run is named after a digest of its inputs (target, logs, settings). So a repeated
-// trigger does not repeat the work, and a killed run resumes where it was.
+// communicate through files. A run is named after a digest of its target and logs, and each stage has a digest of its
+// settings (cli/loop/runs.h). So a repeated trigger does not repeat the work, and a killed run resumes where it was.
 #pragma once
 
 #include <filesystem>

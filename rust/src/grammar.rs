@@ -230,7 +230,7 @@ fn heap_bytes() -> usize {
 }
 
 // These types must cross threads: matchers are compiled on one thread and used on another, and several threads may
-// clone a compiled one.
+// clone a compiled matcher.
 const _: fn() = || {
     fn crosses_threads<T: Send>() {}
     fn is_shared<T: Sync>() {}

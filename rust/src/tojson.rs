@@ -1,4 +1,4 @@
-//! The filter `tojson` of chat templates.
+//! Implements the filter `tojson` of chat templates.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};

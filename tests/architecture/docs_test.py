@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""docs_test.py: checks the Markdown pages against the tree. Links between pages lead somewhere. The pages for
-contributors (CONTRIBUTING.md, docs/contributing) name only paths, identifiers, tests and make targets that exist, and a
-path that is followed by names, in the same cell of a table or the same item of a list, has them in its file."""
+"""docs_test.py: checks the Markdown pages against the tree. Links between pages must have an existing target. The pages
+for contributors (CONTRIBUTING.md, docs/contributing) must name only paths, identifiers, tests and make targets that
+exist. If names follow a path in the same table cell or list item, the file at the path must contain them."""
 
 import fnmatch
 import functools

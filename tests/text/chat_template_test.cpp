@@ -261,7 +261,7 @@ TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Proofs of concept against template engines. Each must give a clean error in this process.
+// Known attacks on template engines. Each must give an error in this process, without killing it.
 std::string repeat(const std::string& text, int n) {
   std::string out;
   for (int i = 0; i < n; ++i) out += text;
