@@ -104,7 +104,7 @@ struct ValidationReport {
   // The number of requests of the split, including those that --max-requests left out, but without those that were
   // scored and had no answer token inside the models' context.
   int64_t requests_available = 0;
-  int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = it is not
+  int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = never
   // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft
   // (--against).
   struct Baseline {
@@ -124,8 +124,8 @@ struct ValidationReport {
   std::optional<Baseline> baseline;
   // Speed
   bool has_speed = false;
-  double draft_cost = 0;                                   // c at batch 1
-  std::map<int, double> verify_cost;                       // batch size → v
+  double draft_cost = 0;                                   // c: cost of one draft token at batch 1
+  std::map<int, double> verify_cost;                       // batch size → v: cost of the rest of a step
   std::map<int, std::map<int, double>> verify_cost_table;  // batch size → K → v, may be empty
   Estimate speedup;                                        // measured at batch 1, .n = prompts
   double predicted_speedup = 0;

@@ -29,7 +29,7 @@ constexpr std::string_view kPromptWords[] = {"prompt", "question", "input", "ins
                                              "query",  "request",  "user",  "text"};
 constexpr std::string_view kAnswerWords[] = {"answer",    "output", "response", "completion",
                                              "assistant", "reply",  "target",   "result"};
-// A key that ends like this holds neither a prompt nor an answer, for example request_id.
+// A key with one of these endings, such as request_id, holds neither a prompt nor an answer.
 constexpr std::string_view kOtherEnds[] = {"id", "name", "type", "time", "timestamp", "status", "model", "tokens"};
 
 [[noreturn]] void refuse_map(const std::string& text, const std::string& problem) {

@@ -213,7 +213,8 @@ TEST(Redact, LinearOnHostileText) {
                                   std::string("DE89"), std::string("1."), std::string("+1"),
                                   std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    // For longer units only the search for the end of a line is repeated, which is fast, so the text may be longer.
+    // With units of more than 20 characters, only the search for line ends is repeated. It is fast, so the text is
+    // longer.
     const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;
