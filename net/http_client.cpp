@@ -22,7 +22,7 @@
 
 namespace specdec::net {
 
-// A set of Reach values: the kinds of addresses that the caller's own hosts have.
+// The set of Reach values of the hosts that the caller named.
 class Reaches {
  public:
   void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }

@@ -16,8 +16,9 @@ struct sockaddr;
 
 namespace specdec::net {
 
-// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time; a server that says
-// how long to wait is obeyed, up to 300 s: by Retry-After (seconds), or by the t of RateLimit.
+// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time. If the server
+// says how long to wait, in the header Retry-After (seconds) or as t in the header RateLimit, the client waits that
+// long, but at most 300 s.
 struct Retry {
   std::string reason;  // why the last attempt failed: "connection refused", "HTTP 503"
   int attempt = 1, max_attempts = 1;

@@ -275,7 +275,7 @@ std::string IncrementalDecoder::advance(bool last) {
   if (!text.starts_with(emitted_prefix_)) {
     // New tokens can change only the end of the context's text: a character that it begins, or a run of byte tokens.
     const size_t common = common_characters(text, emitted_prefix_);
-    if (common == text.size() && !last) return "";  // later tokens decide
+    if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);
   }
   std::string fresh = text.substr(emitted_prefix_.size());

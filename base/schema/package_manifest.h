@@ -40,7 +40,7 @@ struct PackageManifest {
   Json report;                         // the whole validation report
   std::vector<DraftVariant> variants;  // sorted by format
   bool allowed_failed = false;
-  bool is_public = false;            // "visibility": whoever made it declares that anyone may read it
+  bool is_public = false;            // "visibility": its maker declared that anyone may read it
   Json provenance = Json::object();  // the draft's specdec.json
   std::string parent;                // digest of the package it replaces, "" for the first
   std::string created, tool_version;

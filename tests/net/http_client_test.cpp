@@ -305,7 +305,7 @@ TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
   EXPECT_EQ(client.once(r).status, 200) << "a hub inside may name an address inside";
   for (const char* other : {"http://169.254.1.1/", "http://127.0.0.1/", "http://localhost/"}) {
     r.url = other;
-    if (proxy_of(other).empty()) continue;  // this machine is never asked through the proxy
+    if (proxy_of(other).empty()) continue;  // the proxy is not used for addresses of this machine
     expect_error(ErrorKind::kNetwork, {"refused"}, [&] { client.once(r); });
   }
 }
