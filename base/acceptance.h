@@ -23,8 +23,8 @@ struct AcceptanceCounts {
 
   // Adds one step that drafted `drafted_tokens` tokens and accepted the first `accepted_tokens`. overlaps[i] = Σ_x
   // min(p_i, q_i) for every reached position i (accepted + 1 values, or as many as were drafted if all were accepted).
-  // A step that drafted nothing counts as plain. The caller sets `emitted`, because it knows the cut. Throws
-  // Error(kInternal) if the numbers contradict each other.
+  // A step that drafted nothing counts as plain. The caller sets `emitted`, because only the caller knows where EOS, a
+  // stop string or max_tokens cut the answer. Throws Error(kInternal) if the numbers contradict each other.
   void add_step(int64_t drafted_tokens, int64_t accepted_tokens, const std::vector<double>& overlaps);
   void add(const AcceptanceCounts& other);
 

@@ -10,7 +10,7 @@
 namespace specdec {
 
 struct ChildLimits {
-  uint64_t memory_bytes = 512u << 20;     // address space that may be added to the process's own
+  uint64_t memory_bytes = 512u << 20;     // address space that the child may add to the process's own
   int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
 };
 

@@ -114,13 +114,14 @@ void allow_time(int cpu_seconds) {
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
-  } catch (...) {  // the caller sees a socket that ends too early
+  } catch (...) {  // the caller notices that the socket is closed too early
   }
   _exit(0);
 }
 
-// Runs the keeper process, which needs only its copy of the program's memory. It closes the program's files, points
-// stdin, stdout and stderr to /dev/null, and ignores the signals that stop the program. It exits when the program does.
+// Runs the keeper process, which forks a worker for each socket that it receives over `orders`. The keeper closes the
+// program's files, points stdin, stdout and stderr to /dev/null, and ignores the signals that stop the program. It
+// exits when the program does.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
   // SIGCHLD is ignored because nobody waits for workers.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);

@@ -23,7 +23,7 @@ class ConfinedService {
   // lock now. Throws Error(kIo).
   using Work = std::function<std::string(std::string_view job)>;
   ConfinedService(const ChildLimits& limits, size_t workers, Work work);
-  ~ConfinedService();  // no job may be running
+  ~ConfinedService();  // call only when no job is running
   ConfinedService(const ConfinedService&) = delete;
   ConfinedService& operator=(const ConfinedService&) = delete;
 

@@ -1,6 +1,6 @@
-// The one error type of specdec. Its kind says who must act, and its message has a chain of contexts. A message says
-// what was found, what was expected, where (file, path, key) and what to do. Libraries throw it and never print, abort
-// or exit.
+// The one error type of specdec. The kind says who must act. The message says what was found, what was expected, where
+// (file, path, key) and what to do; callers put their context in front of it. Libraries throw Error and never print,
+// abort or exit.
 #pragma once
 
 #include <stdexcept>

@@ -46,7 +46,7 @@ bool is_placeholder_name(const std::string& name);
 // the model was loaded from). The parent directory's name is not used: it is often a scratch directory, and equal
 // models in two of them would get two names.
 std::vector<std::string> model_names(const std::filesystem::path& directory, const std::filesystem::path& files);
-std::string model_name(const std::filesystem::path& directory);  // the best name of a model whose files are in it
+std::string model_name(const std::filesystem::path& directory);  // the best name of the model in `directory`
 
 bool is_commit(const std::string& text);  // 40 lower-case hexadecimal digits
 

@@ -48,7 +48,7 @@ struct JsonInts {
   int64_t low, high;
   std::optional<int64_t> fallback = {};
   std::optional<int64_t> value_of(const Json& found) const;  // nothing if `found` is not such a value
-  std::string expected() const;                              // "integer in [1, 65536]"
+  std::string expected() const;                              // for messages: "integer in [1, 65536]"
 };
 struct JsonNumbers {
   double low, high;

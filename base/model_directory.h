@@ -21,7 +21,7 @@ struct ResolvedModel {
   std::string stale_reason;
   // The commit of a model, or of a package's target, that was given by hub name; else empty.
   std::string hub_commit;
-  std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null for other models
+  std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null if it is no package
   // The package's verified files, without the files of a stale target. Call its require_unchanged() after loading. Null
   // if the model is not a package.
   std::shared_ptr<const VerifiedFiles> verified = {};

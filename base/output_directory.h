@@ -16,8 +16,8 @@ struct ResultFile {
 };
 
 struct OutputRule {
-  std::string flag;                 // "--out"
-  std::string command;              // "specdec validate", for messages
+  std::string flag;                 // for messages, such as "--out"
+  std::string command;              // for messages, such as "specdec validate"
   std::vector<ResultFile> results;  // any of them marks an earlier result; none = the directory must be new or empty
   // For a command that replaces the whole directory: returns whether it writes files of this name. Other files would be
   // lost. Empty for a command that replaces only its own files.

@@ -1,4 +1,5 @@
-// Progress reports of long work. cli draws them (a bar on a terminal, one line every 30 s elsewhere).
+// Progress reports of long work. cli/progress_line.h draws them (one line that is redrawn on a terminal, separate lines
+// elsewhere).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 namespace specdec {
 
 struct Progress {
-  std::string stage;   // "distill", "alpha", …; "" ends the last stage without a line
+  std::string stage;   // "distill", "alpha", …; "" ends the last stage without printing a line
   double done = 0;     // measured in `unit`
   double total = 0;    // 0 = unknown
   std::string unit;    // "steps", "requests", "s"

@@ -11,8 +11,8 @@ namespace specdec {
 
 struct DeviceOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:<i>
-  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only the weights when decoding; norms and caches stay
-  // wide)
+  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only weights, and only for decoding; norms and KV caches
+  // keep a wider dtype)
   std::string dtype = "auto";
   std::string draft_dtype = {};  // dtype of the draft; empty = as dtype
   uint64_t seed = 0;
@@ -30,11 +30,11 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/sampling/verifier.h
+enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // explained in engine/decode/sampling/verifier.h
 
 struct SpeculationOptions {
   int k = -1;     // draft tokens per step; -1 = auto (the controller chooses, 0 included); 0 = plain
-  int max_k = 8;  // upper bound for auto
+  int max_k = 8;  // upper bound of K if k is -1 (auto)
   VerifyRule verify = VerifyRule::kToken;
   // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
   std::vector<int> tree = {};

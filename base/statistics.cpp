@@ -105,7 +105,8 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // up falls in m and down rises, so the candidates that remain form a range [first, last), which may be empty.
+  // As m grows, up(m) falls and down(m) rises, so the candidates that remain form a range [first, last), possibly
+  // empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;

@@ -49,18 +49,18 @@ struct EngineRunners {
   int (*validate)(const Global&, const deploy::ValidateOptions&) = nullptr;
   int (*bench)(const Global&, const deploy::BenchOptions&) = nullptr;
   int (*serve)(const Global&, const deploy::ServeOptions&) = nullptr;
-  int (*doctor)(const Global&) = nullptr;  // prints what it found of the GPUs, in JSON
+  int (*doctor)(const Global&) = nullptr;  // prints what it found about the GPUs, in JSON
 };
 
 struct Cli {
   CLI::App& app;
   Global& global;
   const EngineRunners& runners;
-  // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
+  // Set by the callback of the chosen subcommand. run_program() calls `selected` and turns errors into exit codes.
   std::function<int()> selected;
-  // Checks the options by rules that the parser does not know; empty if the command has no such rules. The callback
-  // that sets `selected` sets it, too. It throws Error(kUsage) and reads no file. run_program() calls it before
-  // `selected`, and check_command_line() calls it for the stages of a loop.
+  // Checks the options by rules that the parser does not know; empty if the command has no such rules. Set together
+  // with `selected`. Throws Error(kUsage) and reads no file. run_program() calls it before `selected`;
+  // check_command_line() calls it for the stages of a loop.
   std::function<void()> check = {};
   SettingOrigins origins = {};
 };
@@ -92,12 +92,13 @@ template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);
 [[noreturn]] void exec_engine(const Global& global);
 
-// Each of these functions declares flags that several commands share, so that an option has the same name, help and
-// check everywhere.
-// Returns a check of CLI11 for a number that must be at least (or more than) `least`.
+// The functions below declare flags that several commands share, so that an option has the same name, help and check
+// everywhere.
+//
+// at_least() and more_than() return a CLI11 check for a number that must be at least (or more than) `least`.
 std::function<std::string(const std::string&)> at_least(double least);
 std::function<std::string(const std::string&)> more_than(double least);
-CLI::Validator within(double low, double high);  // both are allowed, and the help shows them
+CLI::Validator within(double low, double high);  // both ends are allowed, and the help shows the range
 
 CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help);  // --seed
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
@@ -119,8 +120,8 @@ Secret endpoint_key(const std::string& file, const std::string& url);
 // Error(kConfig) if the file contains no word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// Lets MODEL arguments be hub names, which are downloaded if they are not in the cache. A resolved name is remembered;
-// a second call forgets all names, so that the hub is asked again.
+// Lets MODEL arguments be hub names; a model that is not in the cache is downloaded. A resolved name is remembered. A
+// second call forgets all names, so that the hub is asked again.
 void install_hub(const Global& global);
 
 // Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines elsewhere (of JSON with

@@ -16,7 +16,8 @@ namespace specdec::cli {
 // Names a positional argument that is a command of the program.
 inline constexpr char kCommandName[] = "COMMAND";
 
-// The files that a shell offers for a value. Of two alternatives the later one includes the earlier one.
+// The files that a shell offers for a value. If a value has two alternatives, the later of these kinds applies, because
+// it includes the earlier one.
 enum class Offer { kNone, kDirectories, kFiles };
 
 struct Argument {

@@ -1,5 +1,5 @@
-// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; in
-// another installed tree LibTorch has to be searched for.
+// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; in any
+// other installed tree this file searches for LibTorch.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -105,10 +105,11 @@ void exec_engine(const Global& global) {
   std::vector<char*> argv{const_cast<char*>(engine.c_str())};
   for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
-  // libgomp reads this when it is loaded: idle threads must not spin on cores that other processes use.
+  // libgomp reads OMP_WAIT_POLICY when it is loaded. PASSIVE: idle threads do not spin on cores that other processes
+  // need.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // Blocks the stop signals, and SIGHUP, until the engine unblocks them (cli/program.cpp). The exec would lose a stop
-  // signal that arrived before this call, so it is checked for here.
+  // Blocks the stop signals, and SIGHUP, until the engine unblocks them (cli/program.cpp). A stop signal that arrived
+  // before this call would be lost in the exec, so stop_requested() is checked here.
   sigset_t stops;
   sigemptyset(&stops);
   sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM), sigaddset(&stops, SIGHUP);

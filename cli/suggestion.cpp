@@ -45,7 +45,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
       longer = name;
     }
   }
-  // One word that begins with what was typed is meant rather than a word that differs in two letters or more.
+  // If the typed text begins exactly one name, that name is likelier meant than one that differs by two mistakes or
+  // more.
   return beginnings == 1 && least > 1 ? longer : best;
 }
 

@@ -21,9 +21,9 @@ struct LengthPercentiles {
 struct DataAudit {
   DataStats stats;
   std::optional<IngestReport> report;  // absent in directories written by data regenerate or by older versions
-  std::map<std::string, LengthPercentiles> lengths;  // "train", "holdout"
-  bool searched = false;                 // false: the rows were not searched, so the two members below are empty
-  std::map<std::string, int64_t> finds;  // kind → number of finds (personal data, secrets) left in the rows
+  std::map<std::string, LengthPercentiles> lengths;  // split ("train", "holdout") → lengths of its rows
+  bool searched = false;                 // false: the rows were not searched, so the next two members are empty
+  std::map<std::string, int64_t> finds;  // kind of personal data or secret → number of finds left in the rows
   int64_t rows_with_finds = 0;
 };
 

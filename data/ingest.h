@@ -19,9 +19,10 @@ struct IngestResult {
   IngestReport report;  // as written to DIR/ingest.json
   std::string split_rule;                                 // time | hash | first
   int64_t conversations = 0, held_out_conversations = 0;  // of all accepted rows; 0 with options.records
-  // earlier answers of accepted chats that are not learnt because the chat template rewrites them (data/tokenise.h)
+  // number of earlier answers of accepted chats that are not learnt, because the chat template rewrites them
+  // (data/tokenise.h)
   int64_t unlearnt_turns = 0;
-  // The keys of the first row of no known format, and a --map for such rows (data/formats/field_map.h); "" = no such
+  // For the first row of an unknown format: its keys, and a suggested --map (data/formats/field_map.h); "" = no such
   // row.
   std::string suggestion;
 };

@@ -33,7 +33,7 @@ void visit_counts(Fields& f, DataStats& stats);  // without the lengths
 void visit_fields(Fields& f, DataStats& stats);
 std::string to_table(const DataStats& stats);
 
-// Writes "email 2, phone 1".
+// Returns the counts as text: "email 2, phone 1".
 std::string counts_text(const std::map<std::string, int64_t>& counts);
 
 }  // namespace specdec::data

@@ -38,7 +38,8 @@ class HubSource {
 
  protected:
   HttpRequest request(const std::string& url) const;
-  // Does the same as ask(), but returns the reply whatever its status.
+  // Sends the request of ask(), but does not follow redirects to other hosts, and returns the reply whatever its
+  // status.
   HttpReply get(const std::string& path, bool head, int max_attempts);
   [[noreturn]] void refuse(const std::string& url, const HttpReply& reply) const;
   const HubName& hub_;

@@ -68,7 +68,7 @@ class S3Client {
     const std::string* body = nullptr;                // null: empty
     std::map<std::string, std::string> headers = {};  // headers to sign that not every request has
     std::function<void(const HttpReply&, std::string_view)> on_body = {};
-    size_t max_bytes = 1u << 20;  // of HttpReply::body
+    size_t max_bytes = 1u << 20;  // limit for HttpReply::body
     bool once = false;            // true: no retries
   };
   HttpReply ask(const Request& asked);

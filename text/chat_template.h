@@ -72,9 +72,9 @@ class ChatTemplate {
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 
   // Returns the name of the first part of this conversation that the template leaves out, such as
-  // "messages[2].content". Returns nothing if it renders all of them, or refuses the conversation. The parts are the
-  // contents, the calls and results, and the thoughts after the last message of the user. To find out, it renders the
-  // conversation with marks in the place of the parts.
+  // "messages[2].content". Returns nothing if the template renders all parts, or refuses the conversation. The parts
+  // are the contents, the calls and results, and the thoughts after the last user message. The function renders the
+  // conversation with a mark in place of each part and searches for the marks.
   std::optional<std::string> omitted(const std::vector<ChatMessage>& messages, const Json& extra = Json::object(),
                                      const std::string& tools = "") const;
 

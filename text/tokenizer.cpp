@@ -24,8 +24,8 @@ std::string token_text(const Json& value) {
   return "";
 }
 
-// Makes a change for sd_tokenizer_new from a token that token_text() accepts. The token becomes special. `if_known`
-// becomes the field `known`, which decides what happens to a token that tokenizer.json already has.
+// Converts a token that token_text() accepts to a change for sd_tokenizer_new. The token becomes special. `if_known`
+// becomes the field `known`, which says what to do if tokenizer.json already has the token.
 Json change(const Json& value, const char* if_known) {
   Json token = value.is_object() ? value : Json::object();
   token["content"] = token_text(value);
@@ -75,7 +75,7 @@ bool is_byte_token(const std::string& token) {
          std::isxdigit(static_cast<unsigned char>(token[3])) && std::isxdigit(static_cast<unsigned char>(token[4]));
 }
 
-// Returns the bytes of the longest beginning that both texts have in common and that ends between two characters.
+// Returns the length in bytes of the longest common prefix of both texts that ends between two characters.
 size_t common_characters(std::string_view a, std::string_view b) {
   auto common = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   const auto is_inside = [&common](std::string_view text) {
@@ -214,7 +214,7 @@ IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, const std::ve
 }
 
 // Returns the token if it may add to the text, and nothing for an unknown token or a special one that is not shown.
-// Tokens without text must not become context either: decode() drops them before its decoder sees them.
+// decode() drops tokens without text before its decoder sees them, so they must not become context either.
 std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const {
   if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
   sd_bytes out{};
@@ -225,18 +225,18 @@ std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const
   return token;
 }
 
-// The ids are tokens with text only, so none is to be skipped.
+// `ids` contains only tokens with text, so none must be skipped.
 std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }
 
-// Makes the last tokens of the context the pending ones. Takes enough of them that the text after them does not depend
-// on those before: some visible text, from which UTF-8 resynchronises, and the whole of a run of byte tokens.
+// Stores the last tokens of the context as the pending ones. Takes enough of them that the text after them does not
+// depend on earlier tokens: some visible text, after which UTF-8 resynchronises, and the whole of a run of byte tokens.
 void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
   constexpr size_t kBytes = 16;
   const int32_t streaming = tokenizer_->impl_->streaming;
   size_t enough = 32;
-  std::vector<uint32_t> last;  // in reverse
+  std::vector<uint32_t> last;  // the last tokens, in reverse order
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     const std::optional<std::string> token = token_with_text(*id);
     if (!token) continue;
@@ -273,17 +273,17 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // Only the end of a context can change: a character that it begins, or a run of byte tokens.
+    // New tokens can change only the end of the context's text: a character that it begins, or a run of byte tokens.
     const size_t common = common_characters(text, emitted_prefix_);
-    if (common == text.size() && !last) return "";  // the tokens to come decide
+    if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);
   }
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrinks the window to a context with visible text, so that whatever a decoder strips at the beginning of a text is
-  // in the context and not in the new text. While a character is unfinished, 32 tokens are enough context: UTF-8
-  // resynchronises within 3 bytes.
+  // Shrinks the window to a context with visible text, so that white space which a decoder strips at the beginning of a
+  // text is stripped from the context and not from the new text. While a character is unfinished, 32 tokens are enough
+  // context: UTF-8 resynchronises within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = decoded(std::span(pending_).last(keep));

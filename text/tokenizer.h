@@ -33,7 +33,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 struct TokenBytes {
   std::vector<std::string> tokens;  // by id; not always whole characters; "" if the id names no token
   std::vector<int32_t> special;     // ids, ascending
-  // decode() leaves out the space with which the first token of a text begins.
+  // True if decode() leaves out the space with which the first token of a text begins.
   bool strips_first_space = false;
 };
 
@@ -101,7 +101,7 @@ class IncrementalDecoder {
   const Tokenizer* tokenizer_;
   std::vector<int32_t> shown_;
   std::vector<uint32_t> pending_;  // tokens whose text is not final, preceded by final tokens as context
-  std::string emitted_prefix_;     // the part of decode(pending_) that was returned already, or is the context's
+  std::string emitted_prefix_;     // the part of decode(pending_) that was returned or is the context's
 };
 
 }  // namespace specdec::text

@@ -24,7 +24,7 @@ struct AcceptanceRange {
   std::string expected() const;  // "a whole number in [0, 16777216]"
 };
 constexpr AcceptanceRange range_of(AcceptanceFigure figure) {
-  constexpr int64_t kMostTokens = int64_t{1} << 24;  // the longest contexts have 10 million
+  constexpr int64_t kMostTokens = int64_t{1} << 24;  // the longest contexts have 10 million tokens
   switch (figure) {
     case AcceptanceFigure::kTime:
       return {0, 253402300799, true};  // the end of year 9999

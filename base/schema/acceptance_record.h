@@ -33,8 +33,8 @@ struct AcceptanceRecord {
   void validate(const std::string& where) const;
 };
 std::string to_line(const AcceptanceRecord& record);  // uses short keys; no newline at the end
-// Throws Error(kData). read_acceptance_record() is for millions of lines: it reuses the memory of `record`, whose
-// content is undefined after an error.
+// Parse one line of JSON. Throw Error(kData). read_acceptance_record() is for millions of lines: it reuses the memory
+// of `record`, whose content is undefined after an error.
 AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where);
 void read_acceptance_record(std::string_view line, const std::string& where, AcceptanceRecord& record);
 

@@ -26,7 +26,7 @@ struct PackagedFile {
 struct DraftVariant {
   std::string format;  // "fp8" or "int8"; the directory is "draft-" followed by this
   Fingerprint fingerprint;
-  double relative_error = 0;  // root mean square over its matrices
+  double relative_error = 0;  // root mean square over the variant's matrices
   Json report;                // its own validation report, null if the gate has not measured it
   std::string directory() const { return "draft-" + format; }
 };
@@ -40,7 +40,7 @@ struct PackageManifest {
   Json report;                         // the whole validation report
   std::vector<DraftVariant> variants;  // sorted by format
   bool allowed_failed = false;
-  bool is_public = false;            // "visibility": whoever made it declares that anyone may read it
+  bool is_public = false;            // "visibility": its maker declared that anyone may read it
   Json provenance = Json::object();  // the draft's specdec.json
   std::string parent;                // digest of the package it replaces, "" for the first
   std::string created, tool_version;
@@ -62,7 +62,7 @@ struct ResolvedPackage {
   std::vector<std::filesystem::path> stores;
   PackageManifest manifest;
   ChannelRecord channel;                      // if the argument named one, else empty
-  std::shared_ptr<const DirectoryLock> hold;  // while a copy of it exists, `package gc` keeps the package
+  std::shared_ptr<const DirectoryLock> hold;  // while a copy of `hold` exists, `package gc` keeps the package
 };
 // Checks that the package has exactly the listed files, regular and of the listed sizes, and with their digests if
 // `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed. After reading

@@ -50,14 +50,14 @@ void visit_fields(Fields& f, ShardIndex& index);
 Json to_json(const ShardIndex& index);
 ShardIndex shard_index_from_json(const Json& object, const std::string& where);
 
-// The functions that an answer of a row calls.
+// The functions that one assistant turn of a row calls.
 struct TurnCalls {
   int64_t begin = 0;  // index of the answer's first token
   std::vector<std::string> names;
 };
 
-// [{"begin": 12, "names": ["get_weather"]}]. The list is read from the key "calls" of an object; `begin` is below
-// `tokens`. Throws Error(kData).
+// Format: [{"begin": 12, "names": ["get_weather"]}]. turn_calls_from_json() reads the list from the key "calls" of
+// `object`. Throws Error(kData), also if a `begin` is not below `tokens`.
 Json to_json(const std::vector<TurnCalls>& calls);
 std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, const std::string& where);
 
@@ -71,7 +71,7 @@ struct TokenRow {
   SamplingOptions sampling;
   bool has_sampling = false;
   int64_t index = 0;             // the row's place among all rows of its directory, in file order
-  std::vector<TurnCalls> calls;  // of the learnt answers that call functions, in their order
+  std::vector<TurnCalls> calls;  // one for each learnt answer that calls functions, in order
 };
 
 }  // namespace specdec

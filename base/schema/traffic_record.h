@@ -23,9 +23,10 @@ struct ChatMessage {
   bool unlearnt = false;
 };
 
-// Returns the arguments of a call as the template gets them, {} if the text is blank. Returns nothing if the text is no
-// JSON, because a model does not always write JSON, and a call may have been cut. Throws Error(kData) for JSON that
-// cannot be handed on whole: a key twice, a lone surrogate, a number past a double, or more than the limits.
+// Returns the arguments of a tool call as the chat template gets them, {} if the text is blank. Returns nothing if the
+// text is not JSON: a model may write invalid JSON, and a call may have been cut off. Throws Error(kData) for JSON that
+// cannot be passed on unchanged: a duplicate key, a lone surrogate, a number too large for a double, or JSON over the
+// limits.
 std::optional<nlohmann::ordered_json> tool_arguments(const std::string& text, JsonLimits limits = {});
 
 struct TrafficRecord {
@@ -41,9 +42,10 @@ struct TrafficRecord {
   // Only with messages: the variables that the request gave the chat template, a JSON object as text, "" = none.
   std::string template_kwargs;
   std::string prompt, response;
-  // token_ids: the tokens of the response, or of a chat's last message, as the writer wrote them, with the one that
-  // ended the answer. prompt_token_ids: the tokens that the writer had read before. A record has them if it has
-  // token_ids of a response, but never for a chat, where they follow from the messages. Empty = not known.
+  // token_ids: the tokens of the response, or of a chat's last message, as the writer generated them, including the
+  // token that ended the answer. prompt_token_ids: the tokens that the writer had read before. A record of prompt +
+  // response with token_ids has them too; a chat never has them, because they follow from the messages. Empty = not
+  // known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;
@@ -52,7 +54,7 @@ struct TrafficRecord {
   // request stops at), "content_filter" or "other"; "" = unknown.
   std::string finish_reason;
 
-  // Returns whether something else than the model ended the answer, so that the model never wrote an end of its turn.
+  // Returns whether something other than the model ended the answer, so that the model never wrote an end of its turn.
   bool answer_was_cut() const { return !finish_reason.empty() && finish_reason != "stop"; }
   void validate(const std::string& where) const;  // throws Error(kData)
 };

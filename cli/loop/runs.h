@@ -12,8 +12,8 @@
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id and logs; it names the run. The settings are not part of it; they
-// are part of the keys of the stages.
+// The inputs of a run. key() is a digest of target_id and logs, and names the run. The settings are not part of it, but
+// of the keys of the stages.
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
@@ -32,7 +32,7 @@ struct StageEnd {
   double seconds = 0;
   Json result = nullptr;   // the stage's JSON, null if it gave none
   std::string error = "";  // the stage's error message; "" = none
-  bool ran = true;         // false if its end was certain before it started
+  bool ran = true;         // false if the stage was not started, because its end was certain
 };
 // Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If `printed`
 // is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead of
@@ -40,9 +40,9 @@ struct StageEnd {
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
-// Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers have codes of their own
-// for processes that fail, so what rank 0 printed counts. If it printed nothing and has left a checkpoint, it was
-// killed, and the same command goes on (75).
+// Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers use their own codes for
+// failed processes, so the exit code in the JSON that rank 0 printed counts instead. If rank 0 printed nothing and
+// there is a checkpoint, the stage was killed and can be resumed: 75.
 int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
 
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written before and
@@ -51,19 +51,19 @@ int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoi
 // after it.
 class RunState {
  public:
-  // Reads an existing state. If it is of other settings, its verdict no longer counts. Throws Error(kData) for a file
-  // that is not the state of this run.
+  // Reads an existing state. If the state was written with other settings, its verdict is dropped. Throws Error(kData)
+  // for a file that is not the state of this run.
   RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::string& key, const std::filesystem::path& output) const;
-  // True if the stage has begun with another key: what it has written is of no use.
+  // Returns whether the stage began earlier with another key, so that its output is useless.
   bool began_otherwise(const std::string& stage, const std::string& key) const;
-  // Records that the stage begins. With another key than before, forgets the stages after it, too.
+  // Records that the stage begins. If its key has changed, also forgets the stages after it.
   void begin(const std::string& stage, const std::string& key);
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // These two end the run: with kPromoted, or with the stage that stopped it and its exit code.
+  // End the run: with the verdict kPromoted, or with the stage that stopped the run and its exit code.
   void promoted(int64_t now);
   void stopped(const StageEnd& end, int64_t now, const std::string& reason = "", const std::string& change = "");
 
@@ -91,9 +91,10 @@ struct EarlierRun {
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the key of the run to continue: the run with this key, whatever its settings were, or else a run of the same
-// target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with: logs
-// grow all the time, so a run on the newest logs would start over each time. Returns nullopt if a new run is needed.
+// Returns the key of the run to continue: the run with the key of `inputs`, whatever its settings were, else a run of
+// the same target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with,
+// because logs grow all the time and a run on the newest logs would have to start over. Returns nullopt if a new run is
+// needed.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of

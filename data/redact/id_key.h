@@ -1,5 +1,5 @@
-// The secret key under which names are hashed: tenants, conversations and ids that hold personal data, and ids made
-// from content. Without a key, anyone who has a data directory could hash a guessed name and look for it.
+// The secret key for hashing names: tenants, conversations and ids that hold personal data, and ids made from content.
+// Without a secret, anyone who has a data directory could hash a guessed name and search for it.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ class IdKey {
   std::string secret_;
 };
 
-// The file of a secret, held while it is used: no other run removes it meanwhile.
+// The file of a secret, locked while this object exists, so that no other run removes it.
 class HeldSalt {
  public:
   // Reads the secret from `file`. If the file does not exist, draws a random secret and stores it there (mode 0600, 64

@@ -1,4 +1,4 @@
-// Has an endpoint write the answers of one row anew, each after the new ones before it.
+// Lets an endpoint rewrite the answers of one row, each after the new answers before it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace specdec::data {
 
-// An endpoint gave a row no answer and did not refuse it: it is down, or answers nonsense.
+// Thrown if an endpoint gave a row no valid answer and did not refuse it: the endpoint is down or sends invalid
+// replies.
 class NoAnswer : public Error {
  public:
   NoAnswer(AnswerProblem what, const std::string& message)
@@ -24,8 +25,7 @@ class NoAnswer : public Error {
 // Const methods are thread-safe.
 class RowRegenerator {
  public:
-  // `tokeniser` may be null if the endpoint returns token ids. `max_length` is that of the data, 0 = none. The three
-  // references must outlive the object.
+  // `tokeniser` may be null if the endpoint returns token ids. `options`, `model` and `index` must outlive the object.
   RowRegenerator(const RegenerateOptions& options, const std::string& model, const ShardIndex& index,
                  const RowTokeniser* tokeniser)
       : options_(options), model_(model), index_(index), tokeniser_(tokeniser) {}

@@ -38,7 +38,7 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2
   return x ^ (x >> 31);
 }
 
-// The compiler turns this loop into the vector instructions of the machine.
+// Lowers each least[i] to the least permuted shingle. The compiler vectorises the inner loop.
 SPECDEC_CLONES("avx2", "default")
 void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
               const uint32_t* __restrict b) {
@@ -54,7 +54,7 @@ void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, con
 }  // namespace
 
 std::vector<uint64_t> word_hashes(std::string_view text) {
-  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // FNV-1a
+  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // constants of FNV-1a
   std::vector<uint64_t> words;
   words.reserve(text.size() / 5 + 1);
   uint64_t hash = kStart;

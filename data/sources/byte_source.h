@@ -14,8 +14,8 @@ namespace specdec::data {
 // The source name that means standard input.
 inline const std::string kStandardInput = "-";
 
-// Compressed data that end in the middle: the file was cut off, or is still being written. All that came before is
-// good.
+// Thrown if compressed data end in the middle: the file was cut off, or is still being written. Everything before that
+// is valid.
 struct CutSource : Error {
   using Error::Error;
 };

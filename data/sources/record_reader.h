@@ -42,8 +42,8 @@ class RecordReader {
   // before LF and, for documents, surrounding white space. For kValues, throws Error(kData) if there is anything but
   // JSON between the values.
   bool next(RawRecord& record);
-  // Returns whether the source's compressed data end in the middle. next() gives the whole records before that point;
-  // if the records are lines, it also gives the line that was cut.
+  // Returns whether the source's compressed data end in the middle. next() returns the whole records before that point
+  // and, for kLines, also the truncated line.
   bool is_cut() const { return cut_; }
 
   uint64_t stored_done() const { return bytes_->stored_done(); }

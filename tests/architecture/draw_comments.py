@@ -21,10 +21,10 @@ def mark_of(file):
 
 
 def beside_code(line, mark):
-    """Returns whether a comment ends a line of code. One that begins within a string is none."""
+    """Returns whether the line has a comment after code. A mark inside a string does not count."""
     at = line.find("  " + mark + " ")
     before = line[:at]
-    closes = re.match(r"\s*}\s*//\s*namespace", line)  # the formatter's
+    closes = re.match(r"\s*}\s*//\s*namespace", line)  # the formatter wrote this comment
     return at > 0 and before.strip() and before.count('"') % 2 == 0 and before.count("'") % 2 == 0 and not closes
 
 

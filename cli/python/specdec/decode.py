@@ -100,6 +100,6 @@ def decode(kind: Any, value: object, where: str, **extra: Any) -> Any:
 
 
 def decode_result(cls: type[T], value: dict[str, Any], exit_code: int) -> T:
-    """Returns the object that a command printed as its dataclass."""
+    """Converts the JSON object that a command printed to its dataclass."""
     result: T = decode(cls, value, value.get("schema", "$"), exit_code=exit_code, raw=value)
     return result

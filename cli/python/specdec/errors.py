@@ -23,7 +23,7 @@ class ProgramNotFound(SpecdecError):
 
 
 class UnexpectedOutput(SpecdecError):
-    """The program printed something else than this package was generated for, such as another schema version."""
+    """The program printed JSON that this package does not know, such as another schema version."""
 
 
 class UsageError(SpecdecError):
