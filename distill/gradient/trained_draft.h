@@ -1,5 +1,5 @@
 // Refers to a draft of any kind under training: a decoder, or a head with the target that it reads.
-// Trainer, measurement, checkpoints and output know drafts through this class alone.
+// The trainer, evaluation, checkpoints and output use drafts only through this class.
 #pragma once
 
 #include <filesystem>
@@ -27,11 +27,11 @@ class TrainedDraft {
   GradientSource source(Teacher* teacher, const LossOptions& loss) const;
   // Returns the draft's logits at the learnt positions of a batch. The draft must outlive the result.
   RowLogits row_logits(const Batch& batch) const;
-  // Writes config.json and model.safetensors into an existing directory, and reads the weights from there. read()
-  // throws Error(kData) if a tensor is missing or has another shape. write_as() converts the weights.
+  // write() saves config.json and model.safetensors in an existing directory; write_as() first converts the weights to
+  // `dtype`. read() loads the weights, and throws Error(kData) if a tensor is missing or has another shape.
   void write(const std::filesystem::path& directory) const;
   void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const;
-  // Rounds every weight to what it is once write_as(dtype) has written it.
+  // Rounds every weight in place to the values that write_as(dtype) would write.
   void round_to(at::ScalarType dtype) const;
   void read(const std::filesystem::path& directory) const;
   void visit(const std::function<void(const std::string&, at::Tensor&)>& f) const;  // every parameter

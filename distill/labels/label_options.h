@@ -19,13 +19,13 @@ namespace specdec::distill {
 
 struct LabelOptions {
   std::string data, out;
-  std::string target;  // directory of the target; with a URL, "" = none at hand
+  std::string target;  // directory of the target; with a URL it may be ""
   std::string url;     // http(s)://host[:port][/v1]; "" = the target runs in this process
   std::string model;   // name at the endpoint; "" = the first of /v1/models
   Secret api_key;
   int64_t top_k = 0;       // 0 = 32, or 20 at an endpoint: servers often allow no more
   bool hidden = false;     // hidden states instead of probabilities; not from an endpoint
-  double temperature = 1;  // of the probabilities; 1 at an endpoint
+  double temperature = 1;  // softmax temperature of the labels; always 1 with an endpoint
   int concurrency = 4;     // requests at a time
   double request_timeout_s = 600;
   bool resume = false;
@@ -39,8 +39,8 @@ struct LabelResult {
   int64_t refused = 0;         // rows of this run that the endpoint refused
 };
 
-// Returns the index of new labels: what they depend on, without shards. Throws Error(kData) if the data has another
-// tokenizer than the target.
+// Returns the index of new labels, with everything that they depend on and no shards yet. Throws Error(kData) if the
+// data has another tokenizer than the target.
 LabelIndex new_label_index(const LabelOptions& options, const data::ShardReader& data);
 
 }  // namespace specdec::distill

@@ -36,7 +36,7 @@ std::vector<fs::path> reject_files(const fs::path& directory) {
   return out;
 }
 
-// Reads a line, without its end, into `line`. Returns false at the end of the file.
+// Reads a line into `line`, without the newline. Returns false at the end of the file.
 bool next_line(std::istream& in, const std::string& where, std::string& line) {
   line.clear();
   for (char c; in.get(c);) {
@@ -48,8 +48,8 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
   return !line.empty();
 }
 
-// Adds the tokens of a record that stand in the row. Returns false if one does not: the text was tokenised otherwise,
-// and everything after it is somewhere else.
+// Adds the positions of the record's rejects in the row to `tokens`. Returns false at the first position where the row
+// has another token: the row was tokenised differently, so all later positions are shifted too.
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;

@@ -8,7 +8,7 @@
 namespace specdec::distill {
 
 double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seconds) {
-  double progress = 0, warm = 1;  // progress of the decay; factor of the warm-up
+  double progress = 0, warm = 1;  // progress of the cosine decay in [0, 1]; warm-up factor in (0, 1]
   const double at = static_cast<double>(step), total = static_cast<double>(o.total_steps), limit = o.time_limit_seconds;
   if (o.total_steps > 0) {
     const double warmup = std::max(1.0, std::ceil(o.warmup_ratio * total));
