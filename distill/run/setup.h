@@ -42,7 +42,7 @@ struct Setup {
   std::shared_ptr<const DirectoryLock> data_in_use;  // keeps other processes from replacing the data
   HeldOut held_out;
   int64_t holdout_rows = 0,
-          held_out_conversations = 0;      // rows and conversations of the verdict half before --time-limit shortens it
+          held_out_conversations = 0;      // in the verdict half, before --time-limit
   RowLimits limits;                        // limits of each held-out row
   bool answers_anew = false;               // the target generates new answers to the held-out prompts
   Json given;                              // the options that --resume compares

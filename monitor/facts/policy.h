@@ -1,4 +1,4 @@
-// The policy says what the loop may do by itself. Everything is off until the user gives its option.
+// The policy: what the loop may do without being asked. Each feature is off until the user gives its option.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ class LineReader {
     return true;
   }
 
-  // Reads "…" with the escapes \\, \" and \n. Another backslash stands for itself.
+  // Reads "…" with the escapes \\, \" and \n. Any other backslash is a literal backslash.
   bool read_quoted(std::string* text) {
     for (++at_; !at_end() && peek() != '"'; ++at_) {
       const char next = at_ + 1 < line_.size() ? line_[at_ + 1] : '\0';

@@ -30,8 +30,8 @@ struct TransitionEntry {
   Json evidence;
 };
 
-// An action outside the monitor. It is written down together with its cause, before it begins. Each key is started at
-// most once, unless the action has to be tried again, and its end is recorded.
+// An action outside the monitor. It is recorded together with its cause before it begins, and its end is recorded too.
+// The action of a key runs at most once, unless an attempt has to be repeated.
 struct ActionEntry {
   int64_t id = 0;
   std::string key, kind;           // key: SHA-256, unique
@@ -59,12 +59,13 @@ class State {
 
   int64_t epoch() const;  // how often the detectors were restarted
 
-  FilePosition position(const std::string& identity) const;  // by file_identity(); the file's start if unknown
+  FilePosition position(
+      const std::string& identity) const;  // `identity` is file_identity(); returns the start of the file if unknown
   void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);
 
-  // Evidence is much larger than the rest of a row. Without it, `evidence` is null.
+  // kNoEvidence leaves `evidence` null, because evidence is much larger than the rest of a row.
   enum class Detail { kAll, kNoEvidence };
   void append(const HistoryEntry& entry);
   std::vector<HistoryEntry> history(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
@@ -73,8 +74,8 @@ class State {
   int64_t append(const TransitionEntry& entry);                                                  // returns its id
   std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
 
-  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. For each hour that is more
-  // than 30 days ago, only the last measurement stays.
+  // Adds a measurement, replacing an earlier one of the same ten minutes and epoch. Of hours more than 30 days ago,
+  // only the last measurement of each hour is kept.
   void add(const Measurement& measurement);
   std::vector<Measurement> measurements() const;  // oldest first
 
@@ -87,7 +88,7 @@ class State {
   void end_action(int64_t id, int64_t time);
 
  private:
-  friend class Transaction;  // groups changes; changes outside of it are committed one by one
+  friend class Transaction;  // groups changes; a change outside a Transaction is committed at once
   void begin();
   void commit();
   void rollback();
