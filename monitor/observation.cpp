@@ -14,8 +14,8 @@ namespace specdec::monitor {
 namespace {
 
 constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state
-constexpr double kBucketsADay =
-    288;  // buckets per day of a counter chart, one per check; its false-alarm rate assumes a check every 5 minutes
+// Buckets per day of a counter chart, one per check; its false-alarm rate assumes a check every 5 minutes.
+constexpr double kBucketsADay = 288;
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
 // Collects the sources that cannot be read, so that the others are still read. If all fail, rethrows the first error.
@@ -142,8 +142,8 @@ class SourceReader {
     });
     constexpr int64_t kSurelyOther = 10;
     if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther) {
-      const fs::path beside =
-          file.parent_path() / "acceptance";  // the subdirectory to which `serve --record` writes acceptance records
+      // The subdirectory to which `serve --record` writes acceptance records.
+      const fs::path beside = file.parent_path() / "acceptance";
       throw Error(ErrorKind::kData,
                   file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
                       " lines: expected what serve --acceptance-log writes, or the records of another engine" +
@@ -222,8 +222,8 @@ class SourceReader {
                                      rise.begun.front() + "): counted from this look on, since a pod of another name " +
                                      "is no restart");
       }
-      if (!rise.set_aside.empty())
-        observation_.counters[key] = now;  // after a replica was set aside, only later counts of this page are judged
+      // After a replica was set aside, only later counts of this page are judged.
+      if (!rise.set_aside.empty()) observation_.counters[key] = now;
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));

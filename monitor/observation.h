@@ -37,8 +37,8 @@ struct Observation {
   RequestFigures requests;
   std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
   std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
-  std::vector<std::string>
-      silent_pages;  // notes on pages without speculation series, now and in all earlier scrapes with this package
+  // Notes on pages without speculation series, now and in all earlier scrapes with this package.
+  std::vector<std::string> silent_pages;
   std::vector<ChartView> charts;
   std::optional<EvidenceAge> age;  // empty if the sources were not read
   Claims claims;

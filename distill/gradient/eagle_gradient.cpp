@@ -175,8 +175,8 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
     std::vector<StepPart> steps = run_steps(draft, batch, target.taps, out.steps.size(), pause);
     out.finite = add_losses(draft, loss, batch, target.hidden, steps, head_grad, out.steps, pause);
     if (!out.finite) return out;
-    at::Tensor
-        sum;  // d sum / d step.normed = step.grad, so sum.backward() backpropagates the gradients of all steps at once
+    // d sum / d step.normed is step.grad, so sum.backward() backpropagates the gradients of all steps at once.
+    at::Tensor sum;
     for (const StepPart& step : steps) {
       const at::Tensor product = (step.normed * step.grad).sum();
       sum = sum.defined() ? sum + product : product;

@@ -37,8 +37,8 @@ class HeadDraft {
  public:
   using Visit = std::function<void(const std::string& name, at::Tensor&)>;
   virtual ~HeadDraft() = default;
-  virtual const model::DecoderConfig& config()
-      const = 0;  // configuration of the head's layers: vocabulary, widths and dtype
+  // Configuration of the head's layers: vocabulary, widths and dtype.
+  virtual const model::DecoderConfig& config() const = 0;
   virtual int64_t num_parameters() const = 0;
   virtual void visit(const Visit& f) = 0;  // visits every parameter (each requires gradients)
   // Visits only the parameters that write() saves to `directory`.

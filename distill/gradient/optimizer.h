@@ -77,8 +77,8 @@ class AdamW {
   AdamWOptions options_;
   const parallel::Ranks& ranks_;
   bool shared_;
-  std::vector<int64_t>
-      first_;  // offset of each parameter in the concatenation of all; the last entry is the total number of values
+  // Offset of each parameter in the concatenation of all; the last entry is the total number of values.
+  std::vector<int64_t> first_;
   std::vector<Slot> slots_;
 };
 

@@ -17,8 +17,8 @@ void add_bf16(const uint16_t* bits, int64_t count, float* sums);
 int64_t first_largest(const float* values, int64_t count);
 
 struct RowFigures {
-  float mass =
-      1;  // target's probability of the draft's vocabulary, over which p is renormalised; acceptance uses mass · p
+  // Target's probability of the draft's vocabulary, over which p is renormalised; acceptance uses mass · p.
+  float mass = 1;
   float kl = 0;       // KL(p ‖ q)
   float overlap = 0;  // Σ min(mass · p, q) = 1 − TV
   float inside = 0;   // Σ q over tokens with q < mass · p; centres the gradient of TV

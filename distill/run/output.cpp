@@ -167,8 +167,8 @@ Json describe(const DistillOptions& o) {
   if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});
   if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
   if (o.sample < 1) out["sample"] = o.sample;
-  if (o.teacher != "target")
-    out["teacher"] = o.teacher;  // left out for the default, because run.json of earlier versions does not have it
+  // Left out for the default, because run.json of earlier versions does not have it.
+  if (o.teacher != "target") out["teacher"] = o.teacher;
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
 }

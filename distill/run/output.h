@@ -61,8 +61,8 @@ Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before,
 // The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
   bool rising = false;  // the last measured checkpoint is the best one
-  bool partial =
-      false;  // the verdict is inconclusive because the teacher knows only part of each distribution (top-k labels)
+  // The verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
+  bool partial = false;
   // The factor by which a run must be longer to reach a verdict; 0 = a longer run would not help.
   double longer = 0;
 };

@@ -168,8 +168,8 @@ struct Budget {
   const TimePlan& time;
   Work work;
   double speed = 0;  // floating-point operations per second; infinity without a time limit
-  double flop =
-      0;  // floating-point operations of the run by its limits in steps and epochs; infinity without such a limit
+  // Floating-point operations of the run by its limits in steps and epochs; infinity without such a limit.
+  double flop = 0;
 
   // Returns the floating-point operations that a stage may take: `share` of the whole run's, limited by the stage's
   // time.

@@ -81,8 +81,7 @@ double seconds_for_steps(double step_seconds, int64_t steps);
 // Copies rank 0's draft to every other rank. `target` may be null unless the draft is a head.
 void share_draft(DraftInit& init, const std::shared_ptr<const model::Decoder>& target, const parallel::Ranks& ranks,
                  at::Device device);
-void share_weights(
-    const TrainedDraft& draft,
-    const parallel::Ranks& ranks);  // copies rank 0's weights; every rank already has a draft of the same shapes
+// Copies rank 0's weights to every other rank; every rank already has a draft of the same shapes.
+void share_weights(const TrainedDraft& draft, const parallel::Ranks& ranks);
 
 }  // namespace specdec::distill

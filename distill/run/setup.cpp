@@ -113,8 +113,8 @@ Setup begin_setup(const DistillOptions& options) {
   if (s.head && s.from.kind != TeacherSpec::Kind::kTarget)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher + ": " + name_of(s.head->kind) +
                                        " is trained from the target itself: leave --teacher out");
-  if (s.head &&
-      s.spec.kind == "model") {  // the options of an existing head have the same limits as those of a new head
+  // The options of an existing head have the same limits as those of a new head.
+  if (s.head && s.spec.kind == "model") {
     DistillOptions as_new = options;
     const auto* const made = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind);
     if (made != std::end(kNewHeads)) as_new.draft = made->draft;

@@ -37,14 +37,14 @@ struct RunLimits {
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// default_step_tokens() returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens
-// with which the run still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer
-// steps stays worse, however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the
-// number of steps is limited, returns kStepTokensOfGivenSteps. With fewer than kTeachingSteps steps, a missing gain
-// says nothing about whether the draft can learn.
+// With fewer steps, a missing gain says nothing about whether the draft can learn.
 inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
+// Returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens with which the run
+// still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
+// however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the number of steps is
+// limited, returns kStepTokensOfGivenSteps.
 int64_t default_step_tokens(const RunLimits& limits, const StepCost& cost);
 
 // A training step: gradients are accumulated over `accumulate` batches of `batch_tokens` tokens. batch_shape makes the

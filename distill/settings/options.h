@@ -65,16 +65,16 @@ struct DistillOptions {
   int64_t on_policy = 0;
   double anchors = 0.125;
   double temperature = 1.0;  // temperature of p and q in the loss and in the measured acceptance
-  bool served_temperatures =
-      false;  // the loss uses the serving temperature of each conversation where the data have it
+  // The loss uses the serving temperature of each conversation where the data have it.
+  bool served_temperatures = false;
   // Directory that `serve --record-rejects` wrote, and the weight in the loss of the recorded tokens, those at which
   // the target rejected a draft token.
   std::string rejects;
   double reject_weight = 3.0;
   // The id of the tokenizer's eos_token, which ends an answer in addition to the model's own EOS ids; -1 = none.
   int32_t tokenizer_end = -1;
-  std::string contexts =
-      "target";  // target | data: source of the answers on which the draft is measured (distill/train/contexts.h)
+  // "target" or "data": source of the answers on which the draft is measured (distill/train/contexts.h).
+  std::string contexts = "target";
   // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
   int64_t teacher_cache_mib = 1024;
   // Divides the optimizer state among the ranks even if each rank has memory for all of it.

@@ -121,8 +121,8 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
   const Json& data = largest.result.at("data");
   const Json& training = largest.result.at("training");
   const double seconds = training.at("seconds"), tokens = training.at("tokens");
-  const double rate =
-      seconds > 0 ? tokens / seconds : 0;  // tokens per second, including the time of evaluations and saving
+  // Tokens per second, including the time of evaluations and saving.
+  const double rate = seconds > 0 ? tokens / seconds : 0;
   const double share = curve.samples.back().rows / curve.whole;
   RunSize size{curve.whole, std::numeric_limits<double>::infinity(), 0};
   if (o.max_steps > 0)

@@ -15,8 +15,8 @@ namespace specdec::distill {
 // Bounds of the exponent. Below them the curve looks like a straight line in log n; above them it is already flat.
 inline constexpr double kLeastExponent = 0.05, kMostExponent = 2;
 inline constexpr size_t kLeastSamples = 3;  // as many as the curve has parameters
-inline constexpr double kFarExtrapolation =
-    16;  // an extrapolation beyond this multiple of the largest sample counts as far
+// An extrapolation beyond this multiple of the largest sample counts as far.
+inline constexpr double kFarExtrapolation = 16;
 
 struct LearningCurve {
   double limit = 0, scale = 0, exponent = 1;

@@ -31,8 +31,8 @@ struct RowScore {
   double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
   double cross_entropy = 0;  // mean of −log q(next token), in nats
   int64_t tokens = 0;        // answer positions
-  double rest =
-      0;  // mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities
+  // Mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities.
+  double rest = 0;
   // The sum of acceptance over the positions of each stretch, in all answers of the row, and the number of positions.
   // Zero in evaluations before training that earlier versions saved.
   std::array<double, kAnswerStretches> stretch_acceptance = {};
@@ -61,8 +61,8 @@ struct EvaluationOptions {
   // Each rank computes a share of the rows, and all ranks get all scores. If `step` throws on one rank, the evaluation
   // ends on all of them.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  DividedTarget* divided =
-      nullptr;  // the target that teacher or draft read, if it is divided among the ranks; else null
+  // The target that teacher or draft read, if it is divided among the ranks; else null.
+  DividedTarget* divided = nullptr;
   size_t begin = 0, end = SIZE_MAX;  // range of the rows to score; the result has only these rows
 };
 

@@ -9,8 +9,8 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr size_t kFirstRows =
-    2;  // rows of the first piece; each later piece has at most as many rows as all pieces before it
+// Rows of the first piece; each later piece has at most as many rows as all pieces before it.
+constexpr size_t kFirstRows = 2;
 
 // Returns the number of rows to score next, if `done` rows took `taken` seconds and `seconds` are left.
 size_t next_rows(size_t done, double taken, double seconds) {

@@ -21,8 +21,8 @@ struct CheckOptions {
   TargetWatchOptions target_watch;  // options for watching an endpoint; target_watch.url is set from `target`
   std::filesystem::path state;
   std::string model;  // selects the counters' model_name if a page has several
-  std::string
-      baseline;  // file written by `monitor baseline`; "" = use the roll-outs in the package's validation report
+  // File written by `monitor baseline`; "" = use the roll-outs in the package's validation report.
+  std::string baseline;
   double requests_per_day = 0;  // 0 = unknown; the alarm level is then 1e6
   double false_alarm_every_days = 365;
   std::string on_drift;           // command run by /bin/sh -c for each alarm, at each check until it exits with 0

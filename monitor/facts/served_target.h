@@ -90,8 +90,8 @@ ServedMemory served_memory_from_text(const std::string& text, const std::string&
 
 struct ServedVerdict {
   std::string stale;  // why another target is served, "" = no other target is known to be served
-  std::string
-      wait;  // why a rolling update seems to be under way, so that the next check must decide (exit 75); "" = none
+  // Why a rolling update seems to be under way, so that the next check must decide (exit 75); "" = none.
+  std::string wait;
   std::string target;  // fingerprint of the other target
   Json evidence;       // the result's "evidence.served"
   // Memory for the next check. Its `newest` must only be kept together with the positions in the record files.

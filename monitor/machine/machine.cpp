@@ -239,8 +239,8 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
-  if (!m.expected.empty() && input.package != m.expected)
-    return std::nullopt;  // the loop's own channel move is still pending
+  // The loop's own channel move is still pending.
+  if (!m.expected.empty() && input.package != m.expected) return std::nullopt;
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
   if (input.verdict == Verdict::kStaleTarget)
     return at_work && same_target(m.goal, input.target) ? std::nullopt : std::optional(Event::kStale);

@@ -59,8 +59,8 @@ class State {
 
   int64_t epoch() const;  // how often the detectors were restarted
 
-  FilePosition position(
-      const std::string& identity) const;  // `identity` is file_identity(); returns the start of the file if unknown
+  // `identity` is file_identity(); returns the start of the file if unknown.
+  FilePosition position(const std::string& identity) const;
   void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);

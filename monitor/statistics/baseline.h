@@ -26,8 +26,8 @@ struct StratumBaseline {
   double mean = 0;  // mean of the requests' x (detector.h)
   double standard_error = 0;
   double share = 0;  // this stratum's share of the baseline's requests
-  double sd =
-      0;  // standard deviation of a request's x around the value expected for the positions it reached; 0 = unknown
+  // Standard deviation of a request's x around the value expected for the positions it reached; 0 = unknown.
+  double sd = 0;
   double wander = 0;  // standard deviation of the slow, benign variation of the mean
   int64_t n = 0;      // number of requests that it was measured on
 };
@@ -38,8 +38,8 @@ struct Baseline {
   using Stratum = std::pair<const std::string, StratumBaseline>;  // a stratum with its name
   std::map<std::string, StratumBaseline> strata;                  // "" holds the other requests; see find()
   std::set<std::string> folded;  // names of strata that were too small and became part of ""
-  bool open =
-      true;  // true if made from a report: stratum "" then also covers unknown domains under the gate's conditions
+  // True if made from a report: stratum "" then also covers unknown domains under the gate's conditions.
+  bool open = true;
   std::string conditions;     // if open: the part of a stratum's name after the domain
   std::string draft, target;  // first 12 digits of the fingerprints, "" = not stated
 

@@ -35,8 +35,8 @@ struct ChartView {
 class CounterChart {
  public:
   static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
-  static constexpr double kMinTested =
-      50;  // least number of positions reached in a bucket; a smaller bucket grows until the next scrape
+  // Least number of positions reached in a bucket; a smaller bucket grows until the next scrape.
+  static constexpr double kMinTested = 50;
   // k of the CUSUM, in standard deviations. The limit h is computed from the wanted mean number of buckets to a false
   // alarm (Siegmund).
   static constexpr double kReference = 0.5;
