@@ -94,7 +94,7 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
                [&] { CheckpointStore(scratch / "c").newest_good(); });
 }
 
-// Kills a save at every write, fsync and rename: afterwards there is the old checkpoint or the new one, and it is
+// Kills save() at every write, fsync and rename. Afterwards the newest good checkpoint is the old or the new one,
 // intact.
 TEST(Checkpoint, KilledSaveLeavesAWholeOne) {
   const Scratch scratch;

@@ -89,7 +89,7 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
     EXPECT_TRUE(!name.starts_with("after10.") || seen.contains(name)) << name;
 }
 
-// The rows of a step in several batches count as those of one batch.
+// Splitting the rows of a step into several batches gives the same gradients as one batch.
 TEST_P(EagleTraining, BatchesAddUp) {
   EagleGolden one = load_eagle(GetParam()), two = load_eagle(GetParam());
   const LossOptions loss{parse_loss(one.training.at("loss").get<std::string>()), 3, 1};

@@ -1,4 +1,5 @@
-// A fixture that lets a draft live for weeks: each step is a real check of simulated records, six hours after the last.
+// A fixture that monitors a draft over simulated weeks: each step is a real check of simulated records, six hours after
+// the last.
 #pragma once
 
 #include "monitor/report/life_page.h"
