@@ -1,5 +1,5 @@
 // `monitor check` compares the target's fingerprint, judges acceptance, and does the actions that follow from the
-// verdict. check() does this once; `watch` repeats it.
+// verdict. check() does one check; `monitor watch` repeats it.
 #pragma once
 
 #include <string>

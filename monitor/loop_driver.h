@@ -26,7 +26,7 @@ namespace specdec::monitor {
 struct ObservedVerdict {
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;   // one line, as in Judged (observation.h)
-  Json evidence;        // recorded with a transition
+  Json evidence;        // the evidence to record with a transition
   int64_t records = 0;  // number of records read
 };
 

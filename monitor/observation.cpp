@@ -311,7 +311,7 @@ class SourceReader {
   Observation& observation_;
   const std::vector<std::string> names_;
   Failures failures_{observation_};
-  std::map<std::string, Bucket> buckets_;   // by engine
+  std::map<std::string, Bucket> buckets_;   // key: name of the engine
   bool judged_ = false, unjudged_ = false;  // whether traffic was judged, and whether traffic could not be judged
 };
 

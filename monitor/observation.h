@@ -31,12 +31,13 @@ struct RequestFigures {
 };
 
 struct Observation {
-  int64_t records_sources = 0, pages = 0;  // numbers of sources that were read
+  int64_t records_sources = 0, pages = 0;  // numbers of record sources and of pages that were read
   Few set_aside;                           // sources and replicas that could not be used, each with the reason
   ReadFigures read;
   RequestFigures requests;
-  std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
-  std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
+  std::vector<std::string> notes;  // shown to the user; they do not cause a warning
+  // Alarms and notes of the counter charts; a note causes a warning.
+  std::vector<std::string> chart_alarms, chart_notes;
   // Notes on pages without speculation series, now and in all earlier scrapes with this package.
   std::vector<std::string> silent_pages;
   std::vector<ChartView> charts;
@@ -46,7 +47,7 @@ struct Observation {
   int64_t chart_buckets() const;
   // keep() stores `age` and the fields below. The first check that finds another target served leaves all of them empty
   // except `without_others`, so that the next check reads the same data again.
-  std::map<std::string, FilePosition> positions;  // of files in which new lines were read
+  std::map<std::string, FilePosition> positions;  // positions in files with new lines
   std::map<std::string, Counters> counters;
   // Earlier scrapes, without the replicas that now serve another pair of models.
   std::map<std::string, Counters> without_others;
@@ -89,8 +90,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
 // Returns the result's "evidence".
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation);
 
-// Predicts the speed-up of the best K at today's acceptance (speedup_at of payback.h). Returns 0 if it is unknown or
-// there were too few requests.
+// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if it is unknown
+// or there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
 // Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100, or

@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kWarnLevel = 1000;  // e-value for a warning; on average at most one false warning per 1,000 requests
+constexpr double kWarnLevel = 1000;  // e-value for a warning; at most one false warning per 1,000 requests on average
 constexpr int64_t kEnoughForSpeed = 200;
 
 Json strata_json(const Detector& detector) {

@@ -57,7 +57,7 @@ class TrainingTest {
 
  private:
   const model::EagleHead& head_;
-  at::Tensor tokens_, hidden_;  // [B, S], [B, S, E]
+  at::Tensor tokens_, hidden_;  // [B, S] token ids; [B, S, E] input hidden states of the next step
   kernels::KeysValues causal_;
   std::vector<kernels::KeysValues> own_;
   int64_t step_ = 0;

@@ -23,11 +23,11 @@ struct EagleDraft final : HeadDraft {
   EagleDraft(model::EagleHead of, std::shared_ptr<const model::Decoder> read, int64_t steps = 5, double decay = 0.8)
       : head(std::move(of)), target(std::move(read)), ttt_steps(steps), ttt_decay(decay) {}
 
-  model::EagleHead head;                         // its parameters require gradients
+  model::EagleHead head;                         // the head under training; its parameters require gradients
   std::shared_ptr<const model::Decoder> target;  // the whole target; with `divided`, only its embedding, norm and head
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
-  int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
+  int64_t chunk_rows = 0;  // rows of logits computed at a time, as HeadLossInput::chunk_rows
   std::shared_ptr<DividedTarget> divided = nullptr;
 
   const model::DecoderConfig& config() const override { return head.config.layer; }
@@ -74,8 +74,8 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
 // Returns the number of rows of each step in the batches of all ranks together. A collective: every rank must call it.
 std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks);
 
-// Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
-// label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.
+// Returns the logits of step 0 (the first draft position) at Batch::rows. Throws Error(kInternal) if the second token
+// of a row has loss_mask 1, because the head cannot predict that token.
 RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch);
 
 }  // namespace specdec::distill

@@ -64,7 +64,7 @@ std::vector<Depth> depths_of(const GradientSource& source, double text_rows, dou
   return out;
 }
 
-// The temperature of each row of a batch, [B] fp32.
+// Returns the temperature of each row of a batch, [B] fp32.
 at::Tensor text_temperatures(const GradientSource& source, const Batch& batch) {
   const auto usual = static_cast<float>(source.loss.temperature);
   if (!source.terms.served_temperatures) return at::full({batch.tokens.size(0)}, usual);
@@ -72,7 +72,7 @@ at::Tensor text_temperatures(const GradientSource& source, const Batch& batch) {
   return at::where(served.isnan(), usual, served.clamp_min(kGreedyTemperature));
 }
 
-// The weight in the loss of each entry of batch.rows, [R] fp32; undefined if all are 1.
+// Returns the weight in the loss of each entry of batch.rows, [R] fp32; undefined if all are 1.
 at::Tensor text_weights(const GradientSource& source, const Batch& batch) {
   const RowTerms& terms = source.terms;
   if (!terms.rejects || terms.reject_weight == 1) return {};

@@ -34,13 +34,14 @@ struct RowTerms {
 inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
-  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `head`
-  Teacher* teacher = nullptr;             // null if the loss is ce alone
+  // The draft if it is a decoder (its weights require gradients); null if it is `head`.
+  const model::Decoder* draft = nullptr;
+  Teacher* teacher = nullptr;  // null if the loss is only ce (cross entropy)
   LossOptions loss;
-  at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
+  at::Tensor kept;     // token ids of a reduced draft vocabulary, as LossInput::kept
   int64_t learnt = 0;  // number of rows in the mean loss, over all ranks; 0 = the rows of the batches
   const HeadDraft* head = nullptr;
-  std::vector<int64_t> head_rows = {};  // HeadDraft::count_rows()
+  std::vector<int64_t> head_rows = {};  // result of HeadDraft::count_rows()
   // Lets the draft (a decoder, not a head) generate roll-outs after the training rows `rows`, which Batch::row_index
   // refers to. Their random numbers depend on `step`. `anchors` is the divisor of the mean at each depth: the number of
   // roll-outs on all ranks; 0 = those of the batches.

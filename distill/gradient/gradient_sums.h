@@ -27,8 +27,8 @@ class GradientSums {
  private:
   struct Sum {
     at::Tensor parameter, value;
-    bool used = false;  // something was added in this step
-    bool kept = false;  // of() has returned it, so its memory is not replaced
+    bool used = false;  // something was added to the sum in this step
+    bool kept = false;  // of() has returned `value`, so its memory must not be replaced
   };
   std::vector<Sum> sums_;
 };

@@ -27,9 +27,9 @@ struct DepthFigures {
   double acceptance = 0, rows = 0;
 };
 struct GradientFigures {
-  double loss = 0, acceptance = 0;   // acceptance at depth 1
-  std::vector<DepthFigures> deeper;  // from depth 2 on
-  int64_t tokens = 0;                // without padding
+  double loss = 0, acceptance = 0;   // mean loss; mean acceptance at draft position 1
+  std::vector<DepthFigures> deeper;  // for draft positions 2, 3, … of the roll-outs
+  int64_t tokens = 0;                // number of tokens, without padding
   bool finite = true;                // if false, the gradients are useless
 };
 
@@ -62,7 +62,7 @@ class HeadDraft {
                                             const std::vector<int64_t>& rows) const = 0;
   // Returns the numbers of rows that the mean losses divide by, over all ranks. A collective: every rank must call it.
   virtual std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const = 0;
-  // Returns the logits at the learnt positions of a batch for the first drafted position.
+  // Returns the logits for the first draft position at Batch::rows.
   virtual RowLogits row_logits(const Batch& batch) const = 0;
 };
 

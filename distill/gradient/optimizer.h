@@ -44,7 +44,7 @@ class AdamW {
   // norm is NaN or inf, the caller must not call step().
   double grad_norm() const;
   // Updates the parameters once with their current gradients, scaled by min(1, clip / norm); `norm` is the result of
-  // grad_norm(). All ranks call it with the same gradients.
+  // grad_norm(). Every rank must call step() with the same gradients.
   void step(double learning_rate, double norm);
 
   // Returns the tensors that a checkpoint keeps, which do not depend on the number of ranks, by name: moments
@@ -59,7 +59,7 @@ class AdamW {
   void load(const std::vector<std::string>& names, const std::function<at::Tensor(const std::string& name)>& read);
 
  private:
-  // The values [begin, end) of a flat parameter that this rank updates, and their state.
+  // The values [begin, end) of a flattened parameter that this rank updates, and their optimizer state.
   struct Slot {
     int64_t begin = 0, end = 0;
     at::Tensor master;  // fp32 copy of the values, or the parameter's own values if it is fp32
@@ -68,7 +68,7 @@ class AdamW {
   };
   struct StateTensor;
   std::vector<StateTensor> tensors() const;
-  at::Tensor values(size_t i, int64_t begin, int64_t end) const;  // of parameter i
+  at::Tensor values(size_t i, int64_t begin, int64_t end) const;  // a view of values [begin, end) of parameter i
   int64_t begin_of(size_t i, int rank) const;
   void exchange(const std::vector<bool>& updated) const;
   void copy_masters() const;

@@ -1,4 +1,4 @@
-// Writes and reads labels, the target's answers on disk (base/schema/label_index.h).
+// Writes and reads labels: the target's top-k log-probabilities or hidden states on disk (base/schema/label_index.h).
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ std::optional<LabelIndex> complete_labels(const std::filesystem::path& directory
 // The data, tokenizer and target that the labels must belong to.
 struct LabelUse {
   std::string data_digest, tokenizer_digest;
-  std::string target_id;  // "" = not known here
+  std::string target_id;  // "" = unknown
   double temperature = 1;
   std::string data, target;  // for messages
 };
@@ -85,8 +85,8 @@ class LabelReader {
 
   const LabelIndex& index() const { return index_; }
   int64_t positions(int64_t row) const;  // 0 if the endpoint refused the row
-  // Reads the first `positions` entries of a row. Throws Error(kData) for token ids outside the vocabulary and values
-  // that are not log-probabilities or not finite.
+  // Reads the first `positions` entries of a row. Throws Error(kData) for token ids outside the vocabulary, invalid
+  // log-probabilities and non-finite values.
   RowLabels read(int64_t row, int64_t positions) const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Replaces lk_hybrid by its KL and TV terms. Their weights depend on the mean acceptance of the rows.
+// Replaces lk_hybrid by its KL and TV terms, whose weights depend on `acceptance`.
 LossMix resolve(LossMix mix, double eta, double acceptance) {
   const double lambda = std::exp(-eta * acceptance);
   mix.kl += mix.lk_hybrid * lambda;
@@ -42,7 +42,8 @@ void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResu
   const auto n = static_cast<double>(count);
   result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
   result.kl_weight = mix.kl;
-  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // skips 0 · inf
+  // Avoids 0 · inf = NaN.
+  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };
   result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) +
                 term(mix.jsd, sums.jsd / n) + term(mix.tv, sums.tv / n) + term(mix.nla, sums.nla / n);
   if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
@@ -253,8 +254,8 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   return out;
 }
 
-// Adds the sums over the block's rows to `figures`, [7] fp64 in the order of Totals. Returns the gradient [R, V] in
-// fp32, or nothing if `gradient` is false and there is a target.
+// Adds the sums over the block's rows to `figures`, [7] fp64 in the order of the fields of Totals. Returns the gradient
+// [R, V] in fp32, or nothing if `gradient` is false and there is a target.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) {  // [R, 1] or [R, V]

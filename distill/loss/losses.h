@@ -23,16 +23,16 @@ struct LossOptions {
 
 struct LossInput {
   at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
-  at::Tensor target;  // [T, V] in any of these dtypes, on the same device; undefined for ce alone
+  at::Tensor target;  // [T, V] in any of these dtypes, on the same device; undefined if the loss is only ce
   at::Tensor labels;  // [T] int64, the next token; only ce reads it
   // [R] int64 on the CPU, ascending: the rows t in the loss, those for which token t + 1 has loss_mask 1.
   at::Tensor rows;
   double weight = 1;  // weight of this call in the gradient: R / rows of the whole optimiser step
   // [D] int64 on the CPU, ascending: the token ids of the columns of `draft`, if the draft has a reduced vocabulary;
-  // undefined if it has all tokens. With a reduced vocabulary, kl, rkl and jsd compare with the target renormalised
-  // over these ids, and leave out rows whose likeliest token is not among them (EAGLE, SpecForge). acceptance, tv and
-  // nla use the target without renormalisation; ce leaves out labels that are not among the ids. Every mean is over all
-  // R rows.
+  // undefined if the draft has the whole vocabulary. With a reduced vocabulary, kl, rkl and jsd compare with the target
+  // renormalised over these ids, and leave out rows whose likeliest token is not among them (EAGLE, SpecForge).
+  // acceptance, tv and nla use the target without renormalisation; ce leaves out labels that are not among the ids.
+  // Every mean is over all R rows.
   at::Tensor kept = {};
   // Output tensor for the gradient: contiguous, with the shape and dtype of `draft`; it may be `draft` itself. If
   // undefined, a new tensor is made.
@@ -45,13 +45,13 @@ struct LossInput {
 
 struct LossResult {
   double loss = 0;        // mean over the rows; NaN if a logit is NaN or +inf
-  double acceptance = 0;  // mean of Σ min(p, q); NaN for ce alone
+  double acceptance = 0;  // mean of Σ min(p, q); NaN if the loss is only ce
   double kl_weight = 0;   // weight of the term kl, plus λ times the weight of the term lk_hybrid
-  at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows that do not count are zero
+  at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows not in `rows` are zero
 };
 
-// Returns the loss and its gradient. Throws Error(kInternal) for R = 0 or shapes that do not fit. The draft's logits
-// may require grad, but autograd records nothing: the caller runs draft.backward(grad).
+// Returns the loss and its gradient. Throws Error(kInternal) for R = 0 or inconsistent shapes. The draft's logits may
+// require grad, but autograd records nothing: the caller runs draft.backward(grad).
 LossResult loss_and_grad(const LossOptions& options, const LossInput& input);
 // The same as loss_and_grad(), in ATen operations on any device. loss_and_grad() calls it for tensors on a GPU.
 LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input);

@@ -16,7 +16,7 @@ struct PreparedRows {
   std::vector<TokenRow> rows;
   int64_t loss_tokens = 0;  // positions in the loss: loss_mask[t] = 1 with t >= 1
   int64_t tokens = 0;
-  // Rows that were longer than the sequence length, and the tokens cut off from them.
+  // Number of rows longer than the sequence length, and of tokens cut off from them.
   int64_t cut_rows = 0, cut_tokens = 0;
   int64_t empty_rows = 0;  // rows dropped because they have no position in the loss
 };
@@ -34,7 +34,7 @@ struct Batch {
   at::Tensor rows;                // [R] int64: flat positions b·S + t whose next token has loss_mask 1
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
   at::Tensor temperatures;        // [B] fp32: temperature with which each row was served; 0 = greedy, NaN = unknown
-  int64_t num_tokens = 0;         // without padding
+  int64_t num_tokens = 0;         // number of tokens, without padding
   // Roll-outs of the draft after some positions, which the teacher scores too; null = none. Must outlive the batch.
   const Branches* branches = nullptr;
 };

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A record has at most 256 rejects with 64 tokens each.
+// Limit for the length of a line in bytes; a record has at most 256 rejects with 64 tokens each.
 constexpr size_t kMaxLine = size_t{1} << 20;
 
 std::vector<fs::path> reject_files(const fs::path& directory) {
@@ -53,7 +53,7 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;
-    if (at >= static_cast<int64_t>(row.tokens.size())) break;  // the row was cut
+    if (at >= static_cast<int64_t>(row.tokens.size())) break;  // the row was cut before this position
     const auto t = static_cast<size_t>(at);
     if (row.tokens[t] != reject.next) return false;
     if (t > 0 && row.loss_mask[t] == 1) tokens.push_back(static_cast<int32_t>(at));

@@ -27,7 +27,7 @@ struct Rejects {
 // Error(kData) for a malformed line, Error(kIo).
 Rejects read_rejects(const std::filesystem::path& directory, const std::vector<TokenRow>& rows);
 
-Json to_json(const Rejects& rejects);  // the figures
+Json to_json(const Rejects& rejects);  // the numbers of records and tokens, without the positions
 // Returns the SHA-256 of the rejected positions of all rows. Records of conversations outside the data do not change
 // it, so a run can be resumed while `serve` goes on recording.
 std::string digest_of(const Rejects& rejects);

@@ -11,7 +11,7 @@ namespace specdec::distill {
 
 struct ComputeDtype {
   std::string flag;    // value of --dtype for loading target and draft: "fp32", …; "auto" = each checkpoint's own dtype
-  std::string reason;  // one sentence for the user
+  std::string reason;  // why this dtype was chosen, one sentence for the user
 };
 // `flag` is --dtype, which always wins. With auto, a CPU computes 16-bit checkpoints in fp32 unless both models are in
 // bf16 and the CPU multiplies bf16; a GPU computes in the checkpoints' own dtypes. `target` is null if the run needs no

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
-// If the target has at least this many times the layers of the draft, layers are added one by one instead of removed.
-// Adding costs keep × total passes of shallow models, removing total² / 2 passes of deep ones.
+// If the target has at least this many times the layers of the draft, choose_layers() adds layers one by one instead of
+// removing them. Adding costs keep × total passes of shallow models, removing total² / 2 passes of deep ones.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;

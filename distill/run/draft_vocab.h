@@ -1,5 +1,5 @@
 // Chooses the tokens that a draft with a reduced vocabulary proposes, and measures how much of the traffic they cover.
-// (engine/weights/draft_vocab.h runs such a draft.)
+// (engine/weights/draft_vocab.h has the part that runs such drafts.)
 #pragma once
 
 #include <cstdint>

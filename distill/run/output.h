@@ -41,8 +41,8 @@ struct Outcome {
   DistillOptions asked;        // the options as the user gave them, for the suggested next command
   int64_t kept_step = 0;
   TrainingSummary training;
-  Json search;      // record of the layer choice for prune:, or null
-  Json vocabulary;  // coverage of a reduced vocabulary, or null
+  Json search;      // record of the layer search for --draft prune:N, or null
+  Json vocabulary;  // result of vocab_coverage() for a reduced vocabulary, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
   Json parts;          // result of describe_parts(); null without a target

@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kSampleTokens[] = {64, 64, 512};
 constexpr double kMostPassSeconds = 1;  // longest duration of a pass, because the clock is checked only between passes
 constexpr int64_t kLeastProbedRows = 2;
-// The time for measuring the selection half is at most that for the verdict half divided by this.
+// An evaluation of the selection half may take at most 1 / kMostSelectionShare of the time for the verdict half.
 constexpr double kMostSelectionShare = 3;
 // Number of rows in both halves that should get an answer, even if that makes the answers short.
 constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);
@@ -59,8 +59,8 @@ std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train, int64_t to
     TokenRow& row = out.back();
     row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
     row.loss_mask.resize(row.tokens.size());
-    row.loss_mask.back() = 1;  // otherwise prepare_rows() would drop a row cut within its prompt, because none of its
-                               // tokens is in the loss
+    // Otherwise prepare_rows() would drop a row cut within its prompt, because none of its tokens is in the loss.
+    row.loss_mask.back() = 1;
     left -= static_cast<int64_t>(row.tokens.size());
   }
   return prepare_rows(std::move(out), 0).rows;
@@ -260,7 +260,7 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   const double both = budget.work.both();
   out.verdict_rows = budget.rows(budget.of_stage(kFirstEvaluationShare, TimePlan::Stage::kStart) / in.options.sample,
                                  both * measured_tokens(budget, held_out.verdict));
-  // The selection half is measured at least twice.
+  // Limits the rows of the selection half, which is measured at least twice.
   const double selection = std::min(kSelectionShare * budget.flop,
                                     budget.speed * time.seconds_for(TimePlan::Stage::kStart) / kMostSelectionShare);
   out.selection_rows = in.options.evaluate_rows > 0

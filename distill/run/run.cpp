@@ -148,7 +148,7 @@ Start start_anew(Setup& s, Stages& stages) {
   return {std::move(prepared.init), std::nullopt, std::move(kept), prepared.start_seconds};
 }
 
-// Reads the draft of a checkpoint.
+// Reads the draft from the checkpoint in `directory`.
 DraftInit read_draft(const Setup& s, const fs::path& directory) {
   if (!s.head)
     return {model::load_decoder(directory, s.device, model::load_decoder_config(directory).dtype), nullptr, nullptr};

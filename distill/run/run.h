@@ -21,7 +21,7 @@ struct DistillResult {
 // Throws Error(kUsage) unless RUN (options.out) is new or empty, or has a run of this command and `resume` is set.
 void check_output(const DistillOptions& options);
 
-// Returns whether a model directory has weights, and not only a tokenizer.
+// Returns whether a model directory has weights (it may have only a tokenizer).
 bool has_weights(const std::filesystem::path& directory);
 
 // Makes every check that needs no loaded weights, no network and no output: that the options fit each other, and that
@@ -35,8 +35,8 @@ void check_request(const DistillOptions& options);
 // Throws what check_output throws, or Error(kUsage) if RUN was made with other options or inputs (the message lists the
 // keys); Error(kData) for shards of another tokenizer or token ids outside the vocabulary;
 // Error(kModel | kConfig | kIo | kDevice); Error(kNetwork) when a signal stops the run (training saves a checkpoint
-// first) or when another process works in RUN. A new run that fails before its first checkpoint leaves no RUN.
-// With several ranks all of them call this with the same options. Rank 0 alone writes to RUN, reports progress and
+// first) or when another process works in RUN. A new run that fails before its first checkpoint leaves no RUN. With
+// several ranks, every rank must call run() with the same options. Rank 0 alone writes to RUN, reports progress and
 // returns the result's JSON; the others return its exit code.
 DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock,
                   const parallel::Ranks& ranks = parallel::Ranks::alone());

@@ -35,7 +35,7 @@ struct Setup {
   std::shared_ptr<const model::Decoder> target;
   std::shared_ptr<DividedTarget> divided;             // null: every rank has the whole target
   std::optional<model::DecoderConfig> target_config;  // empty: the loss is cross entropy only
-  std::unique_ptr<TeacherSource> teacher;             // null: cross entropy alone
+  std::unique_ptr<TeacherSource> teacher;             // null: only the cross entropy is measured and learnt
   std::optional<Fingerprint> target_id;               // empty if the target has no weights
   PreparedRows train;
   Rejects rejects;  // rejected draft tokens in the training rows; empty without --rejects

@@ -7,10 +7,10 @@
 
 namespace specdec::distill {
 
-// Returns the peak learning rate for --lr 0. It was measured on 64- and 128-wide models; above 64 it is inversely
-// proportional to the width (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A draft
-// that was trained before (--draft model:) gets a third of this rate, because the full rate would first undo what the
-// draft has learnt.
+// Returns the peak learning rate for --lr 0. The rate was measured on models of width 64 and 128; above width 64 it is
+// inversely proportional to the width (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A
+// draft that was trained before (--draft model:) gets a third of this rate, because the full rate would first undo what
+// the draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
 // The least number of held-out conversations in each half (selection and verdict) with which a run reaches a verdict.

@@ -35,7 +35,8 @@ struct DistillOptions {
   int64_t draft_vocab = 0;
   // Parsed by parse_teacher(). If the teacher is not "target", the target's layers are loaded only for draft prune:N.
   std::string teacher = "target";
-  // Neighbouring ranks that hold the teacher `target` together (distill/teacher/divided_target.h).
+  // Number of neighbouring ranks that the target is divided among if the target is the teacher
+  // (distill/teacher/divided_target.h).
   int teacher_ranks = 1;
   EndpointOptions endpoint;  // used if `teacher` is the URL of an endpoint
   // Parsed by parse_loss(). The loss "ce" needs no target model: --target may then be a directory with only a
@@ -54,10 +55,12 @@ struct DistillOptions {
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;     // 0 = 64, or fewer if 64 would take over a hundredth of the run
+  int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
+  // Rows of the selection half; 0 = 64, or fewer if evaluating 64 would take over 1 % of the run.
+  int64_t evaluate_rows = 0;
   int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
-  // An EAGLE-3 head is trained on this many drafted positions at a time; position i has the weight ttt_decay^i.
+  // Number of draft positions on which an EAGLE-3 head is trained (training-time test); position i, from 0, has the
+  // weight ttt_decay^i.
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;
   // Length in tokens of the draft's own roll-outs after random positions of the text, which enter the loss
@@ -75,7 +78,7 @@ struct DistillOptions {
   int32_t tokenizer_end = -1;
   // "target" or "data": source of the answers on which the draft is measured (distill/train/contexts.h).
   std::string contexts = "target";
-  // The target's logits on the training set are kept in memory if they fit into this; 0 = never.
+  // Caches the target's logits on the training set if they fit into this many MiB; 0 = never.
   int64_t teacher_cache_mib = 1024;
   // Divides the optimizer state among the ranks even if each rank has memory for all of it.
   bool shard_optimizer = false;
@@ -106,7 +109,7 @@ struct LossMix {
   double nla = 0;             // −log α
   double lk_hybrid = 0;       // λ kl + (1 − λ) tv with λ = exp(−η ā), where ā is the detached mean of α
   double beta = 0.5;          // β of jsd
-  bool needs_target() const;  // true if any term but ce is used
+  bool needs_target() const;  // true if any term other than ce has a weight
 };
 // Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
 LossMix parse_loss(const std::string& text);
@@ -134,7 +137,7 @@ std::vector<std::string> parse_compared(const std::string& text);
 
 struct TeacherSpec {
   enum class Kind { kTarget, kHidden, kLabels, kEndpoint } kind = Kind::kTarget;
-  std::string argument;  // a directory for hidden: and labels:, the URL of an endpoint
+  std::string argument;  // directory of hidden: and labels:, or the URL of an endpoint
 };
 TeacherSpec parse_teacher(const std::string& text);  // throws Error(kUsage)
 

@@ -112,7 +112,7 @@ CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::s
 }
 
 struct RunSize {
-  double rows = 0, tokens = 0, seconds = 0;  // of the whole run
+  double rows = 0, tokens = 0, seconds = 0;  // predicted for the run on all data
 };
 
 // Predicts tokens and time of the whole run from those of the largest sample.
@@ -137,9 +137,9 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
 
 struct RunSpeed {
   DraftSpeed measured;
-  SpeedPrediction sample;              // of the largest sample's draft
+  SpeedPrediction sample;              // predicted with the largest sample's draft
   std::optional<SpeedPrediction> run;  // for the draft of the whole run; empty if its acceptance is not known
-  Interval ci = {};                    // of its speed-up
+  Interval ci = {};                    // interval of the speed-up of `run`
 };
 
 // Predicts the speed-up of the whole run from the largest sample's draft, whose acceptance at every position is shifted

@@ -17,7 +17,7 @@ constexpr int kResamples = 1000;                 // bootstrap resamples, with a 
 
 struct LinearFit {
   double limit = 0, drop = 0;  // a(n) = limit − drop · (n / largest n)^(−exponent)
-  double error = 0;            // weighted sum of squares
+  double error = 0;            // weighted sum of squared residuals
 };
 
 // Fits limit and drop for a given exponent. fit() does not allocate memory, because a bootstrap calls it tens of

@@ -14,7 +14,7 @@ namespace specdec::distill {
 
 // Bounds of the exponent. Below them the curve looks like a straight line in log n; above them it is already flat.
 inline constexpr double kLeastExponent = 0.05, kMostExponent = 2;
-inline constexpr size_t kLeastSamples = 3;  // as many as the curve has parameters
+inline constexpr size_t kLeastSamples = 3;  // the number of the curve's parameters
 // An extrapolation beyond this multiple of the largest sample counts as far.
 inline constexpr double kFarExtrapolation = 16;
 
@@ -34,7 +34,7 @@ LearningCurve fit_curve(std::span<const CurvePoint> points);
 // The scores of a draft that was trained on a sample of `rows` rows.
 struct SampleScores {
   double rows = 0;
-  std::vector<double> acceptance;  // of each held-out conversation, summed over its requests
+  std::vector<double> acceptance;  // acceptance of each held-out conversation, summed over its requests
 };
 // Scores of all samples on the same held-out conversations.
 struct CurveInput {
@@ -47,7 +47,7 @@ struct CurveInput {
 struct CurveForecast {
   std::vector<Estimate> measured;      // acceptance of each sample's draft, the mean over requests
   std::optional<LearningCurve> curve;  // empty if no curve can be fitted
-  std::string reason;                  // one sentence, empty if there is a curve
+  std::string reason;                  // why there is no curve, one sentence; "" if there is one
   // Acceptance with the whole data, and its gain over the draft before training, with 95 % intervals. Without a curve
   // the values are NaN, and each interval reaches from the lower end of the largest sample's interval to the highest
   // possible value.

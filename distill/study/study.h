@@ -31,7 +31,7 @@ struct StudyTools {
 
 struct StudyKind {
   std::string name;    // "forecast": RUN/forecast/ holds the runs, RUN/forecast.json is the result
-  std::string schema;  // "distill_forecast"
+  std::string schema;  // name of the result's schema, such as "distill_forecast"
 };
 // Locks the study's folder and calls `work`, which returns the result (without start and duration) and sets the
 // verdict. A finished study with the same options and inputs is returned without work. Throws Error(kUsage) if the
@@ -45,7 +45,7 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
 // because the target has no weights.
 Json study_inputs(const DistillOptions& options, const std::string& flag);
 
-// A finished run of a study.
+// A finished run that is part of a study.
 struct StudyPart {
   std::filesystem::path directory;
   Json result, scores;  // result.json and scores.json

@@ -34,7 +34,7 @@ int64_t share_of_positions(size_t positions, double share) {
 // The anchors of a batch and the random numbers of their branches.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
-  int64_t width = 0;                     // A
+  int64_t width = 0;                     // A, the largest number of anchors of a row
   at::Tensor position;                   // [B, A] int64; rows with fewer anchors repeat the last one, or 0
   at::Tensor counts;                     // [B, A] bool: false for repeated anchors
   std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
@@ -165,7 +165,7 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSourc
         pass.extend({.tokens = tokens, .positions = positions.back(), .embedded = out.embedded.back()}, allowed.back());
     const at::Tensor here = counts.flatten().nonzero().squeeze(1);
     out.hidden.push_back(hidden.flatten(0, 1).index_select(0, here));
-    // Row b · A + a of this depth is row b · N + (j − 2) · A + a of all depths together.
+    // Converts row b · A + a of this depth to row b · N + (j − 2) · A + a in the layout of all depths.
     const int64_t all = (options.length - 1) * anchors.width;
     out.branches.rows.push_back(at::div(here, anchors.width, "floor") * all + (j - 2) * anchors.width +
                                 at::remainder(here, anchors.width));

@@ -21,8 +21,8 @@ namespace specdec::distill {
 struct HiddenFile {
   std::filesystem::path path;
   std::string dtype;               // "F32", "BF16" or "F16"
-  uint64_t offset = 0;             // of hidden_states in the file
-  int64_t tokens = 0, states = 0;  // L and N
+  uint64_t offset = 0;             // offset of the tensor hidden_states in the file, in bytes
+  int64_t tokens = 0, states = 0;  // L and N of the tensor's shape [L, N, E]
   bool normed = false;             // the states are after the final norm, not before it
 };
 
@@ -41,7 +41,7 @@ class HiddenFiles {
   // are not finite; also if no file of the directory belongs to a row.
   HiddenFiles(const HiddenFilesOptions& options, const std::vector<const TokenRow*>& rows);
 
-  // Returns the file with the states of one of the rows, or null.
+  // Returns the file that has the states of `row`, or null.
   const HiddenFile* find(const TokenRow& row) const;
   const std::vector<HiddenFile>& files() const { return files_; }  // the files that belong to a row
   // Names of the files that belong to no row.

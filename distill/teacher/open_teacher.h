@@ -26,7 +26,7 @@ struct OpenedTeacher {
   Json record;  // written to run.json, so that a resumed run can check that it has the same teacher
 };
 // Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.
-// Throws Error(kData) for files that do not fit, and what model::load_head throws.
+// Throws Error(kData) for damaged files or files of other rows, and what model::load_head throws.
 OpenedTeacher open_teacher_files(const TeacherInput& input, const PreparedRows& train, const PreparedRows& held_out,
                                  const std::function<void(double share)>& step);
 

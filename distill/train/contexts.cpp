@@ -43,7 +43,7 @@ int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<To
   return static_cast<int64_t>(conversations.size());
 }
 
-// A row of one of the halves.
+// A row, by its half (selection or verdict) and its index there.
 struct Place {
   bool selects = false;
   size_t row = 0;

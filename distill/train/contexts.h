@@ -19,7 +19,7 @@ namespace specdec::distill {
 inline constexpr int64_t kAnswerTokens = 64, kLeastAnswerTokens = 16;
 // The limits of generating answers.
 struct AnswerLimits {
-  int64_t tokens = kAnswerTokens;  // of an answer
+  int64_t tokens = kAnswerTokens;  // most tokens of an answer
   // Returns whether the time is over. Then unfinished answers are kept as they are, and rows not yet begun get none.
   std::function<bool()> is_late = {};
 };
@@ -49,9 +49,9 @@ int answers_together(const model::Decoder& target, const HeldOut& held_out, cons
 HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
                                const ProgressFn& progress = {});
 struct RowLimits {
-  int64_t longest = 0;       // tokens of a row, 0 = no limit
-  int64_t first_learnt = 1;  // index of the first token that the draft can predict; 2 for an EAGLE-3 head, which needs
-                             // two tokens before it
+  int64_t longest = 0;  // most tokens of a row, 0 = no limit
+  // Index of the first token that the draft can predict: 2 for an EAGLE-3 head, which needs two tokens before it.
+  int64_t first_learnt = 1;
 };
 // Replaces the answers of the rows by `answers`. Rows are cut to the limits, and dropped if nothing of their answer is
 // left. Throws Error(kData) naming `where` if the answers do not belong to these rows.

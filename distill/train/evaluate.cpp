@@ -393,7 +393,7 @@ Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance) {
   const auto groups = by_conversation(rows);
-  // Acceptance is a mean over requests, cross entropy a mean over tokens.
+  // The statistic of the bootstrap: acceptance is a mean over requests, cross entropy a mean over tokens.
   const auto statistic = [&](const Evaluation& e, std::span<const size_t> units, double rest = 0) {
     double sum = 0, weight = 0;
     for (const size_t unit : units) {

@@ -30,7 +30,7 @@ struct RowScore {
   double acceptance = 0;     // mean over the row's answer positions; NaN without a target
   double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
   double cross_entropy = 0;  // mean of −log q(next token), in nats
-  int64_t tokens = 0;        // answer positions
+  int64_t tokens = 0;        // number of answer positions
   // Mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities.
   double rest = 0;
   // The sum of acceptance over the positions of each stretch, in all answers of the row, and the number of positions.
@@ -43,7 +43,7 @@ struct RowScore {
 // acceptance and agreement are upper bounds, and acceptance is at most `rest` too high.
 struct Evaluation {
   std::vector<RowScore> rows;       // one per row, in the order given
-  double acceptance = 0, rest = 0;  // means over requests
+  double acceptance = 0, rest = 0;  // means over requests; `rest` as in RowScore
   bool is_bound = false;            // the teacher knows only the top-k probabilities
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;

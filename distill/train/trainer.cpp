@@ -335,7 +335,7 @@ void Trainer::train() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // the resumed run will measure this step
+      } catch (const GivenUp&) {  // this step's evaluation is left to the resumed run
         stop = true;
       }
     }

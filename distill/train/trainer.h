@@ -65,7 +65,7 @@ struct TrainerData {
   // All ranks have the same data and draft. Each step is divided among the ranks; rank 0 decides when to stop, evaluate
   // and save, measures time and writes files.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  DividedTarget* divided = nullptr;  // the target that teacher or draft ask, if the ranks hold it together
+  DividedTarget* divided = nullptr;  // the target that teacher or draft read, if it is divided among the ranks
 };
 
 struct TrainingSummary {
@@ -76,12 +76,12 @@ struct TrainingSummary {
   int rollbacks = 0;
   double tokens_per_second = 0;  // counting only the training steps of this process
   std::vector<Measured> measured;
-  std::vector<double> deeper;  // with branches: running mean of the training acceptance at the depths from 2 on
+  std::vector<double> deeper;  // with roll-outs: running mean of the training acceptance at draft positions 2, 3, …
 };
 
 class Trainer {
  public:
-  // The draft's weights are trained in place.
+  // Makes a trainer that updates the weights of `draft` in place.
   Trainer(const TrainerOptions& options, const TrainerData& data, const TrainedDraft& draft, const Clock& clock,
           ProgressFn progress);
 
@@ -94,7 +94,7 @@ class Trainer {
  private:
   struct StepFigures {
     double loss = 0, acceptance = 0, norm = 0, rate = 0;
-    std::vector<double> deeper;  // mean acceptance at the depths from 2 on; NaN without a row
+    std::vector<double> deeper;  // mean acceptance at draft positions 2, 3, …; NaN for a position without rows
     int64_t tokens = 0;
     bool finite = true, given_up = false;
   };
@@ -107,7 +107,7 @@ class Trainer {
   double fraction() const;
   double evaluations_due() const;  // number of evaluations that should be done by now
   double elapsed() const;
-  void train();  // until the limit
+  void train();  // trains until a limit is reached
   StepFigures train_step();
   StepFigures step_gradients(const StepShare& share);
   bool measure();  // returns false if the score is not finite; throws GivenUp when a stop is requested

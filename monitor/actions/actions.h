@@ -87,11 +87,12 @@ ActionOutcome run_channel_move(const ActionEntry& action, const ActionContext& c
 ActionOutcome run_switch(const ActionEntry& action, const ActionContext& context);
 ActionOutcome run_post(const ActionEntry& action, const ActionContext& context);
 
-inline constexpr int64_t kMaxAttempts = 20;  // attempts at an action that does not finish, before it is given up
+inline constexpr int64_t kMaxAttempts = 20;  // after this many attempts an action that does not finish is given up
 
 // Returns whether a command was stopped by a signal, or failed for a reason that may pass, such as a full disk or a
-// server that does not answer (exit codes 74 and 75). It then runs again at the next check, at most kMaxAttempts times.
-// Such an exit code must not reject the package, because it says nothing about the package or the draft.
+// server that does not answer (exit codes 74 and 75). The action is then repeated at the next check, at most
+// kMaxAttempts times. Such an exit code must not reject the package, because it says nothing about the package or the
+// draft.
 bool is_temporary(int exit_code, const ActionEntry& action);
 // Returns the outcome of an action whose command or URL is missing in this check's options.
 ActionOutcome not_given();
@@ -118,7 +119,8 @@ Json renew_alert(const LoopContext& context);
 // the alarm lasts. Its action belongs to no transition, and runs before all other actions.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
-// Returns the result's "trigger", null without an alarm.
+// Runs the command of --on-drift if the alarm needs it. Returns the check result's field "trigger", null without an
+// alarm.
 Json run_on_drift(State& state, const std::string& alarm_key, const ActionContext& context, const Clock& clock);
 
 }  // namespace specdec::monitor

@@ -17,7 +17,7 @@ class Admin {
   struct Reply {
     int status = 0;
     Json body;            // "specdec.draft/1" if the status is 200, else an error object
-    std::string problem;  // the server's own words if the status is not 200
+    std::string problem;  // the server's error message if the status is not 200
   };
   Reply drafts();                  // sends a GET; throws Error(kNetwork) if the server does not answer
   Reply order(const Json& order);  // sends a POST; throws as drafts() does

@@ -11,15 +11,16 @@ namespace specdec::monitor {
 
 struct ChildOrder {
   std::vector<std::string> argv = {};
-  std::vector<std::pair<std::string, std::string>> environment = {};  // added to the monitor's own
+  // Variables added to the monitor's own environment.
+  std::vector<std::pair<std::string, std::string>> environment = {};
   // Once the child has ended, its exit code is in <outcome>.code and, if captured, its stdout in <outcome>.out.
   std::filesystem::path outcome = {};
-  bool capture = false;  // false: its stdout goes to our stderr, because our own stdout is only for the result
+  bool capture = false;  // true: captures the child's stdout; false: sends it to the monitor's stderr
   int lock = -1;         // descriptor that the child keeps open
 };
 struct ChildEnd {
   int code = 0;        // exit code; 128 + signal if the child was killed
-  std::string output;  // at most 16 MiB
+  std::string output;  // captured stdout, at most 16 MiB
 };
 
 // Runs the command and waits for it, or returns the recorded exit code of an earlier run. Forwards a stop request to

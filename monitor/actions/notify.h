@@ -24,8 +24,8 @@ struct Posted {
 Posted post_json(const SecretUrl& url, const std::string& body, const std::string& key, const Secret& secret);
 
 SecretUrl alerts_url(const SecretUrl& alertmanager);
-// Returns the body of POST /api/v2/alerts: one alert "SpecdecDraft" about this package. It fires until `ends`, and
-// an `ends` in the past reports it as resolved.
+// Returns the body of POST /api/v2/alerts: one alert "SpecdecDraft" about this package. The alert fires until `ends`; a
+// time `ends` in the past reports it as resolved.
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts,
                 int64_t ends);
 

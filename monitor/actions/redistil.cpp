@@ -15,7 +15,8 @@ namespace {
 std::vector<std::string> redistil_command(const CheckOptions& options) {
   const Policy& p = options.policy;
   if (!p.redistil.empty()) return shell(p.redistil);
-  // With --job the cluster runs the loop, and the user's command, if any, applies the manifest.
+  // With --job the cluster runs the loop, so no loop is started here; only the user's command, if any, runs and applies
+  // the manifest.
   if (!p.job.empty() || p.loop.empty()) return {};
   return {options.program, "loop", "run", absolute_path(p.loop)};
 }

@@ -22,7 +22,7 @@ struct EndpointOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// The key of a fingerprint in Endpoint::identity().
+// The JSON key under which Endpoint::identity() returns the target's fingerprint.
 inline constexpr const char* kSpecdecTarget = "specdec_target";
 
 // The kind of request that gets log-probabilities from the endpoint, or only text if it offers no log-probabilities.

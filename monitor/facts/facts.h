@@ -34,7 +34,7 @@ struct Facts {
   Witness witness = Witness::kCopy;  // which kind of evidence identified the target
   // The target believed to be served: `local`, or the target that the sources name.
   Fingerprint target;
-  bool unknown = false;  // another target is served, and its fingerprint is not known
+  bool unknown = false;  // another target is served, whose fingerprint is unknown
 
   // Sets the target that judge_served() found; "" means that it found no target other than `local`.
   void found(const std::string& id, Witness by);
@@ -46,8 +46,8 @@ struct Facts {
 
 // Looks up the value of a key in the state.
 using Remembered = std::function<std::string(const char* key)>;
-// Opens the package and identifies the target. May ask a hub or an endpoint, and may download a target. Throws
-// Error(kData) if there is no package, and whatever the identification of the target throws.
+// Opens the package and identifies the target. May query a hub or an endpoint, and may download a target. Throws
+// Error(kData) if there is no package, and the errors of identifying the target.
 Facts gather_facts(const CheckOptions& options, const Remembered& remembered, const Clock& clock);
 
 // Stores the memory that the next target check needs. Throws Error(kNetwork) during a rolling update, because it is

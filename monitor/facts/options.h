@@ -15,7 +15,7 @@ struct CheckOptions {
   std::string package;             // a package directory or STORE:CHANNEL
   std::vector<SecretUrl> sources;  // record files, directories and /metrics URLs
   Secret api_key;                  // sent to the URLs among the sources; "" = no key
-  // The target as served now: a MODEL or the URL of an OpenAI-compatible endpoint; "" = the package's own.
+  // The target that is served now: a MODEL or the URL of an OpenAI-compatible endpoint; "" = the package's own target.
   std::string target;
   bool full_target = false;         // compares every byte of a local target, not only the fingerprint's samples
   TargetWatchOptions target_watch;  // options for watching an endpoint; target_watch.url is set from `target`

@@ -233,8 +233,8 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
   }
   if (!mixed && !left_behind) m.rolling_since = 0;
   if (out.wait.empty() && other && other->by == Witness::kCopy) {
-    out.stale = other->reason;  // a damaged copy is reported at every check and not remembered, because it says nothing
-                                // about what is served
+    // A damaged copy is reported at every check and not remembered, because it says nothing about what is served.
+    out.stale = other->reason;
     out.target = other->target;
   } else if (out.wait.empty() && other) {
     if (m.stale.empty() || !same_target(m.stale, other->target) || m.by < other->by) m.by = other->by;

@@ -50,13 +50,13 @@ struct Claims {
   };
   std::vector<Server> servers;  // /metrics pages, and the endpoint, that name a target
   int64_t unnamed = 0;          // number of replicas, on all pages, that name no target
-  NewestRecords records;        // the newest of all records, including those of earlier checks
+  NewestRecords records;        // the newest records that name a target, including those of earlier checks
   int64_t new_records = 0;      // number of new records that name a target
   void add(const std::string& source, const std::string& target);
   void add_endpoint(const std::string& url, const std::string& target);
 
  private:
-  std::map<std::pair<std::string, std::string>, size_t> index_;  // of pages in `servers`
+  std::map<std::pair<std::string, std::string>, size_t> index_;  // (source, target) of a page → its index in `servers`
 };
 
 // The kinds of evidence (witnesses) of a target, the weakest first. kCopy, the package's own copy of the target, is no
@@ -73,9 +73,9 @@ struct Sighting {
 
 struct ServedMemory {
   std::string package, bound;  // at the last check: the package's digest and the target it is bound to
-  std::string former;          // target of the package before it
+  std::string former;          // target of the previous package, "" = the same target
   int64_t package_since = 0, rolling_since = 0;
-  std::string stale, reason;      // the other target that is served, and the evidence for it; "" = none
+  std::string stale, reason;      // fingerprint of the other target that is served, and the evidence for it; "" = none
   Witness by = Witness::kServer;  // the kind of evidence of the stale target
   int64_t stale_since = 0;        // when the stale target was last seen; older records of the bound target do not count
   // The stale target of the current alarm, and when the alarm began. A different stale target raises a new alarm only
@@ -85,7 +85,7 @@ struct ServedMemory {
   std::vector<NamedRecord> newest;  // the newest records that name a target
 };
 Json to_json(const ServedMemory& memory);
-// Reads the memory back. Returns an empty memory for "", as at the first check. Throws Error(kData).
+// Parses a memory from the state. Returns an empty memory for "", as at the first check. Throws Error(kData).
 ServedMemory served_memory_from_text(const std::string& text, const std::string& where);
 
 struct ServedVerdict {

@@ -139,7 +139,7 @@ class Watch {
     identity_ = endpoint_.identity();
     if (identity_.contains(kSpecdecTarget)) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
-    if (m_.last > now_) m_.last = 0;  // a clock that ran ahead is not believed
+    if (m_.last > now_) m_.last = 0;  // a time in the future came from a clock that ran ahead
     m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
       m_ = WatchMemory{};

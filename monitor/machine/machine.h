@@ -123,7 +123,7 @@ struct MachineInput {
 // is not new if the current redistillation or candidate is for that target.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event and what is recorded about it.
+// An event with its reason and evidence, which are recorded.
 struct Occurrence {
   Event event;
   std::string reason;
@@ -138,7 +138,7 @@ struct Occurrence {
 struct MachineContext {
   int64_t now = 0;
   std::string package;          // digest of the package in the channel
-  std::string draft;            // fingerprint of its draft
+  std::string draft;            // fingerprint of the package's draft
   std::string target;           // fingerprint of the served target
   std::string epoch;            // counts the restarts of the detectors
   int64_t redistillations = 0;  // number of redistillations begun so far
@@ -151,12 +151,12 @@ struct MachineContext {
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
   std::string key;        // the same for a whole day, so that the probe runs at most once a day
-  bool of_speed = false;  // measures whether speculation would pay again, instead of whether acceptance has dropped
+  bool of_speed = false;  // true: measures whether speculation would pay again; false: whether acceptance has dropped
 };
 struct Redistil {
   static constexpr Act kAct = Act::kRedistil;
   std::string key, target;
-  int64_t records = 0;  // number of records read before it
+  int64_t records = 0;  // number of records read before the redistillation
 };
 struct LoadCandidate {
   static constexpr Act kAct = Act::kLoad;
@@ -166,7 +166,7 @@ struct DropCandidate {
   static constexpr Act kAct = Act::kDrop;
   std::string digest;
   Event why;
-  bool has_lost = false;  // the candidate lost, so its channel must be rolled back too
+  bool has_lost = false;  // the candidate lost the trial, so the candidate channel must be rolled back too
 };
 struct Promote {
   static constexpr Act kAct = Act::kPromote;
@@ -174,7 +174,7 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  // The channel goes back from `digest` to `former`, the package before it.
+  // Moves the channel back from the package `digest` to `former`, the package before it.
   std::string digest, former, why;
 };
 struct Disable {
@@ -192,9 +192,9 @@ using Action =
     std::variant<Probe, Redistil, LoadCandidate, DropCandidate, Promote, RollBack, Disable, Enable, RestartDetectors>;
 
 struct Transition {
-  Memory memory;                // what must be remembered from now on
+  Memory memory;                // the new memory
   Stage from;                   // the old state; the new one is in `memory`
-  std::vector<Action> actions;  // to be written down in this order
+  std::vector<Action> actions;  // actions to record, in this order
   // True if the transition must be recorded and posted, and pending actions of the old state ended; also for another
   // candidate in the same state. False if the state stays and only its actions are repeated.
   bool is_new_stage = false;

@@ -19,7 +19,7 @@ bool is_plain_name(std::string_view name) {
   return true;
 }
 
-// Reads one line from left to right.
+// Parses one line of a page from left to right.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}

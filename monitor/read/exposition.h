@@ -22,9 +22,9 @@ struct Sample {
   double value = 0;
 };
 
-// One line of a page. If the line is malformed, `sample` has the name only if the name came before the problem.
+// One parsed line of a page. If the line is malformed, `sample` has only what came before the problem.
 struct PageLine {
-  bool is_sample = false;  // false for blank lines and comments, too
+  bool is_sample = false;  // false for blank lines, comments and malformed lines
   // True if the name and all labels were read, even if the line is malformed. If a label occurs twice, `sample` has its
   // first value.
   bool is_named = false;

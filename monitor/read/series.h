@@ -30,7 +30,7 @@ Place place_of(const Sample& sample);
 
 // Parses a series that series_text() wrote. Throws Error(kData) for other text.
 Sample parse_series(const std::string& series, const std::string& where);
-// Returns the labels that tell one replica from another.
+// Returns a replica's identity: the series' labels as text, without those that describe the counter.
 std::string replica_of(const Sample& sample);
 std::string replica_of(const std::string& series);
 

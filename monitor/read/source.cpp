@@ -97,7 +97,7 @@ class RecordReader {
   std::vector<char> buffer_;
   size_t held_ = 0;  // bytes of an incomplete line at the start of the buffer
   int64_t line_number_ = 0;
-  bool skipping_ = false;  // inside a line that is too long
+  bool skipping_ = false;  // skipping the rest of a line that is too long
   AcceptanceRecord record_;
   ReadFigures figures_;
 };

@@ -23,7 +23,7 @@ struct HistoryEntry {
   Json evidence;
 };
 
-// A step of the loop from one state to another, with its cause.
+// A recorded transition of the loop's state machine, with its cause.
 struct TransitionEntry {
   int64_t id = 0, time = 0;
   std::string from, to, event, reason;
@@ -34,7 +34,7 @@ struct TransitionEntry {
 // The action of a key runs at most once, unless an attempt has to be repeated.
 struct ActionEntry {
   int64_t id = 0;
-  std::string key, kind;           // key: SHA-256, unique
+  std::string key, kind;           // `key` is unique: repeated requests for the same action have the same key
   Json payload;                    // everything needed to do it after a restart
   int64_t created = 0, ended = 0;  // unix seconds, 0 = not yet
   int64_t started = 0;             // when the current attempt began, 0 = none is under way
@@ -54,10 +54,10 @@ class State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  std::string value(const std::string& key) const;  // "" if unset
+  std::string value(const std::string& key) const;  // returns "" if the key is not set
   void set_value(const std::string& key, const std::string& value);
 
-  int64_t epoch() const;  // how often the detectors were restarted
+  int64_t epoch() const;  // number of restarts of the detectors so far
 
   // `identity` is file_identity(); returns the start of the file if unknown.
   FilePosition position(const std::string& identity) const;
@@ -83,7 +83,7 @@ class State {
   std::optional<ActionEntry> action(const std::string& key) const;
   std::vector<ActionEntry> pending_actions() const;                                           // oldest first
   std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;  // oldest first
-  void start_action(int64_t id, int64_t time);                                                // counts an attempt
+  void start_action(int64_t id, int64_t time);                            // begins an attempt and counts it
   void record_attempt(int64_t id, int code, const std::string& outcome);  // ends the current attempt
   void end_action(int64_t id, int64_t time);
 

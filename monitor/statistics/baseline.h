@@ -17,9 +17,9 @@
 
 namespace specdec::monitor {
 
-// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), which is also what the server exports.
+// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), the same quantity that the server exports.
 struct StratumBaseline {
-  static constexpr size_t kPositions = 8;  // as in the records: later positions are added to the eighth
+  static constexpr size_t kPositions = 8;  // positions in acceptance records; later positions are counted in the eighth
   // The expected overlap at each position (b_i in detector.h). If there are fewer than kPositions, the later positions
   // were not measured.
   std::vector<double> overlap;
@@ -40,7 +40,7 @@ struct Baseline {
   std::set<std::string> folded;  // names of strata that were too small and became part of ""
   // True if made from a report: stratum "" then also covers unknown domains under the gate's conditions.
   bool open = true;
-  std::string conditions;     // if open: the part of a stratum's name after the domain
+  std::string conditions;     // if `open`: the part of every stratum's name after the domain
   std::string draft, target;  // first 12 digits of the fingerprints, "" = not stated
 
   // Returns a pointer to the stratum whose baseline applies to `key`, or null if there is none.

@@ -10,7 +10,8 @@
 namespace specdec::monitor {
 
 CounterChart::CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms)
-    // twice the standard error, because the report's interval is the 90 % interval
+    // The tolerance is twice the standard error; the report's interval is a 90 % interval, 2 · 1.645 standard errors
+    // wide.
     : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),
       limit_(cusum_limit(kReference, std::max(buckets_between_false_alarms, 100.0))) {
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {

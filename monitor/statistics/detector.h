@@ -20,8 +20,8 @@ namespace specdec::monitor {
 // reached_i − tolerance.
 struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
-  double b = 0;         // in [0, 1)
-  double expected = 0;  // b before the tolerance
+  double b = 0;         // the bound on the mean of x that the bets test, in [0, 1)
+  double expected = 0;  // expected value of x: b plus the tolerance
   int64_t reached = 0;
 };
 RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
@@ -100,9 +100,9 @@ struct MixTest {
 // the other 1/2.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not watched
+  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not judged
 
-  // `wander_sd` is the wander of all strata, if known. The amber light raises one false warning per
+  // `wander_sd` is the wander of all strata, if known. The early warning (Amber) raises one false warning per
   // `requests_between_false_alarms` requests on average.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
@@ -112,8 +112,8 @@ class Detector {
   // Adds a request to a stratum that baseline().find() returned.
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
-  double log_evidence() const;                // current log Σ w M
-  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log A
+  double log_evidence() const;                // current log of Σ weight · M over the streams
+  const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
   std::string guilty_stratum() const;         // stratum with the largest term now; "" = the pooled stream
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }

@@ -18,7 +18,7 @@ class EvidenceAge {
 
   bool is_too_old() const { return unjudged_ >= kMostUnjudged; }
   int64_t unjudged() const { return unjudged_; }  // number of looks at unjudged traffic since something was judged
-  int64_t since() const { return since_; }        // when something was judged last, as far as it is known
+  int64_t since() const { return since_; }        // unix time when something was last judged, or of the first look
   // Returns a clause that says the verdict rests on earlier looks, to be appended to a sentence; "" if the last look
   // judged something.
   std::string text() const;
@@ -29,7 +29,7 @@ class EvidenceAge {
 
  private:
   int64_t unjudged_ = 0, since_ = 0;
-  bool is_new_ = true;  // the last look judged something
+  bool is_new_ = true;  // true if the last look judged something
 };
 
 }  // namespace specdec::monitor

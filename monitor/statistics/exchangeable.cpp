@@ -178,7 +178,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
 }
 
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream) {
-  // likeness[prompt][text]: mean common part of this text with the prompt's other texts; the newest text comes first
+  // likeness[prompt][text] is the mean common fraction of this text with the prompt's other texts; text 0 is the newest
   std::vector<std::vector<double>> likeness(pool.size());
   double seen = 0;
   size_t changed = 0;

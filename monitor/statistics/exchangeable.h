@@ -23,7 +23,7 @@ namespace specdec::monitor {
 
 // One call: the likeliest first tokens with their natural log-probabilities. Never empty.
 using TopLogprobs = std::vector<std::pair<std::string, float>>;
-// [prompt][call]
+// Calls by prompt: LogprobCalls[prompt][call].
 using LogprobCalls = std::vector<std::vector<TopLogprobs>>;
 
 struct Comparison {

@@ -17,7 +17,7 @@ namespace specdec::monitor {
 // With fewer requests (and too few scrapes) the verdict is inconclusive, unless there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
-// Sums over requests, or over tested tokens where only counters are known.
+// Sums over `n` requests, or over `n` tested tokens if only counters are known.
 struct MeasuredSums {
   int64_t n = 0;
   double acceptance = 0;  // Σ acceptance
@@ -32,7 +32,7 @@ struct Measurement {
   static constexpr int64_t kEvery = 600;  // seconds per measurement; the last check within them is kept
   static constexpr size_t kMostDomains = 64;
 
-  int64_t epoch = 0, time = 0;  // unix seconds; the epoch counts the restarts of the detectors
+  int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds
   double log10_e = 0, log10_alarm = 0;
   MeasuredSums requests;
   std::map<std::string, MeasuredDomain> domains;  // by the stratum names used in reports

@@ -83,7 +83,7 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
       ASSERT_TRUE(found.has_value()) << file;
       EXPECT_EQ(found->step, 1) << file << " at " << where;
       EXPECT_FALSE(store.open(2).has_value());
-      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // the damaged checkpoint is replaced
+      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // replaces the damaged checkpoint
       EXPECT_EQ(store.newest_good()->step, 2);
     }
   }

@@ -1,4 +1,5 @@
-// Compares the training of EAGLE-3 heads with the speculators package: loss, every gradient and ten steps of AdamW.
+// Compares the training of EAGLE-3 heads with golden values from the speculators package: loss, every gradient and ten
+// steps of AdamW.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -27,7 +27,7 @@ using net::ToyRequest;
 // serve do.
 class Endpoint {
  public:
-  std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
+  std::function<ToyReply(const Json& body, int call)> intercept;  // replaces a reply; status 0 = reply as usual
   std::function<void(Json& logprobs)> change;
   std::atomic<int> calls{0};
   std::string url() const { return server_.url(); }

@@ -303,8 +303,8 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
   EXPECT_NE(next_step(Verdict::kInconclusive, o, {.longer = 15}).command.find("--time-limit 5m"), std::string::npos);
 }
 
-// A stop at any stage before or after the training steps gives exit code 75, and the same command with --resume then
-// succeeds.
+// A stop request at any stage before or after the training steps gives exit code 75; the same command with --resume
+// then succeeds.
 TEST(Run, PreparingEndsAtAStop) {
   for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start",
                             "measuring and saving the start", "measuring and saving the end", "judging"}) {
@@ -332,7 +332,7 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
   f.options.target = (f.scratch / "tokenizer").string();
   f.options.draft = "config:" + (f.scratch / "tokenizer/config.json").string();
   f.options.loss = "ce";
-  // Text with something to learn: the tokens of every row count upwards.
+  // Makes text with something to learn: the tokens of every row count upwards.
   auto count = toy_rows(150, 5), held_out = toy_rows(40, 6);
   for (auto* rows : {&count, &held_out})
     for (TokenRow& r : *rows)
@@ -346,8 +346,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Continues training from the target's own weights, as an overnight update of the target does. The draft starts as
-  // the target itself, so acceptance would say nothing.
+  // Continues training from the target's own weights, as an update of the target does. The initial draft is the target
+  // itself, so the verdict is by cross entropy instead of acceptance.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();

@@ -257,7 +257,7 @@ TEST(TrainerTest, RecoversWithAHalvedRate) {
   Trainer trainer(f.options, {&f.train, &f.selection, &teacher, &judge}, draft, f.clock, [&](const Progress& p) {
     if (p.done == 7 && poisoned++ == 0) {
       at::NoGradGuard guard;
-      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // as a hardware fault would do
+      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // simulates a hardware fault
     }
   });
   const TrainingSummary s = trainer.run();

@@ -255,7 +255,7 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // the check that notices the other target judges none of its 60 records
+  int64_t before = 60;  // records that the check which noticed the other target did not keep; they are read again
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -325,7 +325,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// An impossible or future time makes a line broken. Drift in later lines is still noticed.
+// A record with an impossible or future time counts as a broken line. Drift in later lines is still noticed.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);

@@ -378,7 +378,7 @@ TEST(Fixtures, EveryEnginesDropIsSeen) {
     if (engine != "sglang") continue;
     CounterChart blind(gate);
     Counters lost = bucket(0);
-    lost.generated = 0;  // the series is not on the page
+    lost.generated = 0;  // as if the series were not on the page
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(blind.add(lost));
     EXPECT_EQ(blind.view("").judged, 0) << "an acceptance of 0 is not learnt as what is usual";
     EXPECT_NE(blind.note().find("generated tokens"), std::string::npos) << blind.note();

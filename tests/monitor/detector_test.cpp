@@ -175,7 +175,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 }
 
 TEST(Cusum, LimitsAreSiegmunds) {
-  // k, the limit h for 1e5 steps to a false alarm, and the number of steps to an alarm if the mean is 2k.
+  // Values of the CUSUM: k, the limit h with 1e5 steps to a false alarm, and the number of steps to an alarm if the
+  // mean of z is 2k.
   for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
                                     {.125, 31.0, 226},
                                     {.15, 26.9, 165},

@@ -28,7 +28,7 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 }
 
 // While the model does not change, the mean of the e-values is at most 1 and alarms are as rare as stated, although
-// each look (one day's set of calls) is compared with the same pool of earlier calls.
+// each look (one day's set of calls) is compared with a pool that holds calls of the earlier looks.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
   const double level = std::log(100.0);  // one look reaches it if its e-value is at least ½ · 200
@@ -125,12 +125,12 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// A token that a call does not name gets the call's smallest log-probability: "c" in the pool, "b" in the newest look.
+// A token missing from a call gets the call's smallest log-probability: here "c" in the pool, "b" in the newest look.
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
   PhiloxStream stream(7, 0);
-  // a: 0.5; b: |−2 − (−3)| = 1; c: |−2 − (−3)| = 1
+  // Differences of the means: a 0.5; b |−2 − (−3)| = 1; c |−2 − (−3)| = 1.
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
 }
 

@@ -16,7 +16,8 @@ namespace {
 const double kAlarm = std::log(1e5);
 const std::vector<double> kHazards = {.8, .75, .65, .55, .45, .4, .35};
 
-// Emulates tolerance 0: the detector subtracts at least .01, so the baseline is raised by .01.
+// Returns a baseline with an effective tolerance of 0: the detector subtracts at least .01, so the mean is raised by
+// .01.
 Baseline without_tolerance(double mean) { return flat(mean + 0.01); }
 
 // Returns the number of requests until the alarm, or `limit` if there is none.
@@ -120,7 +121,7 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // Without domains the same stream does alarm, so the test above really tests the stratification.
+  // Without domains the same stream does raise an alarm, so the test above really tests the stratification.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);

@@ -163,7 +163,7 @@ TEST(ReadRecords, ATruncatedAndRewrittenFileIsReadFromTheStart) {
   reader.read(file);
   for (const bool longer : {false, true}) {
     std::ofstream(file, std::ios::trunc | std::ios::binary)
-        << line(7) << (longer ? line(8) + line(9) : "");  // keeps the inode
+        << line(7) << (longer ? line(8) + line(9) : "");  // the file keeps its inode
     reader.times.clear();
     reader.positions[file_identity(file)].head = std::string(64, '0');
     reader.read(file);
