@@ -39,7 +39,8 @@ void require_options(const CheckOptions& o) {
 
 int monitor_exit_code(Verdict verdict, const std::string& fail_on) {
   switch (verdict) {
-    // --fail-on names the mildest verdict that fails. In severity: warn < drift, not_worth_it < stale.
+    // --fail-on names the mildest verdict that gives a failure exit code. From mild to severe: warn; drift and
+    // not_worth_it; stale.
     case Verdict::kDrift:
     case Verdict::kNotWorthIt:
       return fail_on == "stale" ? 0 : exit_code(verdict);

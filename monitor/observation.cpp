@@ -96,7 +96,7 @@ class SourceReader {
     RequestFigures requests;
   };
 
-  // Reads a record file; if that fails, restores the evidence from before.
+  // Reads a record file. If that fails, resets the evidence to its state before this file.
   void read_whole_or_not(const fs::path& file) {
     std::optional<Evidence> before;  // made at the first new record, because most files of a directory have none
     try {
@@ -159,8 +159,8 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
-  // Collects the targets that the replicas of a page name, and returns whether any does. If some replicas have counters
-  // (`counting`), only those are used.
+  // Collects the targets that the replicas of a page name, and returns whether any replica names one. If some replicas
+  // have counters (`counting`), only these are used.
   bool hear_page(const Counters& page, const std::set<std::string>& counting, const std::string& name) {
     int64_t named = 0;
     for (const auto& [replica, pair] : page.pairs) {

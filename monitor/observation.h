@@ -87,7 +87,7 @@ struct Judged {
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
              const Observation& observation);
 
-// Returns the result's "evidence".
+// Returns the check result's field "evidence".
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation);
 
 // Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if it is unknown

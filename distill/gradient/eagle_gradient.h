@@ -61,12 +61,12 @@ struct EagleFigures {
 };
 
 // Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. The
-// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); lk_hybrid follows
-// loss.acceptance, or 0 if that is not set. The sum is not divided by the sum of the weights, and each step's mean is
-// over its own rows, as in the speculators package. A row counts if the token that it predicts has loss_mask 1. `rows`
-// has the number of rows of each step over all ranks, as count_eagle_rows() returns it; if it is empty, the rows of the
-// batches are counted. If `rows` is given, the loss, acceptance and gradients are this rank's terms of the sums over
-// all ranks.
+// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); the λ of lk_hybrid
+// is computed from loss.acceptance, or from 0 if that is not set. The sum is not divided by the sum of the weights, and
+// each step's mean is over its own rows, as in the speculators package. A row counts if the token that it predicts has
+// loss_mask 1. `rows` has the number of rows of each step over all ranks, as count_eagle_rows() returns it; if it is
+// empty, the rows of the batches are counted. If `rows` is given, the loss, acceptance and gradients are this rank's
+// terms of the sums over all ranks.
 EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
                                  GradientSums& sums, const std::function<void()>& between = {},
                                  const std::vector<int64_t>& rows = {});

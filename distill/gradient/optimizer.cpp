@@ -102,7 +102,7 @@ void AdamW::copy_masters() const {
       values(i, slots_[i].begin, slots_[i].end).copy_(slots_[i].master);
 }
 
-// Broadcasts each rank's share of the updated values to the other ranks.
+// Broadcasts each rank's share of the updated values to all other ranks.
 void AdamW::exchange(const std::vector<bool>& updated) const {
   if (!shared_) return;
   for (int rank = 0; rank < ranks_.count(); ++rank) {

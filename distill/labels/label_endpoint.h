@@ -17,9 +17,8 @@ namespace specdec::distill {
 LabelResult label_by_endpoint(const LabelOptions& options, const ProgressFn& progress,
                               const std::function<void(double)>& sleep = {});
 
-// Returns whether options.out has labels for all rows, so that the endpoint need not be asked again. Throws
-// Error(kUsage) if the labels have another K or another model than the options ask for; K = 0 and model "" accept any
-// labels.
+// Returns whether options.out has labels for all rows, so that no more requests are needed. Throws Error(kUsage) if the
+// labels have another K or another model than the options ask for; K = 0 and model "" accept any labels.
 bool has_labels(const LabelOptions& options);
 
 }  // namespace specdec::distill

@@ -15,7 +15,7 @@
 
 namespace specdec::distill {
 
-// Labels of one row: P entries, one for each position in the loss; P = 0 if the endpoint refused the row.
+// Labels of one row: P entries, one per position in the loss (loss_mask 1). P = 0 if the endpoint refused the row.
 struct RowLabels {
   std::vector<int32_t> ids;      // [P, K]
   std::vector<float> logprobs;   // [P, K]
@@ -51,7 +51,7 @@ class LabelWriter {
   const LabelIndex& index() const { return index_; }
   int64_t next_row() const { return next_row_; }  // index of the first row that is not labelled yet
   void add(const RowLabels& row);
-  void flush();   // writes the rows added since the last shard as a shard
+  void flush();   // writes the rows added since the last shard as a new shard
   void finish();  // calls flush() and completes index.json; all rows must have been added
 
  private:

@@ -39,8 +39,8 @@ struct LabelResult {
   int64_t refused = 0;         // rows of this run that the endpoint refused
 };
 
-// Returns the index of new labels, with everything that they depend on and no shards yet. Throws Error(kData) if the
-// data has another tokenizer than the target.
+// Returns the index for new labels: the settings and inputs that determine the labels, without shards. Throws
+// Error(kData) if the data has another tokenizer than the target.
 LabelIndex new_label_index(const LabelOptions& options, const data::ShardReader& data);
 
 }  // namespace specdec::distill

@@ -73,7 +73,7 @@ struct HostRows {
   }
 };
 
-// Buffers of one thread: logits and distributions of both models, and the gradient, for the row in work.
+// Buffers of one thread: logits and distributions of both models, and the gradient, for the row being processed.
 struct Room {
   std::vector<float> target, draft, kept, p, q, grad;
   explicit Room(const HostRows& in)

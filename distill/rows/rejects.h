@@ -16,8 +16,8 @@ namespace specdec::distill {
 struct Rejects {
   // For each row, ascending indices of the tokens (with loss_mask 1) at which the target rejected the draft's token.
   std::vector<std::vector<int32_t>> tokens;
-  // `records` is the number of records read. `absent` of them belong to answers that are not among the rows; for
-  // `other_text` the row has other tokens at that position.
+  // `records` is the number of records read. `absent` counts those whose answer is not among the rows, `other_text`
+  // those whose row has another token at the recorded position.
   int64_t records = 0, absent = 0, other_text = 0;
   int64_t matched = 0;  // number of indices in `tokens`, over all rows
 };

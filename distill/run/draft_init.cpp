@@ -32,8 +32,8 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// Return the candidate sets of layers of a round. candidates_to_add(): `kept` plus one layer not in it, the last layer
-// first. candidates_to_remove(): `kept` minus one layer, which is not the first or the last.
+// Return the candidates of a round, each a set of layers. candidates_to_add(): `kept` plus one other layer, the last
+// layer first. candidates_to_remove(): `kept` minus one layer, never the first or the last.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {

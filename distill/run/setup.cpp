@@ -357,8 +357,8 @@ int64_t parameters_of(const Setup& s, const model::DecoderConfig& config) {
 }  // namespace
 
 // Memory of training: the draft's weights in their dtype; in fp32 their gradients, Adam's two moments and, for 16-bit
-// weights, master copies (of moments and masters only a share if the ranks divide the optimizer state); the activations
-// of a batch; both models' logits of a chunk (head_loss.h); the target's cached logits.
+// weights, master copies (if the ranks divide the optimizer state, only this rank's share of moments and master
+// copies); the activations of a batch; both models' logits of a chunk (head_loss.h); the target's cached logits.
 model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config, bool shares_optimizer) {
   const model::DecoderConfig draft = draft_to_train(s, config);
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);

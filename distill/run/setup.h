@@ -60,8 +60,8 @@ struct Setup {
   const parallel::Ranks* ranks = nullptr;
 };
 
-// Returns the rows of the conversations with the smallest hashes of (seed, conversation), a share `share` of the rows
-// but at least one, in their original order.
+// Returns the rows of the conversations with the smallest hashes of (seed, conversation), in their original order: the
+// fraction `share` of the rows, at least one.
 std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed);
 // Parses the options (kind of draft, teacher, loss) and reads the target's configuration if the run needs it. Loads no
 // weights. Throws Error(kUsage) if the options contradict each other.

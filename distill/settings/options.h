@@ -87,8 +87,8 @@ struct DistillOptions {
   bool recompute = false;
   // The share of the training set to train on, in (0, 1]: the first rows in an order by the hash of their
   // conversations, so that a smaller share is a subset of a larger one. Limits of steps, epochs and time apply to this
-  // share. The budget for measuring held-out rows follows limit / sample, so that runs with different shares are judged
-  // on the same rows.
+  // share. The budget for measuring held-out rows is computed from limit / sample, so that runs with different shares
+  // are judged on the same rows.
   double sample = 1;
   ForecastOptions forecast;
   // Kinds of drafts to compare instead of training `draft` (distill/study/comparison.h).

@@ -32,8 +32,8 @@ class TimePlan {
   // earlier stages used all of the preparation time, the stage still gets a small share.
   double seconds_for(Stage stage) const;
   double judging_seconds() const;  // the longest time that judging may take
-  // Returns how many seconds training may take if it begins now and judging then takes `judging` seconds: at least a
-  // third of the limit. On a share of the data it is always kUsualTrainingShare of the limit; without a limit it is 0.
+  // Returns the seconds that training may take if it begins now and judging then takes `judging` seconds: at least a
+  // third of the limit. If sample < 1 the result is always kUsualTrainingShare of the limit; without a limit it is 0.
   double training_seconds(double judging) const;
 
  private:

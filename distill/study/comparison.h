@@ -1,6 +1,6 @@
 // `specdec distill --compare`: trains several kinds of drafts for the same share of the limits, predicts the speed-up
-// of each from measured costs, and ranks the drafts by speed-up. Acceptance alone would not do, because it ignores a
-// draft's cost.
+// of each from measured costs, and ranks the drafts by speed-up. Acceptance is not enough for a ranking, because it
+// ignores a draft's cost.
 #pragma once
 
 #include <string>

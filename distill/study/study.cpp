@@ -26,8 +26,8 @@ std::string digest_of_names(const fs::path& directory) {
   return sha256_hex(text);
 }
 
-// Returns the fingerprint of a model, or a digest of config and weights if it has no tokenizer, as heads of other
-// trainers.
+// Returns the fingerprint of a model, or a digest of config and weights if it has no tokenizer, such as a head from
+// another trainer.
 std::string digest_of_model(const fs::path& directory) {
   if (fs::exists(directory / "tokenizer.json")) return fingerprint_model(directory).id;
   return sha256_hex(sha256_file(directory / "config.json") + full_weights_digest(directory));

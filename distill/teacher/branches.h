@@ -1,5 +1,5 @@
-// On-policy roll-outs. When a draft serves, its second token follows its own first token and not the text's, so a draft
-// that has only seen text meets contexts that it was never trained on. Here the draft continues the text at random
+// On-policy roll-outs. In serving, the draft's second token follows the draft's own first token, not the text's, so a
+// draft trained only on text meets contexts that it has never seen. Here the draft continues the text at random
 // positions (anchors) with its own tokens, as in drafting. These tokens enter the loss too, and the target scores all
 // of them in one pass, as in verification.
 //

@@ -1,6 +1,6 @@
 // Generates the text on which a draft is measured. In serving, drafts speculate inside answers that the target itself
-// generates, so `validate --contexts target` measures them there, and so does distill: the target generates new answers
-// to the held-out prompts, unless the answers in the data are its own.
+// generates, so `validate --contexts target` measures drafts on such answers. Distill does the same: the target
+// generates new answers to the held-out prompts, unless it wrote the answers in the data.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct HeldOutAnswers {
 };
 
 // Returns how many rows to decode in one batch. Without a time limit this is kAnswersTogether. Under a time limit it is
-// up to four times as many, if their KV caches fit into `spare_bytes`, so that many short answers are there when the
+// up to four times as many, if their KV caches fit into `spare_bytes`, so that there are many short answers when the
 // time is over, instead of a few long ones.
 int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
                      int64_t spare_bytes);

@@ -27,8 +27,8 @@
 
 namespace specdec::distill {
 
-// Decides what to do about a step whose loss or gradient is not finite. It skips the update; after three such steps in
-// a row it goes back to the last checkpoint with half the learning rate; after three roll-backs it gives up.
+// Decides what to do about a step whose loss or gradient is not finite. The policy skips the update; after three such
+// steps in a row it rolls back to the last checkpoint and halves the learning rate; after three roll-backs it gives up.
 class FaultPolicy {
  public:
   enum class Action { kStep, kSkip, kRollBack, kStop };
@@ -60,7 +60,7 @@ struct TrainerOptions {
 struct TrainerData {
   const std::vector<TokenRow>* train = nullptr;
   const std::vector<TokenRow>* selection = nullptr;  // held-out rows that choose the checkpoint; may be empty
-  Teacher* teacher = nullptr;                        // null if the loss is ce alone
+  Teacher* teacher = nullptr;                        // null if the loss is only ce
   Teacher* judge = nullptr;  // teacher for the selection rows; if null, they are scored by cross entropy
   // All ranks have the same data and draft. Each step is divided among the ranks; rank 0 decides when to stop, evaluate
   // and save, measures time and writes files.

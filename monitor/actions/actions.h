@@ -116,7 +116,7 @@ void write_down_all_clear(ActionWriter& writer);
 Json renew_alert(const LoopContext& context);
 
 // The command of --on-drift runs at least once for an alarm. If its exit code is not 0, later checks run it again while
-// the alarm lasts. Its action belongs to no transition, and runs before all other actions.
+// the alarm lasts. This action belongs to no transition, and runs before all other actions.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
 // Runs the command of --on-drift if the alarm needs it. Returns the check result's field "trigger", null without an

@@ -15,7 +15,7 @@ namespace specdec::monitor {
 
 // Returns the best speed-up over K at batch 1 that the gate's costs predict if the roll-outs' overlap at every position
 // changes by `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of
-// validation, because predictions omit costs that the measurement includes. Returns 0 if nothing was measured.
+// validation, because predictions omit some costs that a measurement includes. Returns 0 if nothing was measured.
 double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {

@@ -54,9 +54,9 @@ std::string another(const std::string& who, const std::string& target, const std
          ")";
 }
 
-// Evaluates the newest run of records with the same target. If a run of another target precedes it, that is a switch or
-// part of an alternation. Records are ignored if every server that names a target names the bound one: the records then
-// come from an earlier state of the fleet or from servers that were not queried.
+// Evaluates the newest run of records with the same target. If a run of another target precedes it, the fleet switched
+// targets or alternates between them. Records are ignored if every server that names a target names the bound one: the
+// records then come from an earlier state of the fleet or from servers that were not queried.
 void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
                   const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();

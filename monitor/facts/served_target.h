@@ -1,6 +1,6 @@
-// Decides which target is served, from /metrics pages and records that name their target. If it is not the bound target
-// (the one that the package's draft was validated for), it is called stale, until a reliable witness reports the bound
-// target again or another package fits the served target.
+// Decides which target is served, from /metrics pages and records that name their target. A served target other than
+// the bound one (for which the package's draft was validated) is called stale, until a reliable witness reports the
+// bound target again or another package fits the served target.
 #pragma once
 
 #include <cstdint>

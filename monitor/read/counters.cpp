@@ -117,7 +117,7 @@ class Collector {
     counters_.series[key] = s.value;
   }
 
-  // Sets aside the replica that line `number` belongs to.
+  // Sets aside the replica whose series is in line `number`.
   void set_aside(const Sample& s, size_t number, const std::string& reason) {
     bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + reason);
   }

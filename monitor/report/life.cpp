@@ -303,7 +303,7 @@ class Reader {
       const bool is_mild = e.kind == EventKind::kVerdict || e.kind == EventKind::kAction;
       return e.tone == Tone::kBad ? 2 : is_mild ? 0 : 1;
     };
-    // Keeps the newest events of any kind in a quarter of the places; the gravest of the others get the rest.
+    // A quarter of the kept events are the newest of any kind; the rest are the gravest of the other events.
     const size_t newest = Life::kMostEvents / 4, rest = Life::kMostEvents - newest;
     const auto tail = events.end() - static_cast<std::ptrdiff_t>(newest);
     std::stable_sort(events.begin(), tail, [&](const LifeEvent& a, const LifeEvent& b) {

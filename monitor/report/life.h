@@ -22,7 +22,7 @@ enum class Tone { kPlain, kGood, kOpen, kBad };
 struct LifeEvent {
   int64_t time = 0;  // unix seconds
   EventKind kind = EventKind::kAction;
-  std::string what, reason;  // `what` is such as "drift", `reason` is the cause; one line each
+  std::string what, reason;  // `what` names the event, such as "drift"; `reason` is its cause; one line each
   Tone tone = Tone::kPlain;
   int64_t began = 0;  // for a training, the time when it was requested
 };
@@ -61,7 +61,7 @@ struct Life {
 // `result` is the file with the last result (report_file()), which may be missing. Throws what State throws.
 Life read_life(const State& state, const std::filesystem::path& result);
 
-// Returns the life without its periods' domains, as reports embed it.
+// Converts the history to JSON for embedding in reports, without the domains of the periods.
 Json to_json(const Life& life);
 
 }  // namespace specdec::monitor

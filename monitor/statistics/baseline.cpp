@@ -40,9 +40,9 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// Returns wander and standard error of `x`, which is in time order; each is the largest over the bucket lengths. With N
-// = wander² / se² independent swings, the variance has a relative error of √(2/N), so its one-sided 95 % upper bound is
-// used.
+// Returns wander and standard error of `x`, which is in time order; each is the largest over the bucket lengths. Wander
+// is the standard deviation of the slow variation of the mean. With N = wander² / se² independent swings, its variance
+// has a relative error of √(2/N), so the one-sided 95 % upper bound is used.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {

@@ -58,7 +58,8 @@ std::string stratum_conditions(double temperature, bool constrained, bool effici
 // Error(kData) if the report has no roll-out.
 Baseline baselines(const ValidationReport& report);
 
-// The least data for a baseline. With fewer requests, or over a shorter time, wander and noise cannot be told apart.
+// The least data for a baseline. With fewer requests, or over a shorter time, the slow variation of the mean (wander)
+// cannot be told from noise.
 struct BaselineNeeds {
   int64_t min_stratum = 200;  // requests needed for a stratum of its own; smaller strata become part of ""
   static constexpr int64_t kBucket = 50;

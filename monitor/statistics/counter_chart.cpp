@@ -77,8 +77,8 @@ bool CounterChart::take(const Counters& counters) {
     return true;
   }
   const Bucket b = bucket_of(counters);
-  // Without counters of drafted tokens, acceptance is the tokens generated per round beyond the first. Every round
-  // generates at least one token, so fewer tokens than rounds mean that the counters are incomplete.
+  // Without counters of drafted tokens, acceptance is computed from the tokens generated per round beyond the first.
+  // Every round generates at least one token, so far fewer tokens than rounds mean that the counters are incomplete.
   if (b.own && counters.drafted == 0 && counters.generated < 0.5 * counters.drafts) {
     note_ =
         "rounds are counted without the tokens that they generate, so nothing is known of the draft: is the series "

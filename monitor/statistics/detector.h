@@ -102,7 +102,8 @@ class Detector {
  public:
   static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not judged
 
-  // `wander_sd` is the wander of all strata, if known. The early warning (Amber) raises one false warning per
+  // `wander_sd` is the standard deviation of the slow, benign variation of the mean in all strata, 0 = unknown. The
+  // early warning (Amber) raises one false warning per
   // `requests_between_false_alarms` requests on average.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
@@ -114,7 +115,8 @@ class Detector {
 
   double log_evidence() const;                // current log of Σ weight · M over the streams
   const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
-  std::string guilty_stratum() const;         // stratum with the largest term now; "" = the pooled stream
+  // The stratum that contributes most to the current evidence; "" = the pooled stream.
+  std::string guilty_stratum() const;
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }
   const std::map<std::string, StratumBaseline>& baselines() const { return baseline_.strata; }

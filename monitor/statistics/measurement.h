@@ -21,7 +21,7 @@ inline constexpr int64_t kEnoughRequests = 50;
 struct MeasuredSums {
   int64_t n = 0;
   double acceptance = 0;  // Σ acceptance
-  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with themselves
+  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with their own first scrapes
   double tolerance = 0;   // Σ tolerance, the fall of acceptance that does not count as drift
 };
 struct MeasuredDomain {
@@ -55,7 +55,7 @@ Measurement measurement_from_text(const std::string& text, const std::string& wh
 struct Period {
   int64_t from = 0, to = 0;  // unix seconds; `to` is the time of the last measurement
   int64_t epoch = 0;
-  double log10_e = 0, log10_alarm = 0;  // largest e-value in the period, and alarm level at its end
+  double log10_e = 0, log10_alarm = 0;  // log10 of the largest e-value in the period, and of the alarm level at its end
   MeasuredSums requests = {};
   std::map<std::string, MeasuredDomain> domains = {};
   std::map<std::string, MeasuredSums> counters = {};

@@ -59,7 +59,7 @@ TEST(DividedTarget, EveryRankGetsTheHiddenStatesOfItsOwnBatches) {
       in_teams(ranks, size, whole, [&](const Ranks& all, DividedTarget& target) {
         const auto r = static_cast<size_t>(all.rank());
         for (size_t step = 0; step < 3; ++step) {
-          for (size_t i = 0; i < (r + step) % 3; ++i) {  // each rank requests two batches, one or none
+          for (size_t i = 0; i < (r + step) % 3; ++i) {  // each rank requests zero, one or two batches
             const Batch batch = make_batch(rows, {10 * r + i, 10 * r + i + step});
             model::TapReader taps({.taps = {1, 2, 3}}), expected_taps({.taps = {1, 2, 3}});
             const at::Tensor hidden = target.hidden_rows(batch, taps.observer()),

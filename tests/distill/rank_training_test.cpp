@@ -60,7 +60,7 @@ struct Training {
     return around;
   }
 
-  // Trains on one rank, from the newest intact checkpoint if there is one.
+  // Trains this rank's part, from the newest intact checkpoint if there is one.
   TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
                       const ProgressFn& progress = {}) {
     return run(draft, directory, ranks, divided(ranks), progress);
