@@ -216,7 +216,7 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, const at::Tensor& tempe
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device. log_p and log_q are [R, vocab], with log_p renormalised over the draft's tokens;
+// A block of R rows on any device. log_p and log_q are [R, vocab], with log_p renormalised over the draft's vocabulary;
 // label [R, 1] is the column of each row's label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;

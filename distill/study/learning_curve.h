@@ -15,7 +15,7 @@ namespace specdec::distill {
 // Bounds of the exponent. Below them the curve looks like a straight line in log n; above them it is already flat.
 inline constexpr double kLeastExponent = 0.05, kMostExponent = 2;
 inline constexpr size_t kLeastSamples = 3;  // the number of the curve's parameters
-// An extrapolation beyond this multiple of the largest sample counts as far.
+// An extrapolation to more than this multiple of the largest sample's rows is reported as far.
 inline constexpr double kFarExtrapolation = 16;
 
 struct LearningCurve {

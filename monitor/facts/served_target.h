@@ -94,7 +94,7 @@ struct ServedVerdict {
   std::string wait;
   std::string target;  // fingerprint of the other target
   Json evidence;       // the result's "evidence.served"
-  // Memory for the next check. Its `newest` must only be kept together with the positions in the record files.
+  // Memory for the next check. Store memory.newest only together with the positions in the record files.
   ServedMemory memory;
 };
 

@@ -16,7 +16,8 @@ namespace {
 
 // Limits of one page: number of series (plus pairs of models), and bytes of their label text.
 constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
-// Limit for label text with replicas that are gone; or twice the newest page's if that is more.
+// Limit in bytes for the label text of a stored scrape, which may include replicas that are gone. Twice the newest
+// page's label text is allowed if that is more.
 constexpr size_t kMaxGoneText = 1u << 20;
 constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;

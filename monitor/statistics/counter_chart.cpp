@@ -138,7 +138,7 @@ bool CounterChart::restore(const Json& state) {
   m2_ = state["m2"].get<double>();
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
-  for (const auto& [key, value] :  // a chart of an earlier version has no such sums
+  for (const auto& [key, value] :  // charts saved by earlier versions have no such sums
        {std::pair{"tested", &tested_},
         {"sum", &sum_},
         {"expected", &expected_},

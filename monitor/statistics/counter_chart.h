@@ -25,7 +25,7 @@ namespace specdec::monitor {
 // The figures of one engine's counters, summed over all its servers.
 struct ChartView {
   std::string sources;  // the URLs that the counters come from
-  int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
+  int64_t judged = 0;   // number of scrapes judged; a verdict needs CounterChart::kPhaseOne of them
   // Number of tested tokens, and mean acceptance and expectation, of the judged scrapes. `expected` is 0 if the chart
   // compares with its own first scrapes.
   double tested = 0, acceptance = 0, expected = 0;

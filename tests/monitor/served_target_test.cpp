@@ -215,7 +215,7 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
     records(10, kBound);
     check();
     now += 3600;
-    records(2, kBound).records(12, kOther).records(2, kBound);  // no check ran at that time
+    records(2, kBound).records(12, kOther).records(2, kBound);  // no check runs while these records are written
     for (const int hours : {20, 24, 24}) {
       now += (hours - 1) * 3600;
       records(9, kBound);
