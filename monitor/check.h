@@ -1,5 +1,5 @@
 // `monitor check` compares the target's fingerprint, judges acceptance, and does the actions that follow from the
-// verdict. check() does this once; `watch` repeats it.
+// verdict. check() does one check; `monitor watch` repeats it.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct CheckResult {
 };
 
 // First finishes the actions that an earlier check began. Then reads the sources, commits the verdict and its
-// transition, and runs the new actions. Also writes the result to <state>.report.json. An alarm stays until the
+// transition, and runs the new actions. Also writes the result to <state>.report.json. An alarm persists until the
 // detectors are restarted: by another package, by `acknowledge`, or by a probe. Throws Error(kUsage) for bad options,
 // Error(kData | kModel) for a bad package, records or metrics page, and Error(kIo) for the state file. Throws
 // Error(kNetwork) if a URL does not answer, or if another check or one of its children still holds <state>.lock.

@@ -1,7 +1,7 @@
-// The loop driver does what follows from a check. It passes events to the machine, does the actions that the machine
-// asks for, and asks the server and the channels, until nothing more follows. A transition is committed together with
-// the actions that it asks for. An action is written down before it begins, and its end is committed together with the
-// transition that follows from it. So if a check is killed at any point, the next check resumes its work.
+// The loop driver acts on the result of a check. It passes events to the state machine, runs the actions that the
+// machine asks for, and queries the server and the channels, until there is no further event. A transition is committed
+// together with the actions that it asks for. An action is recorded before it begins, and its end is committed together
+// with the resulting transition. So if a check is killed at any point, the next check resumes its work.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@
 
 namespace specdec::monitor {
 
-// The verdict that the sources led to.
+// The verdict on the sources.
 struct ObservedVerdict {
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;   // one line, as in Judged (observation.h)
-  Json evidence;        // recorded with a transition
+  Json evidence;        // the evidence to record with a transition
   int64_t records = 0;  // number of records read
 };
 
@@ -37,16 +37,17 @@ class LoopDriver {
   // or candidate is not a channel, Error(kData) for a memory that cannot be read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
-  // Finishes the actions that an earlier check began, and asks for the canary's scores. Returns whether the package's
-  // channel was moved; the facts must then be gathered anew.
+  // Finishes the actions that an earlier check began, and queries the canary's scores. Returns whether the package's
+  // channel was moved; the caller must then gather the facts again.
   bool settle(const Facts& facts);
-  // Handles another package in the channel, and an alarm that the operator acknowledges.
+  // Makes the events for another package in the channel (`is_new`), and for an alarm that the operator acknowledges.
   void package_seen(Transaction& transaction, const Facts& facts, bool is_new);
-  // Handles the verdict and the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be read.
+  // Makes the events for the verdict and for the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be
+  // read.
   void observed(Transaction& transaction, const Facts& facts, const ObservedVerdict& observed);
   // Runs --on-drift. Returns the result's "trigger", null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
-  // Does pending actions and asks for the next step, until nothing more follows. `speedup_now` is as in
+  // Runs pending actions and looks for the next step, until there is no further event. `speedup_now` is as in
   // RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
@@ -78,7 +79,7 @@ class LoopDriver {
   const ActionChildren children_;
   Memory memory_;
   std::set<int64_t> attempted_;  // ids of the actions attempted, because each gets one attempt per check
-  bool asked_canary_ = false;    // the scores are asked for once per check
+  bool asked_canary_ = false;    // the canary's scores are queried at most once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;
   std::vector<MadeTransition> transitions_;

@@ -22,12 +22,13 @@ struct SourcesOutcome {
   double speedup_now = 0;      // as in RedistilRequest
 };
 
-// Reads and judges the sources, and enters into `facts` the target that they name. Throws what observe() throws, and
-// Error(kNetwork) during an update of the target, because it is then unknown which target's acceptance would be judged.
+// Reads and judges the sources, and sets in `facts` the target that the sources name. Throws what observe() throws, and
+// Error(kNetwork) during a rolling update of the target, because it is then unknown which target's acceptance would be
+// judged.
 SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
                              LoopDriver& driver);
 
-// Returns the file beside the state that the result is also written to.
+// Returns <state>.report.json, the file to which the result is also written.
 std::filesystem::path report_file(const std::filesystem::path& state);
 
 }  // namespace specdec::monitor

@@ -1,6 +1,6 @@
-// Computes one row of the distillation losses in host memory: softmax of both models, overlap, and the gradient with
-// respect to the draft's logits. A NaN or +inf logit makes the row's figures NaN. Probabilities are floored at e^-87
-// times the largest one, so that reversed divergences stay finite.
+// Functions for one row of the distillation losses in host memory: softmax of target and draft, overlap Σ min(p, q),
+// and the gradient of the losses with respect to the draft's logits. A NaN or +inf logit makes the row's figures NaN.
+// Probabilities are floored at e^-87 times the largest one, so that reversed divergences stay finite.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ void add_bf16(const uint16_t* bits, int64_t count, float* sums);
 int64_t first_largest(const float* values, int64_t count);
 
 struct RowFigures {
-  float mass = 1;  // target's probability of the draft's tokens; p is renormalised over them, acceptance uses mass · p
-  float kl = 0;    // KL(p ‖ q)
+  // Target's probability of the draft's vocabulary, over which p is renormalised; acceptance uses mass · p.
+  float mass = 1;
+  float kl = 0;       // KL(p ‖ q)
   float overlap = 0;  // Σ min(mass · p, q) = 1 − TV
   float inside = 0;   // Σ q over tokens with q < mass · p; centres the gradient of TV
   float max_target = 0, max_draft = 0;

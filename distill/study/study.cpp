@@ -26,7 +26,8 @@ std::string digest_of_names(const fs::path& directory) {
   return sha256_hex(text);
 }
 
-// Heads of other trainers may have no tokenizer, without which there is no fingerprint.
+// Returns the fingerprint of a model, or a digest of config and weights if it has no tokenizer, such as a head from
+// another trainer.
 std::string digest_of_model(const fs::path& directory) {
   if (fs::exists(directory / "tokenizer.json")) return fingerprint_model(directory).id;
   return sha256_hex(sha256_file(directory / "config.json") + full_weights_digest(directory));
@@ -53,7 +54,8 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
     if (fs::exists(file)) {
       const Json done = read_json(file);
       require_schema(done, kind.schema, 1, file.string());
-      // Somebody may have removed the study's folder, and the result of other inputs is still there.
+      // The user may have removed the study's folder and kept a result of other inputs, so the result's inputs are
+      // compared too.
       const Json then = {{"inputs", done.value("inputs", Json())}, {"options", done.value("options", Json())}};
       if (differing_keys(then, {{"inputs", inputs}, {"options", given}}).empty()) {
         verdict = verdict_named(json_string(done, "verdict", file.string(), ErrorKind::kData)).value_or(verdict);
@@ -72,7 +74,7 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
     directory.keep();
     return {json, exit_code(verdict)};
   } catch (...) {
-    std::error_code not_empty;  // the directory goes only if nothing was trained in it
+    std::error_code not_empty;  // RUN is removed only if it is empty
     if (!existed) fs::remove(out, not_empty);
     throw;
   }

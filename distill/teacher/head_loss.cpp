@@ -14,7 +14,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Rows of the head whose gradient is computed at a time where it must be widened to fp32: they fit in a cache.
+// Rows of the head per block when the gradient must be widened to fp32; a block fits in a CPU cache.
 constexpr int64_t kHeadBlock = 2048;
 
 // Adds gradᵀ · hidden to sum [V, E] fp32; grad [n, V] and hidden [n, E] have one dtype.

@@ -98,7 +98,7 @@ at::Tensor complete_top_k(const TopK& labels, const DraftRows& draft, double tem
   at::Tensor others = logits / temperature;
   others.scatter_(1, ids, kNone);
   const at::Tensor sum = others.logsumexp(-1, true);
-  // The sum is −∞ where the draft has no token outside K.
+  // `sum` is −∞ in rows where the draft gives no token outside K any probability.
   others.add_(at::where(sum.isneginf(), at::zeros_like(sum), rest - sum));
   others.scatter_(1, ids, labels.logprobs.to(device));
   return others.mul_(temperature);

@@ -1,15 +1,16 @@
-// The target's answers from labels on disk (base/schema/label_index.h).
+// A teacher that reads the target's probabilities or hidden states from labels on disk (base/schema/label_index.h).
 //
 // Top-k labels give the probabilities of the k likeliest tokens, the set K, and r, the probability of all others
-// together. The others are one bucket: a loss compares p on K and r with the draft's q on K and Q = Σ_{v∉K} q(v).
+// together. The other tokens are one bucket: a loss compares p on K and r with the draft's q on K and Q = Σ_{v∉K} q(v).
 // Merging tokens maps both distributions to coarser ones, so by the data processing inequality every f-divergence can
 // only become smaller: KL, reverse KL, JSD and TV over the bucket are lower bounds of the true ones, and the acceptance
 // Σ_{v∈K} min(p, q) + min(r, Q) is an upper bound, which is at most min(r, Q) ≤ r too high. All bounds are exact if the
 // draft's q is proportional to p outside K.
 //
-// The bucket needs no losses of its own. Spreading r over the other tokens as the draft does, p(v) = r q(v) / Q, makes
-// every divergence of the whole vocabulary equal to the bucket's, and, with p held fixed, its gradient too: this p is
-// the one of least divergence among those that the labels allow. complete_top_k() computes it.
+// The bucket needs no special losses. If r is spread over the other tokens in proportion to the draft's probabilities,
+// p(v) = r q(v) / Q, every divergence over the whole vocabulary equals the one with the bucket, and so does its
+// gradient with p held fixed. This p has the least divergence of all that agree with the labels. complete_top_k()
+// computes it.
 #pragma once
 
 #include <memory>
@@ -25,14 +26,15 @@ struct TopK {
   at::Tensor logprobs;  // [n, K] fp32
   at::Tensor rest;      // [n] fp32: log r
 };
-// Returns the target's logits at `temperature`, [n, vocab] fp32, up to a constant per row, completed by the draft's.
-// Where the draft gives no probability to any token outside K, the rest is left out.
+// Returns the target's logits at `temperature`, [n, vocab] fp32, up to a constant per row; for tokens outside K they
+// are computed from the draft's logits. In a row where the draft gives no token outside K any probability, r is
+// dropped.
 at::Tensor complete_top_k(const TopK& labels, const DraftRows& draft, double temperature, int64_t vocab);
 
 class LabelSource final : public TeacherSource {
  public:
-  // `head` has the target's norm and head for labels of kind "hidden", else it is null. The rows are answered by their
-  // TokenRow::index.
+  // `head` has the target's norm and head for labels of kind "hidden", else it is null. TokenRow::index is the row's
+  // index in the labels.
   LabelSource(std::shared_ptr<const LabelReader> labels, std::shared_ptr<const model::Decoder> head)
       : labels_(std::move(labels)), head_(std::move(head)) {}
   std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override;

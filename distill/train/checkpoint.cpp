@@ -54,8 +54,8 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
-    // A read error does not mean that the checkpoint is damaged, so it ends the search instead of leading to an older
-    // one.
+    // A read error does not mean that the checkpoint is damaged, so it is rethrown: skipping to an older checkpoint
+    // would be wrong.
     if (e.kind() == ErrorKind::kIo) throw;
     return e.what();
   } catch (const Json::exception& e) {

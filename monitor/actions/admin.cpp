@@ -8,7 +8,8 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kLoadSeconds = 1800;  // the server reads a large draft and verifies its digests before it answers
+// Time-out of a load order: the server reads a large draft and verifies its digests before it replies.
+constexpr double kLoadSeconds = 1800;
 
 Interval interval_of(const Json& paired, const char* which) {
   const Json& e = json_object(paired, which, 8, "paired", ErrorKind::kNetwork);

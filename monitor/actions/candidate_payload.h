@@ -1,5 +1,5 @@
-// Describes a candidate's package and its channels for the state file, so that its actions can still be done after a
-// restart. All actions on candidates use it.
+// Makes the payload of actions on a candidate: its package and channels, recorded in the state file, so that the action
+// can be done after a restart.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// Child processes run the commands of actions. Each attempt has its own files in <state>.actions/, where its exit code
-// stays until the state has it. An attempt that was cut short is resumed under the same number, so nothing runs twice.
+// Runs the commands of actions as child processes. Each attempt has its own files in <state>.actions/, which keep its
+// exit code until the state has recorded it. An interrupted attempt is resumed under the same number, so no command
+// runs twice.
 #pragma once
 
 #include <filesystem>
@@ -15,12 +16,12 @@ class ActionChildren {
   // `lock` is the descriptor of <state>.lock, which the children keep open.
   ActionChildren(const CheckOptions& options, int lock);
 
-  // Runs the order's command to its end, or takes the exit code that an earlier run of this attempt left. Adds the path
-  // of the outcome, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
+  // Runs the order's command and waits for it, or returns the exit code that an earlier run of this attempt recorded.
+  // Adds the path of the outcome, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
   ChildEnd run(const ActionEntry& action, ChildOrder order) const;
-  // Removes the files of an attempt once its outcome is in the state.
+  // Removes the files of an attempt whose outcome is recorded in the state.
   void forget(const ActionEntry& action) const;
-  // Removes the files of all outcomes that are in the state, in case a check was killed before it could remove them.
+  // Removes the files of all outcomes recorded in the state, in case a check was killed before it removed them.
   void forget_recorded(const State& state) const;
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -1,4 +1,4 @@
-// Describes a redistillation as a Kubernetes Job. The Job's name follows from the idempotency key, so applying the
+// Describes a redistillation as a Kubernetes Job. The Job's name is derived from the idempotency key, so applying the
 // manifest twice starts the Job once.
 #pragma once
 

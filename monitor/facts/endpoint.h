@@ -1,6 +1,6 @@
 // Asks a remote OpenAI-compatible endpoint about the model that it serves. Calls only the given URL and other paths on
-// the same server, follows no redirects, and bounds the replies. The key is sent nowhere else and appears in no
-// message.
+// the same server, follows no redirects, and bounds the replies. The API key is sent to no other server and appears in
+// no message.
 #pragma once
 
 #include <functional>
@@ -22,10 +22,10 @@ struct EndpointOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// The key of a fingerprint in Endpoint::identity().
+// The JSON key under which Endpoint::identity() returns the target's fingerprint.
 inline constexpr const char* kSpecdecTarget = "specdec_target";
 
-// The request by which the endpoint gives log-probabilities or, if it has none, text.
+// The kind of request that gets log-probabilities from the endpoint, or only text if it offers no log-probabilities.
 struct Way {
   std::string route;  // "chat/completions" or "completions"
   int top = 0;        // number of likeliest tokens per call; 0 = no log-probabilities
@@ -42,23 +42,23 @@ class Endpoint {
   // * "version" of /version (vLLM);
   // * "model_path" and "weight_version" of /get_model_info and /server_info (SGLang);
   // * "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp).
-  // "specdec_target" is there only if it is a fingerprint. Then only /models is asked. Only /models must answer: throws
-  // Error(kNetwork) if it does not, Error(kUsage) if the key is refused or the model is not served, PageError if the
-  // answer is not a model list.
+  // "specdec_target" is included only if it is a fingerprint; then no path but /models is requested. Throws
+  // Error(kNetwork) if /models does not answer, Error(kUsage) if the key is refused or the model is not served,
+  // PageError if the answer is not a model list. The other paths need not exist.
   Json identity();
 
-  // Returns the first way that works: tries chat before completions, 20 tokens before 5, log-probabilities before text
-  // alone. This function and the next two throw Error(kNetwork), and Error(kUsage) if the key is refused.
+  // Returns the first kind of request that works: tries chat before completions, 20 tokens before 5, log-probabilities
+  // before text only. This function and the next two throw Error(kNetwork), and Error(kUsage) if the key is refused.
   std::optional<Way> find_way();
-  // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities, or with far more
-  // than were asked for.
+  // Requests the log-probabilities of the first token after a prompt. Throws PageError for a reply without
+  // log-probabilities, or with far more than requested.
   TopLogprobs first_token(const Way& way, const std::string& prompt);
-  // Asks for greedy text. Throws PageError for a reply without a choice.
+  // Requests greedy text. Throws PageError for a reply without a choice.
   std::string greedy(const Way& way, const std::string& prompt, int max_tokens);
 
-  // Makes the next call open a new connection, which may lead to another backend.
+  // Makes the next call open a new connection, which a load balancer may route to another backend.
   void reconnect();
-  // Returns system_fingerprint and openai-version of the replies so far, "" = none.
+  // Returns system_fingerprint and openai-version from the replies so far, "" = none.
   const std::string& system_fingerprint() const { return system_fingerprint_; }
   const std::string& url() const { return base_; }
 

@@ -13,7 +13,7 @@ std::string digest_of(const fs::path& directory, Json& known) {
   if (const auto it = known.find(name); it != known.end() && it->value("stamp", "") == stamp)
     return it->at("digest").get<std::string>();
   const std::string digest = full_weights_digest(directory);
-  // A digest is not remembered if somebody wrote to the files meanwhile.
+  // The digest is not stored if the files were written to meanwhile.
   if (weights_stamp(directory) == stamp) known[name] = {{"stamp", stamp}, {"digest", digest}};
   return digest;
 }

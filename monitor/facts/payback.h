@@ -13,9 +13,9 @@
 
 namespace specdec::monitor {
 
-// Returns the best speed-up over K at batch 1 that the gate's costs predict if every overlap of the roll-outs moves by
-// `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of validation, because
-// predictions omit costs that the measurement includes. Returns 0 if nothing was measured.
+// Returns the best speed-up over K at batch 1 that the gate's costs predict if the roll-outs' overlap at every position
+// changes by `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of
+// validation, because predictions omit some costs that a measurement includes. Returns 0 if nothing was measured.
 double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {
@@ -24,7 +24,7 @@ struct Payback {
   std::string text;           // one line
 };
 // Compares what a redistillation saves with what it costs. Without Policy::gpu_hours it always pays, because the user
-// has not stated a cost. `speedup_now` = 1 stands for a draft that is useless.
+// has not stated a cost. Pass `speedup_now` = 1 for a useless draft.
 Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after);
 
 }  // namespace specdec::monitor

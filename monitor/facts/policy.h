@@ -1,4 +1,4 @@
-// The policy says what the loop may do by itself. Everything is off until the user gives its option.
+// The policy: what the loop may do without being asked. Each feature is off until the user gives its option.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace specdec::monitor {
 
 struct Policy {
-  // Confirmation
+  // Confirming an alarm
   std::string canary;           // data directory of the canary set, for the built-in paired probe
   std::string probe;            // a command instead of `canary`; prints what `validate --json --baseline` prints
   bool alarm_confirms = false;  // --confirm alarm: the alarm needs no probe
   double min_loss = 0.02;       // the smallest drop of acceptance that matters
-  // Redistilling
+  // Redistillation
   std::string loop;            // LOOP.toml for `specdec loop run`
   std::string redistil;        // a command instead of `loop`
   std::string job, job_image;  // the manifest of a Kubernetes Job, with this image, is written to `job`
@@ -25,18 +25,19 @@ struct Policy {
   // Pay-back; not computed while gpu_hours is 0
   double gpu_hours = 0, horizon_days = 14, tokens_per_second = 0, tokens_per_request = 0;
   int gpus = 1;  // GPUs that together generate tokens_per_second
-  // Candidate and canary
+  // Trying a candidate draft
   std::string candidate;      // STORE:CHANNEL where redistilled packages appear
   bool allow_failed = false;  // also tries packages that were made with --allow-failed
   std::string admin;          // the server's admin listener: http(s)://… or unix:PATH
   Secret admin_key;
-  // The share of the conversations on which the candidate is scored, and the share that it serves.
+  // In a canary, the share of the conversations on which the candidate is scored, and the share that it serves, in [0,
+  // 1].
   double score = 0.2, serve = 0;
-  double margin = 0.01;  // how much lower the candidate's acceptance may be
+  double margin = 0.01;  // the candidate's acceptance may be lower by at most this
   double bake_hours = 24, canary_days = 7;
   // Turning speculation off and on
-  std::string disable, enable;  // commands
-  // Notices to others
+  std::string disable, enable;  // the user's shell commands
+  // Notifications
   std::vector<SecretUrl> webhooks;  // only their host is ever shown
   Secret webhook_secret;
   SecretUrl alertmanager;

@@ -1,6 +1,6 @@
-// The loop's state machine decides which state follows from an event, and which actions must be done. It is pure: it
-// reads no state file, no clock and no file system; time and all facts are arguments. docs/monitor.md lists every row
-// of its table, and a test compares the two.
+// The loop's state machine decides which state follows from an event, and which actions must be done. It is a pure
+// function: it reads no state file, clock or file system; time and all facts are arguments. docs/monitor.md lists every
+// row of the transition table, and a test compares the list with the code.
 #pragma once
 
 #include <cstdint>
@@ -39,24 +39,24 @@ enum class Event {
   kRelapse,
   kSlow,
   kStale,
-  // Events that follow from a probe. With --confirm alarm, the alarm itself leads to kConfirmed.
+  // Results of a probe. With --confirm alarm, the alarm itself causes kConfirmed without a probe.
   kConfirmed,
   kRefuted,
   kWorth,
-  // A redistillation may begin, or one has ended without a new package.
+  // kGo: a redistillation may begin. kFailed: it ended without a new package.
   kGo,
   kFailed,
-  // The candidate channel names an untried draft, or no longer names the draft that is being tried.
+  // kCandidate: the candidate channel has an untried draft. kWithdrawn: it no longer has the draft on trial.
   kCandidate,
   kWithdrawn,
-  // Events that follow from the server and the canary's scores.
+  // The server's answers about the candidate's trial, and decisions from the canary's scores.
   kOnTrial,
   kRefused,
   kGone,
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the channel, or the operator has acknowledged the alarm.
+  // Another package is in the package's channel; the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };
@@ -70,15 +70,15 @@ const char* name(Act act);      // returns "probe", …
 // Returns the stage with this name. Throws Error(kData) if there is none.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// The target state and the actions of a table row. `to` may be the old state if only the actions are wanted (again).
+// The target state and the actions of a table row. `to` may be the old state if the row only repeats actions.
 struct Move {
   Stage to;
   std::vector<Act> acts;
 };
-// Returns nothing if the event does not matter in this state.
+// Returns nothing if the event has no effect in this state.
 std::optional<Move> move_on(Stage from, Event event);
 
-// Returns whether entering this state turns speculation on again, if it was turned off.
+// Returns whether entering this state turns speculation on, if the loop had turned it off.
 bool speculates(Stage stage);
 // Returns true for the states that need no attention from anybody: HEALTHY and WARN.
 bool is_calm(Stage stage);
@@ -94,9 +94,10 @@ struct Memory {
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
   std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
   int64_t bake_until = 0;
-  // The digest that our own move puts into the channel. A check that finds it there does not treat it as a new package.
+  // The package digest to which the loop itself is moving the channel; a check that finds it there does not treat it as
+  // new.
   std::string expected;
-  bool off = false;     // we have turned speculation off
+  bool off = false;     // the loop has turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
   // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
@@ -118,11 +119,11 @@ struct MachineInput {
   std::string package, target;
   bool former_fits = false;  // Memory::former is bound to this target
 };
-// Returns the event that follows from a check, or nothing if there is too little data or nothing new. Another target is
-// not new if the current redistillation or candidate is for it.
+// Returns the event for a check's result, or nothing if there is too little data or nothing new. Another served target
+// is not new if the current redistillation or candidate is for that target.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event and what is recorded about it.
+// An event with its reason and evidence, which are recorded.
 struct Occurrence {
   Event event;
   std::string reason;
@@ -137,25 +138,25 @@ struct Occurrence {
 struct MachineContext {
   int64_t now = 0;
   std::string package;          // digest of the package in the channel
-  std::string draft;            // fingerprint of its draft
+  std::string draft;            // fingerprint of the package's draft
   std::string target;           // fingerprint of the served target
   std::string epoch;            // counts the restarts of the detectors
   int64_t redistillations = 0;  // number of redistillations begun so far
   double bake_hours = 24;
-  bool can_disable = false, can_enable = false;  // the user has given a command for it
+  bool can_disable = false, can_enable = false;  // the user has given a command that turns speculation off, on
 };
 
-// The actions that a transition may ask for. Each holds what the machine knows about it. For each kind, a file of
-// monitor/actions/ says what else is written down and how the action is done.
+// The actions that a transition may ask for. Each struct holds the machine's part of the action; a file of
+// monitor/actions/ for each kind adds the rest and runs the action.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
-  std::string key;        // the same all day, so that the same probe runs once a day
-  bool of_speed = false;  // measures whether speculation would pay again, instead of whether acceptance has dropped
+  std::string key;        // the same for a whole day, so that the probe runs at most once a day
+  bool of_speed = false;  // true: measures whether speculation would pay again; false: whether acceptance has dropped
 };
 struct Redistil {
   static constexpr Act kAct = Act::kRedistil;
   std::string key, target;
-  int64_t records = 0;  // number of records read before it
+  int64_t records = 0;  // number of records read before the redistillation
 };
 struct LoadCandidate {
   static constexpr Act kAct = Act::kLoad;
@@ -165,7 +166,7 @@ struct DropCandidate {
   static constexpr Act kAct = Act::kDrop;
   std::string digest;
   Event why;
-  bool has_lost = false;  // the candidate lost, so its channel must be rolled back too
+  bool has_lost = false;  // the candidate lost the trial, so the candidate channel must be rolled back too
 };
 struct Promote {
   static constexpr Act kAct = Act::kPromote;
@@ -173,7 +174,7 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  // The channel goes back from `digest` to `former`, the package before it.
+  // Moves the channel back from the package `digest` to `former`, the package before it.
   std::string digest, former, why;
 };
 struct Disable {
@@ -191,14 +192,14 @@ using Action =
     std::variant<Probe, Redistil, LoadCandidate, DropCandidate, Promote, RollBack, Disable, Enable, RestartDetectors>;
 
 struct Transition {
-  Memory memory;                // what must be remembered from now on
+  Memory memory;                // the new memory
   Stage from;                   // the old state; the new one is in `memory`
-  std::vector<Action> actions;  // to be written down in this order
-  // If true, the transition is recorded and posted, and pending actions of the old state are ended. Another candidate
-  // counts as a new stage, too. If false, the state stays the same, and only its actions are asked for again.
+  std::vector<Action> actions;  // actions to record, in this order
+  // True if the transition must be recorded and posted, and pending actions of the old state ended; also for another
+  // candidate in the same state. False if the state stays and only its actions are repeated.
   bool is_new_stage = false;
 };
-// Returns nothing if the event does not matter in the current state.
+// Returns nothing if the event has no effect in the current state.
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context);
 
 // Gives up a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""

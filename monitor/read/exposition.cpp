@@ -19,7 +19,7 @@ bool is_plain_name(std::string_view name) {
   return true;
 }
 
-// Reads one line from left to right.
+// Parses one line of a page from left to right.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}
@@ -72,7 +72,7 @@ class LineReader {
     return true;
   }
 
-  // Reads "…" with the escapes \\, \" and \n. Another backslash stands for itself.
+  // Reads "…" with the escapes \\, \" and \n. Any other backslash is a literal backslash.
   bool read_quoted(std::string* text) {
     for (++at_; !at_end() && peek() != '"'; ++at_) {
       const char next = at_ + 1 < line_.size() ? line_[at_ + 1] : '\0';

@@ -31,8 +31,8 @@ struct ReadFigures {
   std::string first_problem;  // the first broken line: file, line number in this read, reason
 };
 
-// Returns the names of sources in the state and in results: each source as it may be shown, with a number added if two
-// would have the same name.
+// Returns the names of sources for the state and for results: SecretUrl::shown(), with a number appended if two would
+// be equal.
 std::vector<std::string> names_of(const std::vector<SecretUrl>& sources);
 
 // Returns the .jsonl files and SGLang's request-metrics logs of a directory (not of its subdirectories), sorted by
@@ -42,8 +42,9 @@ std::vector<std::filesystem::path> record_files(const std::filesystem::path& sou
 
 // Passes the record of every complete new line to `take` and moves `position` past it; lines of other engines may have
 // several records (foreign_record.h). A last line without a newline is still being written and is left for the next
-// check; other broken lines are counted. A file that is shorter than the position, or has another head, was replaced
-// and is read from the start. Lines over 1 MiB are broken. Throws Error(kNetwork) if `file` no longer has `identity`.
+// check. Other malformed lines, and lines over 1 MiB, are counted as broken. A file that is shorter than the position,
+// or has another head, was replaced and is read from the start. Throws Error(kNetwork) if `file` no longer has
+// `identity`.
 ReadFigures read_records(const std::filesystem::path& file, const std::string& identity, FilePosition& position,
                          const std::function<void(const AcceptanceRecord&)>& take);
 

@@ -21,7 +21,7 @@ void redact(Json& json) {
     for (Json& part : json) redact(part);
 }
 
-// Handles each string of a JSON text by itself, because a JSON escape is not part of a URL.
+// Redacts each string of a JSON text separately, because JSON escapes are not part of a URL.
 std::string redacted(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_structured()) return without_secrets(text);
@@ -58,7 +58,7 @@ std::string without_secrets(const std::string& text) {
     while (begin > told && in_scheme(static_cast<unsigned char>(text[begin - 1]))) --begin;
     const std::string scheme = text.substr(begin, colon - begin);
     if (!scheme.ends_with("http") && !scheme.ends_with("https")) continue;
-    // These characters belong to the sentence, not to the URL.
+    // Trailing punctuation belongs to the sentence, not to the URL.
     while (end > colon + 3 && std::string(":,;.'\")").find(text[end - 1]) != std::string::npos) --end;
     out += text.substr(told, begin - told) + SecretUrl(text.substr(begin, end - begin)).shown();
     told = end;
@@ -67,7 +67,7 @@ std::string without_secrets(const std::string& text) {
 }
 
 void forget_secrets(SQLite::Database& db) {
-  std::vector<std::pair<std::string, std::string>> guards;  // triggers that would refuse the changes
+  std::vector<std::pair<std::string, std::string>> guards;  // append-only triggers, which would reject the changes
   for (SQLite::Statement rows(
            db, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name LIKE '%is_append_only'");
        rows.executeStep();)

@@ -14,10 +14,11 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-// With fewer steps, a position's mean is mostly noise. Such a position and all later ones are not judged.
+// With fewer steps that reached a position, its mean is mostly noise. Such a position and all later ones are not
+// judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
-constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum has the wander of all requests
+constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum uses the wander of all requests together
 
 // Returns the between-bucket variance component of x (one-way ANOVA with equal buckets). Sets `of_mean` to the variance
 // of the mean of x, computed from the same buckets.
@@ -39,8 +40,9 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// x is in time order. Both results are the largest over the bucket lengths. With N = wander² / se² independent swings,
-// the variance is known only to ±√(2/N) of itself, so its one-sided 95 % upper bound is taken.
+// Returns wander and standard error of `x`, which is in time order; each is the largest over the bucket lengths. Wander
+// is the standard deviation of the slow variation of the mean. With N = wander² / se² independent swings, its variance
+// has a relative error of √(2/N), so the one-sided 95 % upper bound is used.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -88,9 +90,9 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // Two effects make these pooled sums differ from the mean over requests, which the detector watches. Lucky requests
-  // reach more positions, so they weigh more in the sums. And the late positions that they reach have a lower expected
-  // overlap. The report shows the first effect only; both together are up to twice as large (simulated).
+  // The detector watches the mean over requests, which differs from these pooled sums by two effects. Lucky requests
+  // reach more positions, so they have more weight in the sums; and late positions have a lower expected overlap. The
+  // report shows only the first effect; by simulation both together are up to twice as large.
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
@@ -120,7 +122,7 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // too few requests to judge: folded strata are not watched
+    baseline.folded.clear();  // the folded strata together have too few requests, so they are not watched
 }
 
 // Estimates a baseline from two passes over the same records: the first forms the strata, the second compares every
@@ -217,7 +219,7 @@ class BaselineEstimator {
   Baseline& baseline_ = result_.baseline;
   std::map<std::string, Positions> strata_;
   int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
-  std::vector<std::string> names_;                                  // of the strata
+  std::vector<std::string> names_;                                  // names of the strata
   std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
   std::vector<double> sums_, shifts_, weights_;
   std::vector<Residual> residuals_;

@@ -1,5 +1,5 @@
-// The acceptance expected while nothing is wrong, by stratum and position. It comes from the gate's roll-outs or from
-// recorded traffic, and the detector and the charts compare the traffic with it.
+// The baseline: the acceptance expected while nothing is wrong, by stratum (kind of request) and draft position. It
+// comes from the gate's roll-outs or from recorded traffic; the detector and the charts compare traffic with it.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@
 
 namespace specdec::monitor {
 
-// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), which is also what the server exports.
+// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), the same quantity that the server exports.
 struct StratumBaseline {
-  static constexpr size_t kPositions = 8;  // as in the records: later positions are added to the eighth
+  static constexpr size_t kPositions = 8;  // positions in acceptance records; later positions are counted in the eighth
   // The expected overlap at each position (b_i in detector.h). If there are fewer than kPositions, the later positions
   // were not measured.
   std::vector<double> overlap;
   double mean = 0;  // mean of the requests' x (detector.h)
   double standard_error = 0;
-  double share = 0;   // this stratum's share of the baseline's requests
-  double sd = 0;      // standard deviation of a request's x about the value its positions promise; 0 = unknown
-  double wander = 0;  // standard deviation of the slow, benign movement of the mean
+  double share = 0;  // this stratum's share of the baseline's requests
+  // Standard deviation of a request's x around the value expected for the positions it reached; 0 = unknown.
+  double sd = 0;
+  double wander = 0;  // standard deviation of the slow, benign variation of the mean
   int64_t n = 0;      // number of requests that it was measured on
 };
 
@@ -37,17 +38,18 @@ struct Baseline {
   using Stratum = std::pair<const std::string, StratumBaseline>;  // a stratum with its name
   std::map<std::string, StratumBaseline> strata;                  // "" holds the other requests; see find()
   std::set<std::string> folded;  // names of strata that were too small and became part of ""
-  bool open = true;              // true if from a report: "" also takes unknown domains under the gate's conditions
-  std::string conditions;        // if open: the part of a stratum's name after the domain
-  std::string draft, target;     // first 12 digits of the fingerprints, "" = not stated
+  // True if made from a report: stratum "" then also covers unknown domains under the gate's conditions.
+  bool open = true;
+  std::string conditions;     // if `open`: the part of every stratum's name after the domain
+  std::string draft, target;  // first 12 digits of the fingerprints, "" = not stated
 
   // Returns a pointer to the stratum whose baseline applies to `key`, or null if there is none.
   const Stratum* find(const std::string& key) const;
 };
 
 // Returns the stratum's name: domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × overlap or
-// efficiency. Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for no domain. The usual bin
-// (.7, 1.2] and free text have no mark; "eff" marks records that state only accepted / drafted.
+// efficiency. Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for no domain. The bin (.7, 1.2]
+// and unconstrained text add nothing to the name; "eff" marks records that state only accepted / drafted.
 std::string stratum_key(const AcceptanceRecord& record);
 std::string stratum_conditions(double temperature, bool constrained, bool efficiency);
 
@@ -56,9 +58,10 @@ std::string stratum_conditions(double temperature, bool constrained, bool effici
 // Error(kData) if the report has no roll-out.
 Baseline baselines(const ValidationReport& report);
 
-// The least data for a baseline. With fewer requests, or over a shorter time, wander and noise cannot be told apart.
+// The least data for a baseline. With fewer requests, or over a shorter time, the slow variation of the mean (wander)
+// cannot be told from noise.
 struct BaselineNeeds {
-  int64_t min_stratum = 200;  // requests that make a stratum of its own; smaller ones become part of ""
+  int64_t min_stratum = 200;  // requests needed for a stratum of its own; smaller strata become part of ""
   static constexpr int64_t kBucket = 50;
   int64_t min_buckets = 20;  // number of buckets of kBucket requests
   double min_days = 1;
@@ -71,9 +74,9 @@ struct EstimatedBaseline {
 };
 // Estimates a baseline from requests. `for_each(take)` is called once, and again if there is enough data. Each call
 // must pass every record to `take`, in any order.
-// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. All b_{s,i} of a stratum are then moved by one number, so that the
-//   requests' mean bet, Σ (b_t − x_t) / (1 − b_t + .01), is 0. This is needed because reaching late positions is itself
-//   luck.
+// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. Then one constant is added to all b_{s,i} of a stratum, so that the
+// requests' mean bet, Σ (b_t − x_t) / (1 − b_t + .01), is 0. Without it the estimate is biased, because requests that
+// reach late positions are the lucky ones.
 // * wander: the square root of the between-bucket variance component of the residuals in time order (one-way ANOVA). It
 //   is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to its one-sided 95 %
 //   upper bound. All strata share it; a stratum whose own wander is larger uses its own.

@@ -3,11 +3,13 @@
 // its bets are capped, and bucket means vary little.) The mean of a bucket depends on what the engine counts:
 // * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
 // * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
-//   accepted_{i−1} and reached_0 = drafts. This is valid while K is fixed. If drafted is also counted by position
+//  accepted_{i−1} and reached_0 = drafts. This formula is valid while K is fixed. If drafted is also counted by
+// position
 //   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not follow
 //   acceptance.
-// * neither: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's own first kPhaseOne
-//   buckets. A draft that is bad from the start is then not noticed, and a change of K looks like a drop or a rise.
+// * counters without positions: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's
+// own first kPhaseOne buckets. Such a chart does not notice a draft that is bad from the start, and a change of K looks
+// like a drop or a rise.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,9 @@ namespace specdec::monitor {
 // The figures of one engine's counters, summed over all its servers.
 struct ChartView {
   std::string sources;  // the URLs that the counters come from
-  int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
-  // Tested tokens and means of the judged scrapes. `expected` is 0 if the chart compares them with its own first
-  // scrapes.
+  int64_t judged = 0;   // number of scrapes judged; a verdict needs CounterChart::kPhaseOne of them
+  // Number of tested tokens, and mean acceptance and expectation, of the judged scrapes. `expected` is 0 if the chart
+  // compares with its own first scrapes.
   double tested = 0, acceptance = 0, expected = 0;
   double waiting = 0;  // tokens tested since the last judged scrape, too few to be judged
 };
@@ -33,16 +35,18 @@ struct ChartView {
 class CounterChart {
  public:
   static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
-  static constexpr double kMinTested = 50;  // positions reached in a bucket; a smaller bucket waits for more
-  // k of the CUSUM, in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
+  // Least number of positions reached in a bucket; a smaller bucket grows until the next scrape.
+  static constexpr double kMinTested = 50;
+  // k of the CUSUM, in standard deviations. The limit h is computed from the wanted mean number of buckets to a false
+  // alarm (Siegmund).
   static constexpr double kReference = 0.5;
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 
   // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
   bool add(const Counters& bucket);
-  // What the last add() saw: no counts since the add() before it (kIdle), counts that were judged (kJudged), tested
-  // tokens that wait for more (kWaiting), or counts that tell nothing about acceptance (kBlind).
+  // The kind of the last bucket: no new counts (kIdle), counts that were judged (kJudged), too few tested tokens to
+  // judge yet (kWaiting), or counts that say nothing about acceptance (kBlind).
   enum class Look { kIdle, kJudged, kWaiting, kBlind };
   Look look() const { return look_; }
   std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted

@@ -1,5 +1,5 @@
 // One-sided CUSUM, C ← max(0, C + z − k), with an alarm when C > h. z is in standard deviations, and positive if
-// acceptance fell. The detector's amber light and the counter charts use it.
+// acceptance fell. Used by the detector's early warning (Amber) and by the counter charts.
 #pragma once
 
 #include <algorithm>

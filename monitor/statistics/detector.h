@@ -1,7 +1,7 @@
 // Detects drift of acceptance, request by request. Uses the stratified Shiryaev–Roberts e-detector (Shin, Ramdas,
 // Rinaldo 2024) with a baseline that depends on the positions reached. If the conditional mean is at least the bound,
 // the mean time to a false alarm is at least A, whatever the dependence and variance between requests. A risk-adjusted
-// CUSUM runs beside it, which warns earlier but does not have this guarantee.
+// CUSUM (struct Amber) runs in parallel; it warns earlier but does not have this guarantee.
 #pragma once
 
 #include <array>
@@ -16,12 +16,12 @@
 
 namespace specdec::monitor {
 
-// One request's evidence, over the positions that the baseline has. The bound b is Σ_i reached_i·b_i / Σ reached_i −
-// tolerance.
+// The evidence of one request, over the positions that the baseline covers. The bound b is Σ_i reached_i·b_i / Σ
+// reached_i − tolerance.
 struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
-  double b = 0;         // in [0, 1)
-  double expected = 0;  // b before the tolerance
+  double b = 0;         // the bound on the mean of x that the bets test, in [0, 1)
+  double expected = 0;  // expected value of x: b plus the tolerance
   int64_t reached = 0;
 };
 RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
@@ -41,8 +41,8 @@ struct Sums {
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
   // With L_t = 1 + λ_j (b_t − x_t), M_j is the sum over starts k of Π_{t ≥ k} L_t. The start of the largest product is
-  // the estimate of the change point. It is found exactly, over the whole past: a bet's largest product starts where
-  // its Σ log L was lowest.
+  // the estimate of the change point. Start finds it exactly over the whole past: for each bet, the largest product
+  // starts where Σ log L was lowest.
   struct Start {
     double log_sum = 0, lowest = 0;  // Σ log L, and its minimum
     Sums before;                     // the value of `total` at the lowest point
@@ -59,19 +59,19 @@ struct ShiryaevRoberts {
   Sums since_change() const;
 };
 
-// The moment of the strongest evidence. It is kept because evidence that has reached A once is an alarm, and better
-// requests afterwards do not revoke the alarm.
+// The moment of the strongest evidence so far. It is kept because evidence that once reached A is an alarm, which
+// better requests afterwards do not revoke.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
   std::string stratum;  // the stream that contributes most to the evidence, "" = the pooled stream
-  Sums since_change;    // of that stream at that time
+  Sums since_change;    // sums since the change point of `stratum`'s stream, at the time of the peak
   int64_t change_time = 0, change_requests = 0;
 };
 
 // The early warning, a CUSUM with z = (expected − x) / sd of the request's stratum and k = δ / 2 sd. One chart covers
 // all strata whose baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted from
-// the expected value. `limit` is 0 if no stratum is large enough.
+// the expected value. `limit` is 0 if no stratum has enough requests.
 struct Amber {
   static constexpr double kDrop = 0.03;  // δ, the smallest drop of acceptance that is worth acting on
   static constexpr int64_t kPhaseOne = 2000;
@@ -79,8 +79,8 @@ struct Amber {
   bool on() const { return limit > 0 && cusum > limit; }
 };
 
-// Counts by stratum of the newest 2,000 to 4,000 requests, for comparison with the baseline's shares. They help to
-// explain a change and never cause a warning or an alarm.
+// Counts the newest 2,000 to 4,000 requests by stratum, for comparison with the baseline's shares. The comparison helps
+// to explain a change and never causes a warning or an alarm.
 struct Mix {
   static constexpr int64_t kBlock = 2000;
   std::map<std::string, int64_t> newest, block_before;
@@ -90,29 +90,33 @@ struct Mix {
 };
 struct MixTest {
   int64_t requests = 0;
-  // The statistic of the G-test, and the probability of a g this large if both samples have the same mix. p_value is 1
-  // if the baseline does not state its number of requests.
+  // The statistic of the G-test, and the probability of a `g` at least this large if both samples have the same mix.
+  // p_value is 1 if the baseline does not state its number of requests.
   double g = 0, p_value = 1;
   double psi = 0;  // Σ (q − p) ln(q / p); rule of thumb: watch at .1, act at .2
 };
 
-// The e-detector over all strata. The pooled stream has weight 1/2, and the strata share the other 1/2.
+// The e-detector over all strata. The pooled stream of all requests has weight 1/2, and the streams of the strata share
+// the other 1/2.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not watched
+  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not judged
 
-  // `wander_sd` is the wander of all strata, if known. The amber light raises one false warning per
+  // `wander_sd` is the standard deviation of the slow, benign variation of the mean in all strata, 0 = unknown. The
+  // early warning (Amber) raises one false warning per
   // `requests_between_false_alarms` requests on average.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
-  // Returns false if the request is not watched: it is too short, or its stratum has no baseline (Baseline::find).
+  // Returns false if the request is not watched, because it has too few tested positions or its stratum has no baseline
+  // (Baseline::find).
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
   // Adds a request to a stratum that baseline().find() returned.
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
-  double log_evidence() const;                // current log Σ w M
-  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log A
-  std::string guilty_stratum() const;         // stratum with the largest term now; "" = the pooled stream
+  double log_evidence() const;                // current log of Σ weight · M over the streams
+  const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
+  // The stratum that contributes most to the current evidence; "" = the pooled stream.
+  std::string guilty_stratum() const;
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }
   const std::map<std::string, StratumBaseline>& baselines() const { return baseline_.strata; }

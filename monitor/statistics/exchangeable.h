@@ -1,6 +1,6 @@
 // Tests whether the newest answers of a remote model are exchangeable with its earlier answers. Uses log-probability
 // tracking (Chauvin et al., arXiv 2512.03816): asks many times for the first token after a one-character prompt, with
-// its likeliest alternatives and their log-probabilities. Pure functions.
+// its likeliest alternatives and their log-probabilities. All functions here are pure.
 //
 // Testing daily does not inflate false alarms. Each test compares the newest calls with a pool of earlier calls, by
 // permutation. If nothing has changed, then given the union of the two, every subset with as many calls as the newest
@@ -23,16 +23,16 @@ namespace specdec::monitor {
 
 // One call: the likeliest first tokens with their natural log-probabilities. Never empty.
 using TopLogprobs = std::vector<std::pair<std::string, float>>;
-// [prompt][call]
+// Calls by prompt: LogprobCalls[prompt][call].
 using LogprobCalls = std::vector<std::vector<TopLogprobs>>;
 
 struct Comparison {
   double statistic = 0;  // mean over tokens of |difference of the mean log-probabilities|, in nats
   double p = 1;          // (1 + permutations at least as extreme) / (1 + permutations)
-  // If two_modes, the share of the calls that changed. For texts, the share of the prompts whose newest text departs
-  // sooner from the other texts than any earlier text does.
+  // If two_modes, the share of the calls that changed. For texts, the share of the prompts whose newest text diverges
+  // from the other texts earlier than any text of the pool does.
   double share_changed = 0;
-  bool two_modes = false;  // within a prompt only some calls have changed: several backends answer
+  bool two_modes = false;  // the calls of a prompt form two groups, changed and unchanged: several backends answer
 };
 
 // Compares log-probabilities. A token that is missing in a call gets the call's smallest log-probability. Considers at
@@ -41,16 +41,16 @@ struct Comparison {
 Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int permutations, PhiloxStream& stream);
 
 // Compares greedy texts, for endpoints without log-probabilities. Two texts of a prompt are compared by the length of
-// their common beginning. The pool's texts are also compared with each other, because batching makes even an unchanged
-// model differ. A permutation takes another text of each prompt as the newest. The statistic is 1 − the mean common
-// part.
+// their common prefix. The pool's texts are also compared with each other, because batching makes even an unchanged
+// model differ. A permutation treats another text of each prompt as the newest. The statistic is 1 − the mean common
+// fraction.
 using Texts = std::vector<std::vector<std::string>>;  // [prompt][text]
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream);
 
 // f(p) = ½ (B + 1) [p ≤ 1/(B + 1)] + ½ · ½ p^(−½). This is a calibrator (∫ f ≤ 1, decreasing) for the p-values of B
-// permutations, and it reaches ½ (B + 1) in one test.
+// permutations, and at the smallest p it is at least ½ (B + 1).
 double e_value(double p, int permutations);
-// Returns log((exp(log_m) + 1) · e). The first log_m is −∞ (M = 0).
+// Returns log((exp(log_m) + 1) · e). Pass log_m = −∞ (M = 0) for the first test.
 double next_log_m(double log_m, double e);
 
 // Joins the calls of `pool` and `newest` for each prompt and returns at most `keep` of them, chosen uniformly at

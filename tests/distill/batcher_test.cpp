@@ -90,7 +90,7 @@ TEST(Batcher, PreparingCutsAndDrops) {
   rows[0].tokens = {1, 2, 3, 4, 5};
   rows[0].loss_mask = {0, 1, 1, 1, 1};
   rows[1].tokens = {1, 2, 3, 4, 5};
-  rows[1].loss_mask = {0, 0, 0, 0, 1};  // its only learnable token is cut off
+  rows[1].loss_mask = {0, 0, 0, 0, 1};  // the only token with loss_mask 1 is cut off
   rows[2].tokens = {1, 2};
   rows[2].loss_mask = {1, 0};
   const PreparedRows p = prepare_rows(rows, 3);

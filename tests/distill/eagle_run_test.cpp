@@ -1,4 +1,4 @@
-// Runs `distill --draft eagle3` as a whole.
+// Tests complete runs of `distill --draft eagle3`.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -47,7 +47,7 @@ TEST(EagleRun, TrainsAHeadAndPublishesIt) {
   put_answers(answers_from_json(Json::parse(get(f.scratch / "run/contexts.json")), 24, "file"), {48, 2}, "file", h);
   EXPECT_NEAR(evaluate(TrainedDraft(draft), draft.target.get(), h.verdict, {.batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
-  // Training goes on from the published head.
+  // A new run continues training from the published head.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
   f.options.max_steps = 2;
@@ -91,7 +91,7 @@ TEST(EagleRun, TargetsThatCannotBeTappedAreRefused) {
   expect_error(ErrorKind::kUsage, {"--draft eagle3", "no weights"}, [&] { f.run(); });
 }
 
-// Cross entropy needs the target for its hidden states alone.
+// With the loss "ce" the target is needed only for its hidden states.
 TEST(EagleRun, CrossEntropyAlone) {
   EagleProject f;
   f.options.loss = "ce";

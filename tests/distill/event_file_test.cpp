@@ -48,7 +48,7 @@ fs::path event_file(const fs::path& directory) {
 }
 
 TEST(EventFile, ChecksumsAsPublished) {
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // the check value of CRC-32C (RFC 3720)
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // check value of CRC-32C
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);  // RFC 3720, B.4
   EXPECT_EQ(masked_crc32c("123456789"), ((0xE3069283u >> 15) | (0xE3069283u << 17)) + 0xA282EAD8u);
 }
@@ -97,7 +97,8 @@ TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
     for (int64_t step = 1; step <= 5; ++step) m.write("train", step, {{"loss", 1.0}});
   }
   put(scratch / "metrics.jsonl",
-      get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");  // killed while writing
+      // Last line of a process killed while writing.
+      get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");
   fs::remove(event_file(scratch.root()));
   Metrics m(scratch.root(), clock, 3);
   m.write("train", 4, {{"loss", 2.0}});

@@ -22,7 +22,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a 
 
 LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
   at::Tensor index = at::arange(0, rows, 2, at::kLong);
-  // A generator of its own gives the same numbers, whichever tests ran before.
+  // A separate generator makes the numbers independent of the tests that ran before.
   const at::Generator seeded = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rows + vocab));
   return {scale * at::randn({rows, vocab}, seeded), scale * at::randn({rows, vocab}, seeded),
           at::randint(vocab, {rows}, seeded, at::kLong), index, 1};
@@ -116,7 +116,7 @@ TEST(Losses, HostRowsAgreeWithAten) {
   }
 }
 
-// Rows may have temperatures and weights of their own: the loss is the weighted sum of theirs alone.
+// Each row may have its own temperature and weight; the loss is then the weighted sum of the losses of single rows.
 TEST(Losses, RowsHaveTheirOwnTemperatureAndWeight) {
   const at::Tensor temperatures = at::tensor({0.3f, 1.0f, 0.7f, 2.0f, 1.3f}),
                    weights = at::tensor({1.0f, 3.0f, 0.0f, 0.5f, 2.0f});
@@ -167,7 +167,7 @@ TEST(Losses, HybridTurnsFromKlToTv) {
   EXPECT_LT(same.grad.abs().max().item<double>(), 1e-7);
 }
 
-// The mean acceptance can be given, and then the rows are not read for it first.
+// If options.acceptance is set, λ of lk_hybrid is computed from it.
 TEST(Losses, HybridFollowsAGivenAcceptance) {
   const LossInput input = random_input(6, 50);
   LossOptions options{parse_loss("lk_hybrid"), 3.0, 1.0};
@@ -176,7 +176,7 @@ TEST(Losses, HybridFollowsAGivenAcceptance) {
     EXPECT_NEAR(r.kl_weight, std::exp(-0.75), 1e-12);
 }
 
-// A gradient written over the logits is the same as one beside them.
+// A gradient written over the draft's logits equals one written to a new tensor.
 TEST(Losses, GradientMayTakeThePlaceOfTheLogits) {
   for (const char* name : {"lk_hybrid", "ce", "0.2*ce+jsd+rkl"}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -245,7 +245,7 @@ TEST(Losses, ParsesSumsOfTerms) {
     expect_error(ErrorKind::kUsage, {"--loss", "0.1*ce+0.9*tv"}, [&] { parse_loss(text); });
 }
 
-// Where a probability is zero in fp32, reversed divergences are floored instead of infinite.
+// Reversed divergences are finite even where a probability underflows to 0 in fp32, because probabilities are floored.
 TEST(Losses, StayFiniteWhereOneModelIsSure) {
   for (const char* name : {"rkl", "jsd", "nla", "kl"}) {
     LossInput input = random_input(3, 40);

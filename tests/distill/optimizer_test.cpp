@@ -117,7 +117,7 @@ TEST(Optimizer, GlobalNormCountsEveryTensor) {
 }
 
 TEST(Optimizer, LowPrecisionParametersKeepAMaster) {
-  // Steps far below bf16's resolution still add up.
+  // Updates far below bf16's resolution still accumulate in the fp32 master copy.
   std::vector<NamedTensor> parameters = {{"w", at::ones({2, 2}, at::kBFloat16).requires_grad_(true)}};
   AdamW optimizer(parameters, {});
   for (int i = 0; i < 100; ++i) {
@@ -152,8 +152,8 @@ TEST(Optimizer, SharesCoverEveryValueOnce) {
   }
 }
 
-// Ranks that share the state update the parameters to the bits of one process, keep a share of the state each, and
-// write and read the state of one process.
+// If ranks share the optimizer state, the updated parameters are bit-identical to those of one process, each rank keeps
+// only its share, and checkpoints are interchangeable with those of one process.
 TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<std::vector<int64_t>> shapes = {{50, 37}, {7}, {300}, {1}, {129, 8}};

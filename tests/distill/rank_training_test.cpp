@@ -1,4 +1,4 @@
-// Two ranks train as one process does, and a run goes on with another number of ranks.
+// Two ranks train to the same result as one process, and a run can be resumed with another number of ranks.
 #include <gtest/gtest.h>
 
 #include "distill/gradient/eagle_gradient.h"
@@ -14,7 +14,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Largest difference between the weights of two drafts.
+// Returns the largest absolute difference between the weights of two drafts.
 double distance(const TrainedDraft& a, const TrainedDraft& b) {
   std::vector<at::Tensor> x, y;
   a.visit([&](const std::string&, at::Tensor& t) { x.push_back(t.detach()); });
@@ -29,7 +29,7 @@ struct Training {
   std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
   TrainerOptions options;
   SystemClock clock;
-  int team = 1;  // ranks that hold the target together
+  int team = 1;  // number of ranks that the target is divided among
   int64_t cache = 1 << 20;
 
   explicit Training(int64_t steps) {
@@ -39,14 +39,14 @@ struct Training {
     options.evaluate_every = 4;
     options.checkpoint_every = 3;
     options.seed = 9;
-    // Rows of the same length of which few or all positions are learnt: the ranks have equally many tokens and unequal
-    // numbers of learnt ones.
+    // Leaves every third row few positions in the loss, so that the ranks have equally many tokens but unequal numbers
+    // of positions in the loss.
     for (size_t i = 0; i < train.size(); i += 3)
       std::fill(train[i].loss_mask.begin() + 3, train[i].loss_mask.end(), uint8_t{0});
   }
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
 
-  // What a rank has of a target that its team holds together: its share, and all but the layers.
+  // Returns this rank's share of a target divided among its team; null if team = 1.
   std::shared_ptr<DividedTarget> divided(const parallel::Ranks& ranks) const {
     if (team == 1) return nullptr;
     const parallel::Ranks& own = ranks.team(team);
@@ -60,7 +60,7 @@ struct Training {
     return around;
   }
 
-  // Trains on one rank, from the newest intact checkpoint if there is one.
+  // Trains this rank's part, from the newest intact checkpoint if there is one.
   TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
                       const ProgressFn& progress = {}) {
     return run(draft, directory, ranks, divided(ranks), progress);
@@ -117,7 +117,8 @@ struct Training {
   }
 };
 
-// Heads with their target, and rows of which a head learns unequal numbers in each of its steps.
+// A fixture for training heads, with rows that have unequal numbers of positions in the loss in each training-time-test
+// step.
 struct HeadTraining : Training {
   explicit HeadTraining(int64_t steps) : Training(steps) {
     target = std::make_shared<model::Decoder>(toy_decoder(8, 1, 6));
@@ -178,7 +179,7 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   }
 }
 
-// The mean of each step of a head is over the rows of all ranks that reach the step.
+// The mean loss of each training-time-test step is over the rows of all ranks that reach the step.
 TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
   for (const char* loss : {"kl", "lk_hybrid"}) {
     const Scratch scratch(true);
@@ -260,7 +261,8 @@ TEST(RankTraining, RanksThatHoldTheTargetTogetherTrainAHead) {
   }
 }
 
-// A rank that is lost while others need its share: rank 0 keeps the last whole step, and the run goes on from there.
+// If a rank fails while others need its share of the target, rank 0 saves the last complete step, and the run can be
+// resumed from it.
 TEST(RankTraining, ARunWhoseTargetLostARankGoesOn) {
   const Scratch scratch(true);
   Training t(8);
@@ -277,7 +279,8 @@ TEST(RankTraining, ARunWhoseTargetLostARankGoesOn) {
   t.run_on(2, scratch / "run");
 }
 
-// Ranks that share the optimizer's state leave the very files of ranks that do not, and a run goes on either way.
+// Checkpoints are byte-identical with and without a shared optimizer state, and a run can be resumed with either
+// setting.
 TEST(RankTraining, ASharedOptimizerChangesNothing) {
   const Scratch scratch(true);
   Training t(8);
@@ -299,7 +302,8 @@ TEST(RankTraining, ASharedOptimizerChangesNothing) {
   }
 }
 
-// A rank that is lost takes its share of the state with it, so nothing newer than the last checkpoint is left.
+// If a rank fails that held a share of the optimizer state, the run continues from the last checkpoint; without
+// sharing, rank 0 saves the last complete step.
 TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLost) {
   for (const bool shares : {false, true}) {
     const Scratch scratch(true);
@@ -317,7 +321,7 @@ TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLos
   }
 }
 
-// A rank whose weights are damaged, as a hardware fault would do, gets those of rank 0's checkpoint again.
+// A rank whose weights are damaged (as by a hardware fault) gets the weights of rank 0's checkpoint again.
 TEST(RankTraining, ARankWithDamagedWeightsIsRestored) {
   const Scratch scratch;
   Training t(20);

@@ -66,7 +66,7 @@ TEST(StratumKey, IsDomainTemperatureAndGrammar) {
 }
 
 // Estimates a baseline from `requests` requests over `days` days, with domains d0, d1, … in the given shares (of 100),
-// acceptance .70, and a daily swing of `slow`.
+// acceptance .70, and a daily variation of amplitude `slow`.
 EstimatedBaseline estimate(int64_t requests, double days, const std::vector<int>& shares, double slow = 0) {
   return estimate_baseline([&](const auto& take) {
     Traffic t(9);

@@ -99,7 +99,7 @@ TEST(Detector, ImpossibleEvidenceNeitherOverflowsNorStops) {
   EXPECT_GT(detector.log_evidence(), std::log(1e299));
 }
 
-// One process gives the same bits as two with a restart in between.
+// After a restart from the saved state the detector continues bit-identically.
 TEST(Detector, StateSurvivesARestartBitForBit) {
   const std::map<std::string, StratumBaseline> baselines = {
       {"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
@@ -162,7 +162,7 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    // In the end the first thousand requests have left the window.
+    // `moved` has another mix from request 1,000 on; in the end the first thousand requests have left the window.
     const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }
@@ -175,7 +175,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 }
 
 TEST(Cusum, LimitsAreSiegmunds) {
-  // k, the limit h for 1e5 steps to a false alarm, and the number of steps to an alarm if the mean is 2k.
+  // Values of the CUSUM: k, the limit h with 1e5 steps to a false alarm, and the number of steps to an alarm if the
+  // mean of z is 2k.
   for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
                                     {.125, 31.0, 226},
                                     {.15, 26.9, 165},

@@ -28,7 +28,7 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 }
 
 // While the model does not change, the mean of the e-values is at most 1 and alarms are as rare as stated, although
-// each look (one day's set of calls) is compared with the same pool of earlier calls.
+// each look (one day's set of calls) is compared with a pool that holds calls of the earlier looks.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
   const double level = std::log(100.0);  // one look reaches it if its e-value is at least ½ · 200
@@ -61,7 +61,7 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// If all later looks were tested against a frozen first look, they would not be exchangeable: they would share its
+// If all later looks were tested against a frozen first look, their p-values would depend on each other through its
 // chance deviation. That is why each look draws the pool again.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
@@ -103,7 +103,7 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small step overlaps with the noise: one mode that moved
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small step overlaps with the noise: one group that moved
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
@@ -125,16 +125,16 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// A token that a call does not name gets the call's smallest log-probability: "c" in the pool, "b" in the newest look.
+// A token missing from a call gets the call's smallest log-probability: here "c" in the pool, "b" in the newest look.
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
   PhiloxStream stream(7, 0);
-  // a: 0.5; b: |−2 − (−3)| = 1; c: |−2 − (−3)| = 1
+  // Differences of the means: a 0.5; b |−2 − (−3)| = 1; c |−2 − (−3)| = 1.
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
 }
 
-// A third of the greedy texts ends differently from the others, as different batching may cause.
+// Greedy texts of which a third ends differently, as different batching may cause, must not count as a change.
 TEST(Exchangeable, GreedyTexts) {
   PhiloxStream draw(10, 0), stream(8, 0);
   const auto answer = [&](int i) {

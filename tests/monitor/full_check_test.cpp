@@ -54,7 +54,7 @@ TEST_F(FullCheck, WhereThePackageHasNoneTheFirstCheckIsTheReference) {
   EXPECT_EQ(look("").stale, "") << "another package begins anew";
 }
 
-// The memory's digest of unchanged files is trusted: the files are not read again.
+// Files that were not written to are not read again: a wrong digest put into the memory is used.
 TEST_F(FullCheck, IsReadAgainOnlyAfterAWrite) {
   look(dir / "packaged");
   Json m = Json::parse(memory);

@@ -1,4 +1,5 @@
-// A fixture that lets a draft live for weeks: each step is a real check of simulated records, six hours after the last.
+// A fixture that monitors a draft over simulated weeks: each step is a real check of simulated records, six hours after
+// the last.
 #pragma once
 
 #include "monitor/report/life_page.h"
@@ -37,8 +38,8 @@ class Lived : public Looped {
     return digest;
   }
 
-  // A redistillation that fails and one that succeeds, a canary that wins and one that loses, a promotion that is
-  // rolled back, and another target for a while.
+  // Makes every kind of event: a failed and a successful redistillation, a canary that wins and one that loses, a
+  // promotion that is rolled back, and another target for a while.
   void live_it_all() {
     live(40);
     specdec::testing::put(dir / "train.code", "1");

@@ -108,7 +108,7 @@ TEST_F(Looped, ALoopThatIsNotDoneGoesOnAtTheNextCheck) {
   EXPECT_NE(State(options.state).transitions(1)[0].reason.find("no new package"), std::string::npos);
 }
 
-// If the clock once ran years ahead, neither the cooldown nor the budget nor the time in a state waits until that date.
+// After the clock has once run years ahead, cooldown, budget and time in a state must not wait for that date.
 TEST_F(Looped, AClockThatRanAheadIsNotBelieved) {
   options.policy.alarm_confirms = true;
   options.policy.loop = "LOOP.toml";
@@ -221,8 +221,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
-// Exit code 74 of `specdec package` is an I/O error and says nothing about the package: the next check tries the
-// promotion again, and an alarm that comes meanwhile waits until then.
+// Exit code 74 of `specdec package` is an I/O error and says nothing about the package, so the next check tries the
+// promotion again. An alarm in the meantime waits for the promotion.
 TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   write_requests(200, 0.80, 0.60);
   const std::string candidate = make_candidate("c", 5);
@@ -304,8 +304,8 @@ TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "drop"}));
 }
 
-// The served target is replaced. The loop then trains a candidate for the new target without a probe and without a
-// cooldown, and does not report the new target as a change again while the candidate is being trained.
+// After the served target is replaced, the loop trains a candidate for the new target without probe and cooldown, and
+// does not report the new target again during that training.
 TEST_F(Tried, AStaleTargetToItsEnd) {
   options.policy.loop = "LOOP.toml";
   write_requests(200, 0.80, 0.60);
@@ -379,7 +379,7 @@ TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
   put(dir / "ends/one.code", "7\n");
   EXPECT_EQ(run_child(order).code, 7);
   EXPECT_FALSE(fs::exists(dir / "ran"));
-  for (const char* cut_short : {"", "1"}) {  // what a power cut may leave
+  for (const char* cut_short : {"", "1"}) {  // exit-code files that a power failure may leave
     put(dir / "ends/one.code", cut_short);
     EXPECT_EQ(run_child(order).code, 3);
     EXPECT_EQ(get(dir / "ends/one.code"), "3\n");

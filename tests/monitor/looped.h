@@ -1,5 +1,5 @@
 // Fixtures for tests of the monitor's loop: a package store with channels, a fake server that tries candidate drafts,
-// and a shell script in place of `specdec` that answers from files.
+// and a shell script in place of `specdec` whose output and exit codes come from files.
 #pragma once
 
 #include <mutex>

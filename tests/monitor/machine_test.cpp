@@ -15,7 +15,7 @@ namespace {
 struct Documented {
   std::string to, acts;
 };
-// Returns docs/monitor.md's table: (state, event) → next state and actions.
+// Returns the transition table in docs/monitor.md: (state, event) → next state and actions.
 std::map<std::pair<std::string, std::string>, Documented> documented() {
   std::map<std::pair<std::string, std::string>, Documented> table;
   std::istringstream page(testing::get(source_folder() + "/docs/monitor.md"));

@@ -44,7 +44,8 @@ class Monitored : public ::testing::Test {
     return r;
   }
 
-  // Appends `n` requests to the log, alternately of segment "chat" and "code". `chat` and `code` are the mean overlaps.
+  // Appends `n` requests to the log, alternating between segments "chat" and "code". `chat` and `code` are the mean
+  // overlaps.
   // `draft` and `target` are the ids that the records name; "own" stands for the package's id.
   void write_requests(int n, double chat, double code, const std::string& draft = "own",
                       const std::string& target = "own") {

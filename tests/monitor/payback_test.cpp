@@ -36,7 +36,7 @@ TEST(Payback, SpeedupFollowsTheOverlaps) {
   for (int i = 0; i < 10; ++i) r.rollout.counts.add_step(1, i < 7 ? 1 : 0, {0.7});
   r.best_k = 1;
   r.verify_cost_table.clear();
-  // For K = 1, 1.7 / (0.4 + 1.1) was predicted and 1.4 measured.
+  // For K = 1 the predicted speed-up is 1.7 / (0.4 + 1.1), the measured one 1.4.
   EXPECT_NEAR(speedup_at(r, 0), 1.4, 1e-12);
   EXPECT_NEAR(speedup_at(r, -0.2), 1.4 * 1.5 / 1.7, 1e-12);
   r.has_speed = false;

@@ -2,8 +2,8 @@
 
 python3 prometheus_client_test.py BUILD_DIR [LINES]
 
-Both must read the same samples, but for DIFFERENCES. Needs prometheus_client (PyPI), and skips without it; `make
-nightly PARTS="tools checks"` fetches it. SPECDEC_PAGE_SEED chooses the lines (1)."""
+Both must read the same samples, except for DIFFERENCES. Needs prometheus_client (PyPI), and skips without it; `make
+nightly PARTS="tools checks"` fetches it. SPECDEC_PAGE_SEED (default 1) seeds the lines."""
 
 import json
 import math
@@ -22,11 +22,11 @@ except ImportError:
     sys.exit(77)
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
-# Text outside of quotes, in which the structure of a line is.
+# Matches a quoted label value. Patterns of DIFFERENCES see a line with each quoted text replaced by "".
 OUTSIDE = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*"')
 
-# What one of the two takes and the other does not: a reason, who takes the line, and a pattern of the line with each
-# quoted text replaced by "". A line that differs must match one of these.
+# The allowed differences: a reason, which reader accepts the line ("client" or "specdec"), and a pattern of the line
+# with each quoted text replaced by "". A line on which the readers differ must match one of these.
 DIFFERENCES = [
     (
         "prometheus_client takes any text before the braces for a name, and escapes in names of labels",
@@ -106,7 +106,7 @@ def lines(count, random):
     while len(made) < count:
         line = random.choice(fixed) if random.random() < 0.5 else composed(random)
         line = mutated(line, random) if random.random() < 0.7 else line
-        if not line.lstrip().startswith("#"):  # what comments say is not read by the monitor
+        if not line.lstrip().startswith("#"):  # the monitor skips comments
             made.append(line)
     return made
 

@@ -1,5 +1,5 @@
-// Measures the detector on simulated traffic: the time to a false alarm, delays, and changes that must not alarm.
-// Deterministic: each run has its own Philox stream.
+// Measures the detector on simulated traffic: time to a false alarm, detection delay, and changes that must not alarm.
+// All runs are deterministic: each has its own Philox stream.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,8 @@ namespace {
 const double kAlarm = std::log(1e5);
 const std::vector<double> kHazards = {.8, .75, .65, .55, .45, .4, .35};
 
-// Emulates tolerance 0: the detector subtracts at least .01, so the baseline is raised by .01.
+// Returns a baseline with an effective tolerance of 0: the detector subtracts at least .01, so the mean is raised by
+// .01.
 Baseline without_tolerance(double mean) { return flat(mean + 0.01); }
 
 // Returns the number of requests until the alarm, or `limit` if there is none.
@@ -86,7 +87,7 @@ TEST(Simulation, DelaysAreAsStated) {
     RecordProperty("delay_to_" + std::to_string(to).substr(0, 4) + (tolerance > 0 ? "" : "_no_tolerance"),
                    std::to_string(found.value));
   }
-  // A faster alarm than the statistics allow would mean that the bound is wrong.
+  // An alarm faster than the statistics allow would mean that the bound is wrong.
   EXPECT_GE(delay(flat(0.70), 0.65, 100).value, 80);
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
@@ -120,7 +121,7 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // Without domains the same stream does alarm, so the test above really tests the stratification.
+  // Without domains the same stream does raise an alarm, so the test above really tests the stratification.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
@@ -181,8 +182,8 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
 }
 
 // Some requests have a higher acceptance at all positions than others, and mostly these reach the late positions. The
-// figures by position therefore promise a longer accepted length than an average request has. This must not make the
-// gate's roll-outs or a baseline from traffic cause an alarm.
+// means by position therefore overestimate the accepted length of an average request. This bias must not cause an
+// alarm, with a baseline from the gate's roll-outs or from traffic.
 TEST(Simulation, RequestsThatDifferAreNoDrift) {
   ValidationReport report;
   std::vector<double> x;
@@ -322,8 +323,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// At the same stated time to a false alarm, the amber light comes sooner than the alarm, and is about as rare if
-// nothing changes.
+// At the same stated time to a false alarm, the early warning (Amber) comes sooner than the alarm after a drop, and
+// false warnings are about as rare as false alarms.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -346,8 +347,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // With skewed residuals the amber light comes sooner than Siegmund's formula says (at 76 to 99 % of that time in
-  // earlier research). Here at least half of that time must remain.
+  // With skewed residuals false warnings come sooner than Siegmund's formula predicts (at 76 to 99 % of that time in
+  // earlier research). Here they must take at least half of the predicted time.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);

@@ -105,7 +105,7 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-// Returns a baseline with a single stratum, to which the requests of every domain belong.
+// Returns a baseline with a single stratum, "", which covers the requests of every domain.
 inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }
 
 }  // namespace specdec::monitor
