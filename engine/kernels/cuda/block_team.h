@@ -1,5 +1,5 @@
-// The Team (rules/team.h) of a block of threads. Sums are in fixed point with 61 binary digits, so they have the same
-// bits in whatever order they are added and with however many threads.
+// The Team (rules/team.h) that consists of a block of CUDA threads. Sums are in fixed point with 61 fraction bits, so
+// their result does not depend on the order of the additions or on the number of threads.
 #pragma once
 
 #include "engine/kernels/cuda/device.h"
@@ -7,17 +7,17 @@
 
 namespace specdec::kernels::cuda {
 
-// What the threads of a team share.
+// Shared memory of a team.
 struct TeamMemory {
-  unsigned long long sums[32];  // of each warp
+  unsigned long long sums[32];  // one sum per warp
   double scores[32];
   int32_t ids[32];
   int32_t answer;
-  int32_t fault;  // nonzero: a distribution has no mass, so no rule can go on
+  int32_t fault;  // nonzero: a distribution has no mass, so verification cannot continue
 };
 
-// Choices answer accept(team, purpose, probability), draw(team, purpose, n, weights) and draw_at(team, position, n,
-// weights); all threads ask together. The block has a multiple of 32 threads.
+// `Choices` makes the random choices: accept(team, purpose, probability), draw(team, purpose, n, weights) and
+// draw_at(team, position, n, weights), each called by all threads together. The block has a multiple of 32 threads.
 template <class Choices>
 class BlockTeam {
  public:
@@ -62,9 +62,9 @@ class BlockTeam {
   __device__ bool failed() const { return memory_.fault != 0; }
   __device__ TeamMemory& memory() { return memory_; }
 
-  // Returns the smallest id x with Σ_{y ≤ x} w_y > u · Σ w, or −1, a failure, if no weight is positive.
+  // Returns the smallest id x with Σ_{y ≤ x} w_y > u · Σ w. If no weight is positive, sets the fault and returns −1.
   __device__ int32_t find(int n, const float* weights, double u) {
-    // Each warp takes a stretch of ids, and the one in whose stretch the goal lies walks through it.
+    // Each warp sums a range of ids; the warp whose range contains the goal then searches it.
     const int warps = threads_ / 32, stretch = ((n + warps - 1) / warps + 31) / 32 * 32, begin = warp_ * stretch;
     const int end = min(n, begin + stretch);
     unsigned long long own = 0;
@@ -85,11 +85,11 @@ class BlockTeam {
     if (goal >= all) goal = all - 1;
     if (goal >= before && goal < before + own) walk(weights, begin, end, goal - before);
     __syncthreads();
-    return memory_.answer;  // which is next written after another barrier
+    return memory_.answer;  // written again only after another barrier
   }
 
-  // Returns the id with the smallest score(id), the lowest of several; scores below zero are left out. −1, a failure,
-  // if there is none.
+  // Returns the id with the smallest score(id); of equal scores, the lowest id. Negative scores are ignored. If no
+  // score remains, sets the fault and returns −1.
   template <class F>
   __device__ int32_t least(int n, const F& score) {
     double best = INFINITY;
@@ -127,7 +127,8 @@ class BlockTeam {
     __syncthreads();
     return total;
   }
-  // Lets this warp find the first id of [begin, end) up to which the weights sum to more than `goal`.
+  // One warp searches [begin, end) for the first id up to which the weights sum to more than `goal`, and stores the id
+  // in `answer`.
   __device__ void walk(const float* weights, int begin, int end, unsigned long long goal) {
     unsigned long long passed = 0;
     for (int at = begin; at < end; at += 32) {

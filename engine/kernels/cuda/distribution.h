@@ -1,6 +1,7 @@
 // Turns rows of logits into the distributions that tokens are drawn from, by a block of threads. Weights are computed
-// by the operations of decode/sampler.cpp, one by one, so that they have the host's bits; sums are in fixed point
-// (block_team.h). The functions are static, because tests link files that include this header in different versions.
+// by the same operations as in decode/sampling/sampler.cpp, so they equal the host's bit for bit; sums are in fixed
+// point (block_team.h). The functions are static, because tests link files that include this header in different
+// versions.
 #pragma once
 
 #include <cmath>
@@ -13,13 +14,13 @@ constexpr int kBins = 256;
 
 struct SampleMemory {
   TeamMemory team;
-  unsigned long long bins[kBins];  // of one digit of the keys
-  unsigned long long key;          // of the border
+  unsigned long long bins[kBins];  // histogram of one 8-bit digit of the keys
+  unsigned long long key;          // the key that border() is building
   unsigned long long taken;
 };
 
-// e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampler.cpp. The intrinsics keep the compiler from joining
-// products and sums, which would round in another way.
+// Returns e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampling/sampler.cpp does. The intrinsics keep the
+// compiler from fusing multiplications and additions, which would round differently.
 static inline __device__ float exp_weight(float x) {
   if (!(x > -87.0f)) return 0.0f;
   const auto times = [](float a, float b) { return __fmul_rn(a, b); };
@@ -36,7 +37,7 @@ static inline __device__ float exp_weight(float x) {
   return times(y, __int_as_float((static_cast<int>(n) + 127) << 23));
 }
 
-// Orders values from the largest to the smallest, and equal ones by their id: the first has the largest key.
+// Returns a sort key: larger for larger values and, among equal values, larger for smaller ids.
 static inline __device__ unsigned long long key_of(float value, int id) {
   const uint32_t bits = __float_as_uint(value);
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -46,8 +47,8 @@ static inline __device__ unsigned long long key_of(float value, int id) {
 struct NoChoices {};
 using Team = BlockTeam<NoChoices>;
 
-// Returns the smallest key such that the elements with this key or a larger one measure at least `goal` together, or 0
-// if all of them measure less. measure(i) is 0 for elements that do not count. Finds eight bits of the key at a time.
+// Returns the largest key such that the elements with this key or a larger one have a total measure of at least `goal`,
+// or 0 if all elements have less. measure(i) is 0 for elements to ignore. The key is found eight bits at a time.
 template <class Measure>
 static __device__ unsigned long long border(Team& team, SampleMemory& memory, const float* values, int n,
                                             unsigned long long goal, const Measure& measure) {
@@ -68,13 +69,14 @@ static __device__ unsigned long long border(Team& team, SampleMemory& memory, co
       memory.taken = taken;
     });
   }
-  // The last bin of the last digit was taken without reaching the goal if there is less than that in all.
+  // If all elements together are below the goal, the search ends in the lowest bin without reaching the goal.
   return memory.taken + memory.bins[memory.key & 0xff] < goal ? 0 : memory.key;
 }
 
 static inline __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
 
-// Sums f(i), which may write what belongs to i. Sums of team.sum() stay below 4, and those of weights below 2^22.
+// Returns Σ f(i), where f may write element i. team.sum() needs sums below 4, and sums of weights are below 2^22, so
+// they are scaled by 2^-20.
 template <class F>
 static __device__ double mass_of(Team& team, int n, const F& f) {
   return team.sum(n, [&](int i) { return static_cast<double>(f(i)) * 0x1p-20; }) * 0x1p20;
@@ -95,7 +97,7 @@ static inline __device__ float confidence_of(Team& team, const float* row, int n
   return static_cast<float>(1.0 / mass_of(team, n, [&](int i) { return exp_weight(__fadd_rn(row[i], -largest)); }));
 }
 
-// Replaces the logits of a row that is not greedy by probabilities. `largest` is the largest logit.
+// Replaces the logits of a row with temperature > 0 by probabilities. `largest` is the largest logit.
 static inline __device__ void distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
                                          float largest) {
   const double most = 3.4028234663852886e38, wanted = 1.0 / options.temperature;
@@ -103,7 +105,7 @@ static inline __device__ void distribute(Team& team, SampleMemory& memory, const
   unsigned long long least = 0;
   if (options.top_k > 0 && options.top_k < n)
     least = border(team, memory, row, n, static_cast<unsigned long long>(options.top_k), [](int) { return 1ull; });
-  team.sync();  // all have read the largest logit and the border before they are replaced
+  team.sync();  // all threads have read the largest logit and the key before they are overwritten
   double total = mass_of(team, n, [&](int i) {
     return row[i] = key_of(row[i], i) >= least ? exp_weight(__fmul_rn(__fadd_rn(row[i], -largest), inverse)) : 0.0f;
   });
