@@ -123,7 +123,7 @@ void KvCache::publish() {
   if (!tenant_) return;
   for (; published_ < length_ / kTokens; ++published_) {
     const int64_t first = published_ * kTokens, last = first + kTokens - 1;
-    // The block is part of a tree; in a chain, position = index.
+    // Blocks that contain tree nodes are not published; in a chain, position = index.
     if (positions_[static_cast<size_t>(last)] != last) return;
     const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_),
                                          tokens().subspan(static_cast<size_t>(first), kTokens));
