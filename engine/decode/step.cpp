@@ -221,7 +221,7 @@ void Stepper::commit(SequenceStep& step) {
   keep_path(target_, {s.target_id_, step.before, static_cast<int64_t>(step.drafted.size())}, step.path, b.places);
   const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1;
   if (held >= 0 && draft_of(s)->reads_states())
-    draft_of(s)->truncate(s.draft_id_, step.before);  // it reads the accepted tokens again, with the target's states
+    draft_of(s)->truncate(s.draft_id_, step.before);  // the draft reads the accepted tokens again
   else if (held >= 0)
     keep_path(*draft_of(s), {s.draft_id_, step.before, held}, step.path, b.places);
   if (step.depth > 0 && !step.from_text)

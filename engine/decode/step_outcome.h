@@ -19,8 +19,8 @@ struct StepOutcome {
   bool mask_late = false;
   // Numbers of drafted and accepted positions; for a tree, its depth and the depth of the accepted path.
   int drafted = 0, accepted = 0;
-  // The same counts for tokens drafted from the text. In such a step `drafted` and `accepted` are 0, because they count
-  // only the draft model.
+  // Numbers of tokens drafted from the text, and accepted of those. In such a step `drafted` and `accepted` are 0,
+  // because they count only the draft model.
   int suffix_drafted = 0, suffix_accepted = 0;
   std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
   // The values from which the controller learned: the overlaps, or 1 for accepted and 0 for rejected tokens.

@@ -73,9 +73,9 @@ bool Stepper::ask_shadow(SequenceStep& step, int64_t reached) {
   return true;
 }
 
-// Does the same for a shadow draft that reads hidden states. It reads the text with the target's states, and drafted
-// tokens one by one with its own states, as it would when drafting. The target already has states of the drafted
-// tokens, but the shadow must not use them, so the tokens are passed as nodes of a tree.
+// Scores the first `reached` positions for a shadow draft that reads hidden states. The shadow reads the text with the
+// target's states, and drafted tokens one by one with its own states, as it would when drafting. The target already has
+// states of the drafted tokens, but the shadow must not use them, so the tokens are passed as nodes of a tree.
 bool Stepper::ask_following_shadow(SequenceStep& step, int64_t reached) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

@@ -35,8 +35,8 @@ struct Stepper::SequenceStep {
     return from_text && sequence->drafting_.verify != VerifyRule::kCoupled ? VerifyRule::kTarget
                                                                            : sequence->drafting_.verify;
   }
-  // Returns whether a drafted token is accepted with a probability equal to the overlap. If not, the controller learns
-  // from which drafted tokens were accepted instead.
+  // Returns whether the verification rule accepts a drafted token with a probability equal to the overlap. If not, the
+  // controller learns from which drafted tokens were accepted instead.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   // Returns the first drafted child of `node` with an index of at least `from`, or −1.
   int32_t child_of(int32_t node, int32_t from) const {

@@ -16,7 +16,7 @@ namespace specdec::model {
 
 // Returns the library whose kernels run a head's passes, or null if the head is not supported: it must be 16-bit.
 const kernels::CudaLibrary* cuda_head_library(const EagleHead& head);
-// Does for a head what cuda_pass_applies() does for a decoder.
+// Returns whether cuda_head_pass() supports these parts for a head.
 bool cuda_head_applies(const EagleHead& head, std::span<const SequencePart> parts);
 
 // One pass of an EAGLE-3 head. CudaRows documents how its rows are described.
@@ -45,7 +45,7 @@ class CudaHeadPass {
   CudaRows rows_;
 };
 
-// Has the arguments of eagle_pass(), for parts that satisfy cuda_head_applies(). Returns the output of all rows.
+// Runs eagle_pass() in CUDA kernels, for parts that satisfy cuda_head_applies(). Returns the output of all rows.
 EagleOutput cuda_head_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden);
 // Returns eagle_logits() for a supported head and up to kernels::kMaxProductRows rows.
 at::Tensor cuda_head_logits(const EagleHead& head, const at::Tensor& normed);

@@ -77,7 +77,7 @@ at::Tensor ordered_linear(const at::Tensor& x, const at::Tensor& weight, const a
   return ops::linear(moved ? x.index_select(-1, order) : x, weight, bias);
 }
 
-// Does the same for a matrix whose columns the ranks divide: returns the sum of the ranks' products.
+// Returns x · weightᵀ + bias for a matrix whose columns the ranks divide: the sum of the ranks' products.
 at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const at::Tensor& order) {
   if (!decoder.group) return ordered_linear(x, weight, bias, order);

@@ -23,7 +23,7 @@ namespace specdec::model {
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
 // Returns whether cuda_pass() supports this pass: the decoder is supported, and few_causal_rows() is true.
 bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
-// Has the arguments of forward() and does not check them. Returns fp32 logits [Σ num_logits, rows of lm_head].
+// Runs forward() in CUDA kernels, without checking its arguments. Returns fp32 logits [Σ num_logits, rows of lm_head].
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                      const std::vector<int64_t>& layers);
 

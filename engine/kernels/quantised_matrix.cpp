@@ -172,7 +172,7 @@ at::Tensor dequantise(const PackedCodes& packed, int64_t k) {
   const int32_t* input = order.defined() ? order.const_data_ptr<int32_t>() : nullptr;
   over_blocks(layout, [&](int64_t first, int64_t outputs) {
     const uint8_t* block = bytes.const_data_ptr<uint8_t>() + first * layout.groups() * layout.group_bytes();
-    std::vector<std::pair<float, float>> scales(static_cast<size_t>(layout.groups() * outputs));  // with zero points
+    std::vector<std::pair<float, float>> scales(static_cast<size_t>(layout.groups() * outputs));  // scale, zero point
     over_scales(layout, first, outputs, [&](int64_t byte, int64_t o, int64_t g) {
       uint32_t word = 0;
       std::memcpy(&word, block + byte, sizeof(word));

@@ -38,7 +38,7 @@ void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tenso
 // Computes causal attention with as many queries as keys, in fp32, without window or soft cap; scale = 0 means 1 /
 // sqrt(D). Differentiable.
 at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
-// Computes the same attention with the keys of diagonal_attention() in ops.h; `own` is not empty.
+// Computes diagonal_attention() of ops.h in fp32. `own` must not be empty. Differentiable.
 at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
                               double scale);
 // Variants with gradients. All inputs must have the same dtype.

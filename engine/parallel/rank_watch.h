@@ -45,7 +45,7 @@ struct WatchOptions {
   std::vector<std::string> names;
   double beat_seconds = 0.5;
   double lost_seconds = 30;  // a rank is lost after this time without a heartbeat
-  double hurry_seconds = 4;  // as lost_seconds, but after a collective or the board has failed
+  double hurry_seconds = 4;  // replaces lost_seconds after a collective or the board has failed
   // Time between detecting a loss and calling on_lost, in which the rank's own work may notice the loss.
   double grace_seconds = 10;
   // What the user should do after a rank was lost; appended to error messages.

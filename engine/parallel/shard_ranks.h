@@ -9,8 +9,8 @@
 
 namespace specdec::parallel {
 
-// The group throws this instead of RankError, because a model that has lost a part cannot continue. This rank's own
-// device still works.
+// The ShardGroup of make_shard_group() throws RankLost instead of RankError, because a model that has lost a part
+// cannot continue. This rank's own device still works.
 struct RankLost : DeviceLost {
   explicit RankLost(const RankError& cause) : DeviceLost(cause.what(), cause.kind()) {}
 };

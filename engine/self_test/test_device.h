@@ -1,4 +1,4 @@
-// The device whose kernels are tested, and arrays in its memory.
+// Describes the device whose kernels are tested, and manages arrays in its memory.
 #pragma once
 
 #include <cstdint>

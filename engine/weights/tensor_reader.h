@@ -41,7 +41,7 @@ class TensorReader {
   // not finite or does not fit the dtype. On a GPU the last copies may still run after the return, on the current
   // stream.
   void read(const std::string& name, at::IntArrayRef shape, const StoredPart& part, const at::Tensor& out);
-  // Reads a whole tensor in the same way, and returns it in `dtype`.
+  // Reads a whole tensor that is stored as F32, BF16 or F16, and returns it in `dtype` on the device.
   at::Tensor read(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype);
 
   int64_t bytes_read() const { return bytes_read_; }

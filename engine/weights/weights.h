@@ -113,7 +113,7 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
                    std::shared_ptr<const ShardGroup> group);
 // Returns a rank's share of a whole decoder whose matrices are neither packed nor quantised.
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
-// Reads only the embedding, as the target for load_eagle_head().
+// Reads only the embedding of a decoder, which is enough to be the target of load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads everything except the layers: embedding, final norm and lm_head. See load_head().
 Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
@@ -137,15 +137,15 @@ void join_projections(Decoder& decoder);
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                  at::ScalarType dtype, Role role);
-// Does the same for this rank's share of a target.
+// Loads this rank's share of a target for decoding, as load_for_decoding() loads a whole target.
 std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
                                                        at::ScalarType dtype, std::shared_ptr<const ShardGroup> group);
 // Returns the dtype with which the decoder was loaded, which is that of the matrices of products.
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
-// Does the same for decoding, where "auto" keeps the matrices of a quantised checkpoint quantised (kAsStored) if one
-// process (`ranks` is 1) holds the whole decoder on a GPU.
+// Parses the dtype flag for decoding: as resolve_dtype(), but "auto" keeps the matrices of a quantised checkpoint
+// quantised (kAsStored) if one process (`ranks` is 1) holds the whole decoder on a GPU.
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks = 1);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored

@@ -96,7 +96,7 @@ VerifyResult block_by_position(VerifyRule, const VerifyInput& input, Randomness&
 // 16 tokens and a draft whose logits are the negated logits of the target, with which reused noise has the largest
 // effect. The logits depend only on the last token, so that every conditional distribution gets many samples.
 double least_p_value(VerifyRule rule, int k, Stepper::VerifyFn verify_fn = &verify) {
-  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens
+  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // kRuns · kTokens = 520,000 tokens
   std::vector<std::vector<float>> table(kVocab, std::vector<float>(kVocab));
   for (int32_t t = 0; t < kVocab; ++t) toy::random_logits(9, 1.5)(toy::Tokens{t}, table[t]);
   const toy::Model::Logits logits = [&](std::span<const int32_t> x, std::span<float> l) {

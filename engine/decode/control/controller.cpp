@@ -238,7 +238,7 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
 // Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  constexpr double kTogether = 0.9;  // as a share of the longest remaining answer
+  constexpr double kTogether = 0.9;  // answers at least this share of the longest one would end together
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
   if (longest <= 0 || !costs_) return 0;

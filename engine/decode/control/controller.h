@@ -126,9 +126,9 @@ class KController {
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
-  // Both return the expected number of tokens per sequence in the time of a plain step; plain decoding has 1. rate() is
-  // the prediction of the last choice for the whole step. expected_rate() is what choose_k() would predict now; it does
-  // not change the choice.
+  // rate() and expected_rate() return the expected number of tokens per sequence in the time of a plain step; plain
+  // decoding has 1. rate() is the prediction of the last choice for the whole step. expected_rate() is what choose_k()
+  // would predict now; it does not change the choice.
   double rate() const { return rate_; }
   double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }

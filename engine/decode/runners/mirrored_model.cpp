@@ -128,7 +128,8 @@ class MirroredModel : public ForwardingModel, public TapSource {
       own_->extend(extensions, out);
     });
   }
-  // Not this rank's share: its passes wait for the other ranks, which only this class notifies.
+  // Returns this model, not this rank's share: passes of the share wait for the other ranks, which only this class
+  // notifies.
   CausalModel& innermost() override { return *this; }
   RoundRunner* rounds() override { return nullptr; }
 
@@ -180,8 +181,8 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
   const model::BlockPool& pool() const override { return share_.pool(); }
   model::PassGraphs* graphs() override { return share_.graphs(); }
 
-  // The other ranks are told about this separately, because a draft may fail between this call and the pass. The round
-  // then ends, but all ranks have allocated the same blocks and can reuse the same ones.
+  // reserve() is sent to the other ranks separately from run_pass(), because a draft may fail between this call and the
+  // pass. The round then ends, but all ranks have allocated the same blocks and can reuse the same ones.
   void reserve(std::span<const Extension> extensions) override {
     on_all([&] {
       share_.reserve(extensions);

@@ -82,8 +82,8 @@ class LogitsProcessorState {
   bool allows(int32_t token, int64_t vocab);
   // Starts to compute the mask of this position, without waiting for it.
   MaskState prepare();
-  // Does the same as prepare(), and also stores the mask if it is ready, so that masks of other positions can be
-  // prepared.
+  // Starts to compute the mask of this position, as prepare() does, and also stores the mask if it is ready, so that
+  // masks of other positions can be prepared.
   MaskState keep_mask(int64_t vocab);
   void push(int32_t token);
   void rewind();                                 // drops all tentative tokens

@@ -41,10 +41,10 @@ struct VerifyInput {
 };
 using VerifyResult = rules::Verdict;
 
-// These rules verify chains.
+// The next two functions verify chains: token and block.
 VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
-// These rules verify chains and trees.
+// The functions below verify trees and chains: token (recursive), block (traversal), target and coupled.
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness);
 VerifyResult verify_target(const VerifyInput& input, Randomness& randomness);

@@ -1,8 +1,8 @@
 // CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16 or
-// KV caches are fp32 or bf16. Each output element is one sum, whose order of additions depends only on its length,
-// never on the number of rows or threads. So each row of a batch is bit-identical to the same row computed alone.
-// Instruction sets may round differently; with packed and int8 weights only `baseline` differs, because it has no
-// fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
+// int8; KV caches are fp32 or bf16. Each output element is one sum, whose order of additions depends only on its
+// length, never on the number of rows or threads. So each row of a batch is bit-identical to the same row computed
+// alone. Instruction sets may round differently; with packed and int8 weights only `baseline` differs, because it has
+// no fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
 // element type.
 #pragma once
 
@@ -186,7 +186,7 @@ struct Kernels {
 };
 
 // Returns the kernels for the best instruction set of this machine: avx512, avx2 or baseline. The environment variable
-// SPECDEC_KERNELS=<name> selects a lesser one.
+// SPECDEC_KERNELS=<name> selects another supported one.
 template <class T>
 const Kernels<T>& kernels();
 // Fills `out` with the kernels of every instruction set that this machine supports, best first, and returns their

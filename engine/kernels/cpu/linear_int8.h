@@ -1,6 +1,5 @@
 // Products with int8 matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
 // SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
-// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
 // to int16, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd). Sums within a group
 // are exact integers, so their order does not matter.
 #include "engine/kernels/cpu/linear_packed.h"

@@ -32,8 +32,8 @@ int launch_dequantise(CudaDtype dtype, const DequantisedMatrix& matrix, Stream s
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 int launch_move_slots(const SlotMoves& moves, Stream stream);
-// These launch one block of `threads` threads, a multiple of 32, per task or row. The results do not depend on
-// `threads`.
+// The next three functions launch one block per task or row, with `threads` threads, a multiple of 32. The results do
+// not depend on `threads`.
 int launch_sample(const SamplePass& pass, unsigned threads, Stream stream);
 int launch_draft(const DraftPass& pass, unsigned threads, Stream stream);
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream);

@@ -82,7 +82,7 @@ template <class T>
 struct PairConstants;
 template <>
 struct PairConstants<__nv_bfloat16> {
-  static constexpr uint32_t kOne = 0x3F803F80u, kLarge = 0x43004300u;  // 1, 128
+  static constexpr uint32_t kOne = 0x3F803F80u, kLarge = 0x43004300u;  // twice 1, twice 128
   // E4M3's exponent and fraction bits, moved to the place of T's (for bf16: shifted right by four bits), represent the
   // number divided by 2^120.
   static constexpr int kE4m3Shift = 4;
@@ -90,7 +90,7 @@ struct PairConstants<__nv_bfloat16> {
 };
 template <>
 struct PairConstants<__half> {
-  static constexpr uint32_t kOne = 0x3C003C00u, kLarge = 0x64006400u;  // 1, 1024
+  static constexpr uint32_t kOne = 0x3C003C00u, kLarge = 0x64006400u;  // twice 1, twice 1024
   static constexpr int kE4m3Shift = 1;  // the shifted bits represent the number divided by 2^8
   static constexpr uint32_t kE4m3Factor = 0x5C005C00u;
 };
