@@ -1,5 +1,5 @@
 // The planning phase of a step: what is drafted from the text, how deep each draft model drafts, and the tokens that it
-// must prefill before.
+// must prefill before that.
 #include <algorithm>
 #include <string>
 

@@ -186,7 +186,7 @@ class Pass {
     return out;
   }
 
-  // Adds a matrix product to the residual stream. If out_norm is defined, the product is normalised before.
+  // Adds a matrix product to the residual stream. If out_norm is defined, the product is normalised first.
   void join(const Member& member, const Input& in, const Matrix& matrix, const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
@@ -202,8 +202,8 @@ class Pass {
     member.barrier();
   }
 
-  // Rotates the heads of row r (queries or keys) that lie in `part`, a range of values. With QkNorm::kHead, normalises
-  // each head before.
+  // Rotates the heads of row r (queries or keys) that lie in `part`, a range of values. With QkNorm::kHead, each
+  // head is normalised first.
   void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
                     std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;

@@ -7,9 +7,9 @@
 
 namespace specdec::model {
 
-// Runs forward() for such a model, with the same arguments, result and errors. Each row that needs logits is computed
-// under the rope scaling of a text that ends at this row. If the cache has another scaling, the cached tokens are
-// recomputed.
+// Runs forward() for a model whose rope scaling depends on the length of the text, with the same arguments, result and
+// errors. Each row that needs logits is computed under the rope scaling of a text that ends at this row. If the cache
+// has another scaling, the cached tokens are recomputed.
 at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                          const std::vector<int64_t>& layers);
 

@@ -98,6 +98,8 @@ struct DraftRow {
 struct DraftPass {
   const DraftRow* rows;
   float* logits;  // [num_rows, vocab], replaced by probabilities; in greedy rows of trees, drafted tokens become -inf
+  // The results of a SamplePass over the same rows, whose `logits` of non-greedy rows are then probabilities. If null,
+  // this pass computes the distributions itself, and only greedy rows have more than one child.
   const int32_t *sampled, *choices;
   VerifyNode* nodes;   // the nodes of the round; this pass writes their tokens
   int32_t* tokens;     // token of each node in `nodes`; kBrokenRow as in SamplePass

@@ -37,7 +37,7 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
   for (void* const block : blocks) blocks_.push_back(reinterpret_cast<uint64_t>(block));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = length + i;
-    uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b: slot - b exists
+    uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b is set if slot - b exists
     for (int64_t j = 0; j < width && named != 0; ++j) {
       const bool sees = allowed[static_cast<size_t>(i * width + j)];
       const int64_t back = i - (j - before);

@@ -20,9 +20,10 @@
 // Rows gives access to the sequence's N drafted tokens and their distributions: count(), vocab(), token(i) and
 // parent(i). parent(i) < i; it is −1 for nodes that follow the text and kAbsent for nodes that were not drafted. In a
 // chain, parent(i) = i − 1, and no node is absent. p(i) is the target's row after node i − 1 (p(0): after the text),
-// and q(i) is the draft's row from which node i was drawn. mutable_p(i) and mutable_q(i) return the same rows for
-// modification in place. Children of one node share a row q, so rules use mutable_q() of the first child. left() is
-// workspace of one row; number(i) and flags(i) are a double and an int of workspace for each i <= 2N + 1.
+// and q(i) is the draft's row from which node i was drawn. mutable_p(i) and mutable_q(i) return these rows for
+// modification; from then on p(i) and q(i) return the modified rows. Children of one node share a row q, so rules use
+// mutable_q() of the first child. left() is workspace of one row; number(i) and flags(i) are a double and an int of
+// workspace for each i <= 2N + 1.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ using kernels::twins::Values;
 inline constexpr CudaDtype kDtypes[] = {CudaDtype::kFloat, CudaDtype::kBFloat16, CudaDtype::kHalf};
 inline constexpr CudaDtype kHalves[] = {CudaDtype::kBFloat16, CudaDtype::kHalf};
 
-// The value of elements that no kernel wrote: memory is filled with one bits before, which are NaN in every type.
+// The value of elements that no kernel wrote: memory is first filled with bits 1, which are NaN in every type.
 inline constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
 inline std::string name_of(CudaDtype dtype) {

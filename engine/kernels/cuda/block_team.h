@@ -13,7 +13,7 @@ struct TeamMemory {
   double scores[32];
   int32_t ids[32];
   int32_t answer;
-  int32_t fault;  // nonzero: a distribution has no mass, so verification cannot continue
+  int32_t fault;  // nonzero: all weights of a distribution are 0, so verification cannot continue
 };
 
 // `Choices` makes the random choices: accept(team, purpose, probability), draw(team, purpose, n, weights) and
