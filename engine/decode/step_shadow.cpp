@@ -1,5 +1,5 @@
-// Scores the shadow draft, a second draft on trial: measures its overlap with the target at the reached positions, for
-// which the round left p in its rows.
+// Scores the shadow draft, a second draft on trial: measures its overlap with the target at the reached positions, with
+// the target distributions p that the round left in its rows.
 #include <string>
 
 #include "base/log.h"

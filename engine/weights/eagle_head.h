@@ -1,4 +1,4 @@
-// The weights of an EAGLE-3 head, and loading and saving them.
+// Defines the weights of an EAGLE-3 head, and loads and saves them.
 #pragma once
 
 #include <ATen/ATen.h>

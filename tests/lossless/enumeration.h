@@ -26,7 +26,7 @@ struct Case {
   std::vector<int> tree;         // Drafting::model's tree for every sequence; empty: drafts are chains
   ControllerOptions controller;  // the same for every sequence, except fixed_k (see `sequences`)
   CostModel* costs = nullptr;
-  toy::Tokens prompt;          // every sequence appends its index (0 or 1) to this as its last prompt token
+  toy::Tokens prompt;          // each sequence appends its index (0 or 1) as its last prompt token
   bool without_model = false;  // there is no draft model
   bool follows = false;        // the draft reads hidden states of the target (follower.h); `draft` is not used
   bool suffix = false;         // also drafts from repetitions in the text, with the same options

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kDecay = 0.998, kLateDecay = 0.96;
 constexpr double kShared = 8;       // weight of the mean over all positions, in observations of one position
-constexpr double kContradicts = 4;  // maximum mean surprise, in standard deviations
+constexpr double kContradicts = 4;  // larger recent errors restart the mean, in standard deviations
 constexpr double kInRuns = 2;       // factor of the variance, because consecutive observations are correlated
 constexpr double kLeastVariance = 0.01, kLeastSeen = 8;
 

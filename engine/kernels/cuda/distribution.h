@@ -82,7 +82,7 @@ static __device__ double mass_of(Team& team, int n, const F& f) {
   return team.sum(n, [&](int i) { return static_cast<double>(f(i)) * 0x1p-20; }) * 0x1p20;
 }
 
-// Returns the likeliest token of a row, or kBrokenRow if the row holds NaN or infinity, or nothing but −∞.
+// Returns the likeliest token of a row, or kBrokenRow if the row holds NaN or +∞, or only −∞.
 static inline __device__ int32_t likeliest(Team& team, SampleMemory& memory, const float* row, int n) {
   team.once([&] { memory.team.answer = 0; });
   const int32_t best = team.least(n, [&](int i) {
