@@ -30,7 +30,7 @@ GenerateResult generate(Stepper& stepper, const Request& request, const Drafting
   result.finish_reason = end == AnswerEnd::kStop ? "stop" : "length";
   result.seconds = clock.seconds() - started;
   result.counts = sequence.counts();
-  // `accepted` includes drafted tokens after the end of the answer; `emitted` does not.
+  // `accepted` may include drafted tokens after the end of the answer; `emitted` does not.
   result.counts.emitted = cut.tokens();
   return result;
 }

@@ -1,5 +1,5 @@
-// The step as a round: it runs on the target's device if that takes all slots, else on the host. The step decides
-// before the round how deep to draft at most and when to stop earlier, and commits after it.
+// Runs the step as a round: on the target's device if its RoundRunner supports all sequences, otherwise on the host.
+// The step decides before the round how deep to draft at most and when to stop earlier, and commits after the round.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -45,7 +45,7 @@ void Stepper::fill_slots() {
   if (b.outcomes.size() < b.num_steps) b.outcomes.resize(b.num_steps);
 }
 
-// Takes over what the draft did. A sequence whose draft failed goes on without it.
+// Takes over the results of drafting. A sequence whose draft failed continues without it.
 void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
   Sequence& s = *step.sequence;
   step.drafted.swap(round.drafted);
@@ -77,8 +77,9 @@ void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
                                                 : PlainReason::kRules};
 }
 
-// Scores each reached position: the overlap, and the drafted token's ratio min(1, p / q). Where tokens are not accepted
-// by overlap, and in greedy text, it counts whether the token was kept instead. Drafts from the text have no overlap.
+// Scores each reached position: the overlap, and the drafted token's ratio min(1, p / q). If the rule does not accept
+// by overlap, and for greedy text, both are 1 for an accepted token and 0 otherwise. Drafts from the text have no
+// overlap.
 void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
   Sequence& s = *step.sequence;
   const bool greedy = s.options().sampling.greedy();
@@ -89,7 +90,7 @@ void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
     const auto score = [&](const std::vector<double>& scores) {
       return child < 0 ? 0.0 : scores[static_cast<size_t>(child)];
     };
-    // The round may end with a drafted token (HostRound::end_with()).
+    // The round may end with a drafted token as its next token (HostRound::end_with()).
     const double kept = goes_on || (greedy && step.has_child(node, step.result.next)) ? 1.0 : 0.0;
     if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : score(round.overlaps));
     step.ratios.push_back(!greedy && step.by_overlap() ? score(round.ratios) : kept);
@@ -117,9 +118,9 @@ void Stepper::take_outcomes() {
   }
 }
 
-// Records the time of a draft pass. `more` is the number of tokens that it prefilled in addition to the last one of
-// each sequence; 0 if no sequence prefilled more than two tokens. With `more` > 0, the time beyond that of a usual
-// draft pass is recorded as prefill.
+// Records the time of a draft pass. `more` is the number of tokens that it prefilled beyond the last one of each
+// sequence, or 0 if no sequence prefilled more than two tokens. If `more` > 0, the time beyond that of a usual draft
+// pass is recorded as prefill.
 void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   const int batch = static_cast<int>(buffers_->num_steps);
   if (more == 0) return costs.record_draft(batch, seconds);
@@ -143,9 +144,9 @@ void Stepper::record_round() {
                         b.seconds.target);
 }
 
-// Tries to run the planned step as a round of the target's device. Returns false, with nothing drafted by the models,
-// if it must run on the host instead: there is no such runner, it does not take this step or cannot sample its logits,
-// or the round failed, after which all steps run on the host.
+// Tries to run the planned step as a round on the target's device. Returns false if it must run on the host instead:
+// there is no RoundRunner, the runner does not support this step or cannot sample its logits, or the round failed,
+// after which all steps run on the host. Then the models have drafted nothing.
 bool Stepper::run_on_device() {
   Buffers& b = *buffers_;
   if (!rounds_ || !rounds_->takes(b.slots)) return false;
@@ -160,7 +161,7 @@ bool Stepper::run_on_device() {
   }
 }
 
-// If the target's pass throws, rolls back every sequence and holds its draft for the next step.
+// If the target's pass throws, restores every sequence and holds its draft for the next step.
 void Stepper::run_round() {
   Buffers& b = *buffers_;
   fill_slots();

@@ -1,4 +1,3 @@
-// Arena: one block of memory that holds all buffers of a pass.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +6,12 @@
 
 namespace specdec::model {
 
-// A block of memory cut into buffers. It grows and never shrinks, so passes allocate nothing once it is large enough.
+// A block of memory that is cut into the buffers of a pass. It grows and never shrinks, so passes allocate nothing once
+// it is large enough.
 class Arena {
  public:
-  // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Buffers of earlier calls
-  // become invalid.
+  // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Invalidates the buffers
+  // of earlier calls.
   template <class... Cut>
   void cut(Cut&&... cuts) {
     size_t total = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using kernels::CudaDtype;
 
-// Returns whether `next` lies right behind `first` in memory, so that a kernel can read them as one.
+// Returns whether `next` directly follows `first` in memory, so that a kernel can read both as one matrix.
 bool adjoin(const at::Tensor& first, const at::Tensor& next) {
   return first.is_contiguous() && next.is_contiguous() && first.scalar_type() == next.scalar_type() &&
          first.sizes().slice(1) == next.sizes().slice(1) &&
@@ -53,7 +53,7 @@ void CudaKernels::multiply(const Product& p) const {
 }
 
 void CudaKernels::project(const at::Tensor& x, const Projection& w, const at::Tensor& out) const {
-  constexpr int64_t kBlock = 32;  // outputs of a block of quantised weights (kernels/cpu/cpu.h, quantised_matrix.h)
+  constexpr int64_t kBlock = 32;  // outputs per block of quantised weights (kernels/cpu/cpu.h, quantised_matrix.h)
   const bool biased = w.q_bias.defined(), quantised = kernels::packing_of(w.q) != kernels::Packing::kPlain;
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&

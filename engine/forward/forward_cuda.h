@@ -1,5 +1,5 @@
-// The incremental pass of a decoder in our own CUDA kernels: nine launches a layer, and one upload for any number of
-// passes.
+// Runs the incremental pass of a decoder in our own CUDA kernels: nine launches per layer, and one upload for any
+// number of passes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,20 +17,20 @@
 
 namespace specdec::model {
 
-// Returns the library whose kernels run a decoder's passes, or null if they do not cover it. They cover 16-bit decoders
-// (with quantised matrices, too) of Llama's layers: norms before attention and before a dense feed-forward part
-// with SiLU.
+// Returns the library whose kernels run a decoder's passes, or null if the decoder is not supported. Supported are
+// 16-bit decoders (also with quantised matrices) whose layers are like Llama's: norms before attention and before a
+// dense feed-forward part with SiLU.
 const kernels::CudaLibrary* cuda_pass_library(const Decoder& decoder);
-// Returns whether cuda_pass() can run: the decoder is covered, and few_causal_rows().
+// Returns whether cuda_pass() supports this pass: the decoder is supported, and few_causal_rows() is true.
 bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> parts);
-// As forward(), for checked parts. Returns fp32 logits [Σ num_logits, rows of lm_head].
+// Runs forward() in CUDA kernels, without checking its arguments. Returns fp32 logits [Σ num_logits, rows of lm_head].
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                      const std::vector<int64_t>& layers);
 
-// Returns whether no part has more than 64 tokens or a tree mask under which a token sees a later one, all parts
-// together have at most kernels::kMaxProductRows tokens, and their caches are of this dtype.
+// Returns whether every part has at most 64 tokens and no tree mask under which a token sees a later one, all parts
+// together have at most kernels::kMaxProductRows tokens, and their caches have this dtype.
 bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype);
-// Makes room in a part's cache and adds the part to a pass, which is a CudaPass or a CudaHeadPass.
+// Reserves room in a part's cache and adds the part to a pass (a CudaPass or a CudaHeadPass).
 template <class Pass>
 void add_part(const SequencePart& part, int64_t num_logits, Pass& pass) {
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -44,24 +44,24 @@ void add_part(const SequencePart& part, int64_t num_logits, Pass& pass) {
   pass.add({part.cache, part.cache->length(), part.tokens, num_logits, allowed, part.positions});
 }
 
-// One pass of a decoder. See CudaRows for how it is described.
+// One pass of a decoder. CudaRows documents how its rows are described.
 class CudaPass {
  public:
-  // `decoder` must be covered, and outlive the pass.
+  // `decoder` must be supported by cuda_pass_library(), and must outlive the pass.
   explicit CudaPass(const Decoder& decoder) : layers_(decoder), rows_(decoder.config) {}
 
   void add(const CudaRows::Part& part) { rows_.add(part); }
-  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without those that a graph adds
-  // Adds the pass to an upload. Nothing can be added to the pass after that. If `graphs` is given (those of this
-  // decoder, which must outlive the pass) and takes the pass, run() launches one of these graphs. `live` and `may_rest`
-  // are those of CudaRows::describe().
+  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without the rows that a graph adds
+  // Adds the pass to an upload; nothing can be added to the pass after that. If `graphs` (of this decoder, must outlive
+  // the pass) is given and supports the pass, run() launches one of these graphs. `live` and `may_rest` are documented
+  // at CudaRows::describe().
   void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr, int32_t live = 1, bool may_rest = false);
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
   size_t live_place() const { return rows_.live_place(); }
   // Runs the pass and returns its logits [num_logits, rows of lm_head] in the embeddings' dtype. If several ranks hold
-  // the decoder, the columns of all ranks are side by side. The results of a graph, including those that the observer
-  // sees, may be overwritten by the next pass. With `layers` the observer is called for these layers alone. A pass with
-  // an observer but without `layers` does not run as a graph. Commits nothing.
+  // the decoder, the columns of all ranks are gathered. The next pass may overwrite the results of a graph, including
+  // those that the observer sees. If `layers` is not empty, the observer is called only for these layers. A pass with
+  // an observer and without `layers` does not run as a graph. Commits nothing to the caches.
   at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {},
                  const std::vector<int64_t>& layers = {}) const;
 
@@ -71,7 +71,7 @@ class CudaPass {
 
   CudaLayers layers_;
   CudaRows rows_;
-  int64_t num_rows_ = 0;  // once it is described
+  int64_t num_rows_ = 0;  // set by describe()
   PassGraphs* graphs_ = nullptr;
 };
 

@@ -14,11 +14,13 @@ namespace specdec::model {
 
 namespace {
 
-// Decoding has a few rows for each text, and the kernels multiply eight rows as fast as one.
+// The numbers of rows of graphs. A decoding pass has few rows per sequence, and kernels multiply eight rows as fast as
+// one.
 constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, PassGraphs::kMaxRows};
-// The room for the sums of all splits of a pass. An 8B model has 1,000 of them in it: 64 texts of 2,000 tokens.
+// Memory for the sums of all splits of a pass. For an 8B model it suffices for 1,000 splits: 64 sequences of 2,000
+// tokens.
 constexpr int64_t kSumBytes = int64_t{64} << 20;
-// A device that refuses this many captures is not asked again.
+// After this many failed captures, no more are tried on the device.
 constexpr int kMostRefusals = 3;
 
 int64_t most_parts(const DecoderConfig& config) {
@@ -86,8 +88,8 @@ void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>
   layers_.score(room.x, room.h, logits_.narrow(0, 0, rows), inputs.paged.live);
 }
 
-// Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which no capture may
-// contain. Returns null if the device does not capture them; the pass has its results all the same. Throws DeviceLost.
+// Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which is not allowed
+// during a capture. Returns null if the capture fails; the pass has its results nevertheless. Throws DeviceLost.
 void* PassGraphs::capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers) {
   const kernels::CudaLibrary& library = layers_.kernels().library();
   ++all_captures;
@@ -125,7 +127,7 @@ PassGraphs::Result PassGraphs::run(const CudaRows& rows, const DeviceUpload& upl
   }
   const at::Tensor piece = rows.piece(upload);
   if (piece.numel() > input_.numel()) {
-    drop();  // they read the memory that is replaced
+    drop();  // the graphs read the memory that is replaced here
     input_ = at::empty({2 * piece.numel()}, input_.options());
   }
   input_.narrow(0, 0, piece.numel()).copy_(piece, /*non_blocking=*/true);

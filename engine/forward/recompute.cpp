@@ -22,7 +22,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Run& run) {
     context->save_for_backward({x});
     context->saved_data["run"] = at::IValue::make_capsule(c10::make_intrusive<KeptRun>(run));
-    // Kernels may compute other bits where no gradient is wanted, so the first run has gradients, too, and drops them.
+    // Kernels may round differently without gradients, so the first run also has gradients enabled, and drops them.
     const at::AutoGradMode gradients(true);
     return run(x.detach().requires_grad_(true)).detach();
   }
@@ -42,7 +42,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 at::Tensor recomputed(const at::Tensor& x, Run run) {
   if (!at::GradMode::is_enabled()) return run(x);
-  // Autograd records the call only if its input requires a gradient, and would else forget the parameters.
+  // Autograd records the call only if its input requires a gradient; otherwise the parameters would get no gradients.
   return Recomputed::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
 }
 

@@ -27,11 +27,11 @@ struct NormOptions {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options,
                     const at::Tensor& out = {});
 
-// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, and in bf16
-// and fp16 on CUDA with up to 256, each row is bit-identical to the same row computed alone. `weight` may be packed by
-// pack(), quantise_int8() or pack_codes() (quantised_matrix.h; the inputs of x are then in the order of the packed
-// ones). On a CPU it is then first unpacked or dequantised as a whole, so decoding does not use this function for
-// packed weights.
+// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, and on CUDA in
+// bf16 and fp16 with up to 256 rows, each row is bit-identical to the same row computed alone. `weight` may be packed
+// by pack(), quantise_int8() or pack_codes() (quantised_matrix.h; then the inputs of x must be in the packed order). A
+// CPU unpacks or dequantises the whole matrix for each call, so decoding on a CPU uses other functions for packed
+// weights.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                   const at::Tensor& out = {});
 
@@ -51,9 +51,9 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed = {},
                      const AttentionOptions& options = {}, const at::Tensor& out = {});
 
-// Attention of the training-time test of an EAGLE-3 head, where rows take part that continue the text of position s by
-// drafted tokens: query s sees keys 0 .. s of `causal` (k, v [B, G, S, D]) and key s of each pair in `own` (k, v
-// [B, S, G, D]). One softmax covers all of them. q [B, S, H, D] -> [B, S, H, D].
+// Attention for training an EAGLE-3 head on its own drafts (training-time test). Query s sees keys 0 .. s of `causal`
+// (k, v [B, G, S, D]), which are the text, and key s of each pair in `own` (k, v [B, S, G, D]), which are tokens
+// drafted after position s. One softmax covers all of them. q [B, S, H, D] -> [B, S, H, D].
 struct KeysValues {
   at::Tensor k, v;
 };

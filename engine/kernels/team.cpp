@@ -1,4 +1,4 @@
-// Compiled with -fopenmp.
+// This file is compiled with -fopenmp.
 #include "engine/kernels/team.h"
 
 #include <omp.h>
@@ -24,7 +24,7 @@ void Barrier::wait(int size) {
     return;
   }
   // Spinning is fastest while the other threads run. After 4000 spins another thread has probably lost its core, so
-  // this thread yields its own.
+  // this thread gives up its own.
   for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
     spins < 4000 ? relax() : static_cast<void>(sched_yield());
   }

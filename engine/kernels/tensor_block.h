@@ -14,9 +14,8 @@ class TensorBlock {
   explicit TensorBlock(size_t bytes);  // bytes: Σ padded(bytes of each tensor)
 
   static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-  // Returns the next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive
-  // and is otherwise independent of the other tensors (own storage, own version counter). Throws Error(kInternal) past
-  // the end.
+  // Returns the next tensor of the block: uninitialised, contiguous and aligned to a cache line. The tensor keeps the
+  // block alive, but has its own storage and version counter. Throws Error(kInternal) if the block is full.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);
 
  private:

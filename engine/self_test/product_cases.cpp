@@ -13,7 +13,7 @@ using kernels::Packing;
 
 constexpr Packing kCodes[] = {Packing::kCodes4, Packing::kCodes8, Packing::kE4m3};
 
-// What a product ends with.
+// What follows the matrix product: nothing, a gated activation, or the addition of a residual.
 enum class End { kPlain, kGated, kResidual };
 
 std::string name_of(Packing packing) {
@@ -31,7 +31,7 @@ std::string name_of(Packing packing) {
   }
 }
 
-constexpr size_t kGroup = 64;  // inputs that share a scale
+constexpr size_t kGroup = 64;  // number of inputs that share a scale
 
 struct Product {
   CudaDtype dtype;
@@ -48,7 +48,7 @@ struct Product {
   }
 };
 
-// A matrix as the kernel and as its twin see it.
+// A matrix as fp64 values and in the layout that the kernel reads.
 struct Matrix {
   Values values;
   std::vector<uint8_t> memory;
@@ -64,15 +64,15 @@ Matrix matrix_of(const Product& p, uint64_t stream) {
   return made;
 }
 
-// Tensor cores add in fp32 and may cut what does not fit, so a sum of k products may be wrong by some parts of 2^-24 of
-// the sum of their sizes.
+// Tensor cores add in fp32 and may truncate, so the error of a sum of k products may be some multiple of 2^-24 of the
+// sum of the products' sizes.
 double rounding_of_sums(const Product& p, const Matrix& matrix) {
   double most = 0;
   for (const double w : matrix.values) most = std::max(most, std::fabs(w));
   return static_cast<double>(p.k) * most * 0x1p-21;
 }
 
-// Places rows of n results `stride` apart, with nothing written between them.
+// Places rows of n results at distances of `stride`; the elements between them must stay unwritten.
 Values spread(const Values& rows, size_t n, size_t stride) {
   Values out(rows.size() / n * stride, kUnwritten);
   for (size_t i = 0; i < rows.size(); ++i) out[i / n * stride + i % n] = rows[i];
@@ -101,7 +101,7 @@ std::string test_product(const TestDevice& device, const Product& p) {
   Values expected = twins::linear(p.dtype, x, weight.values, bias, p.k);
   const auto step = [&](double value) { return twins::spacing(p.dtype, value) + tolerance.absolute; };
   if (p.end == End::kGated) {
-    // A gate and its partner may each be rounded the other way; the slope of silu is at most 1.1.
+    // The gate and the up value may each be rounded either way; the slope of silu is at most 1.1.
     const Values gates = expected, ups = twins::linear(p.dtype, x, up.values, {}, p.k);
     expected = twins::silu_mul(p.dtype, gates, ups);
     for (size_t i = 0; i < gates.size(); ++i)
@@ -147,7 +147,7 @@ void add_dequantise(Cases& cases, const std::vector<Size>& sizes) {
 }
 
 void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes) {
-  const bool by_group = packing >= Packing::kCodes4;  // such a matrix has a multiple of four outputs
+  const bool by_group = packing >= Packing::kCodes4;  // these layouts need a multiple of four outputs
   for (const CudaDtype dtype : kHalves)
     for (const Size& s : sizes) {
       const size_t n = by_group ? (s.n + 3) / 4 * 4 : s.n;

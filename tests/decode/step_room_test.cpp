@@ -1,4 +1,4 @@
-// Tests the step when texts are prefilled in pieces, closed and prefilled again, and when caches are full.
+// Tests steps whose texts are prefilled in pieces, or closed and prefilled again, and steps with full caches.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,7 +9,7 @@ namespace specdec::decode {
 namespace {
 
 // A text that is prefilled in pieces, and closed and prefilled again between steps, continues with the same tokens as
-// an undisturbed one, and no random draw is lost.
+// one that is not interrupted, and no random draw is lost.
 TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   for (const double temperature : {0.0, 1.0}) {
     toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
@@ -36,7 +36,7 @@ TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   }
 }
 
-// The prefill of a draft is spread over several steps, which decode plainly meanwhile.
+// The prefill of a draft is spread over several steps, in which the sequence is decoded without the draft.
 TEST(StepRoom, ADraftFarBehindReadsSoMuchAStep) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
@@ -123,8 +123,8 @@ TEST(StepRoom, AloneItGivesUpItsDeepestLevelsAndThenTheStep) {
   }
 }
 
-// If the draft's cache has no room for a sequence, the draft closes its cache of the sequence, which then does not
-// draft for some steps. This does not count as a failure.
+// If the draft's cache has no room for a sequence, the draft closes its cache of this sequence and does not draft for
+// it in the next steps. This does not count as a failure.
 TEST(StepRoom, ADraftWithoutRoomRestsAndComesBack) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &draft);

@@ -62,7 +62,7 @@ TEST(Step, GreedyIsThePlainTextForEveryKAndBatchMix) {
     Toy r(stepper, {0, 7}, k, 40);
     EXPECT_EQ(run(stepper, r), plain[0]) << "K=" << k;
   }
-  // Runs six sequences with K = 0 to 5 in one batch. They finish at different times.
+  // Runs six sequences with K = 0 to 5 in one batch, which finish at different times.
   std::vector<std::unique_ptr<Toy>> requests;
   for (int32_t i = 0; i < 6; ++i) requests.push_back(std::make_unique<Toy>(stepper, toy::Tokens{i, 7}, i, 40));
   for (auto& r : requests) stepper.start(r->s);
@@ -171,7 +171,7 @@ TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
   while (r.s.remaining() > 0) {
-    if (r.s.remaining() == 21) {  // makes a few plain steps between the others
+    if (r.s.remaining() == 21) {  // makes a few plain steps in between
       r.s.replace_controller({.fixed_k = 0});
       for (int i = 0; i < 5; ++i) stepper.step(batch);
       r.s.replace_controller({.fixed_k = 3});
@@ -190,8 +190,8 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
   const toy::Tokens text_a = run(alone, plain_a), text_b = run(alone, plain_b);
   enum class Way { kThrow, kNan };
   for (const Way way : {Way::kThrow, Way::kNan}) {
-    // The draft fails in the middle of a pass, when the caches of both sequences have grown. It either throws or
-    // computes a logit that is NaN.
+    // The draft fails in the middle of a pass, when the caches of both sequences have grown: it either throws or
+    // returns a logit that is NaN.
     toy::Model draft(kVocab, [&](std::span<const int32_t> context, std::span<float> l) {
       logits(context, l);
       if (context[0] != 1 || context.size() <= 6) return;
@@ -288,7 +288,7 @@ TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {
   EXPECT_EQ(r.s.tokens(), run(stepper, plain));
 }
 
-// A model that fails once when a cache is cut, which happens after the shadow draft has scored the step.
+// A model that fails once in truncate(), which is called after the shadow draft has scored the step.
 class FailsWhenCut : public ForwardingModel {
  public:
   using ForwardingModel::ForwardingModel;
@@ -361,12 +361,12 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_FALSE(costs.ready());
   run(stepper, plain);
   EXPECT_TRUE(costs.ready());
-  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock ticks once per reading
+  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock advances by one tick per reading
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 
-// The draft's first pass prefills the prompt. Its time is recorded, however short the prompt is, but not as the cost of
-// a draft step.
+// The draft's first pass prefills the prompt. Its time is recorded as prefill, even for a short prompt, and not as the
+// cost of a draft pass.
 TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;

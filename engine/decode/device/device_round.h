@@ -1,5 +1,5 @@
-// Rounds on a GPU: one upload, the passes of the drafts and the target with the drawing and the verification between
-// them, and one copy back. The host waits once.
+// Rounds on a GPU: one upload, then the passes of drafts and target with drawing and verification between them, and one
+// copy back. The host waits once.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 namespace specdec::decode {
 
 // Returns the runner of rounds for a target that make_model_runner() or make_mirrored_model() made and that must
-// outlive it, or null if no kernels run the target's passes (model::cuda_pass_library()). It takes slots that want only
-// tokens (wants_only_tokens()), whose drafts such kernels run, too, and whose models' rope does not depend on the
-// text's length.
+// outlive it, or null if our kernels do not support the target's passes (model::cuda_pass_library()). It supports slots
+// that satisfy wants_only_tokens(), if our kernels also support their drafts and no rope depends on the length of the
+// text.
 std::unique_ptr<RoundRunner> make_device_round(CausalModel& target);
 
-// Gives a target the runner of its rounds (CausalModel::rounds()), so that whoever steps it runs them.
+// Attaches the runner of rounds to a target (CausalModel::rounds()), so that its steps run as rounds.
 std::unique_ptr<CausalModel> with_rounds(std::unique_ptr<CausalModel> target);
 
 }  // namespace specdec::decode

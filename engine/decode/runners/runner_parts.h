@@ -1,4 +1,4 @@
-// What the runners of decoders and of EAGLE-3 heads share: trees as parts of a pass, and room in the caches.
+// Common code of the runners of decoders and of EAGLE-3 heads: trees as parts of a pass, and room in the caches.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace specdec::decode {
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
 // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
-// may rewrite whole texts. A last block that several of these sequences share counts once for each.
+// may recompute whole texts. A last block that several of these sequences share is counted once for each.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
-// Adds one reader's rows of a round's pass (RoundDraft::make_pass()). `cache` is the sequence's cache; its first slot
-// belongs to the text's token `skipped`.
+// Adds one sequence's rows to a draft pass of a round (RoundDraft::make_pass()). `cache` is the sequence's cache; its
+// first slot belongs to token `skipped` of the text.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
   const DraftShape& shape = *reader.shape;
@@ -39,7 +39,7 @@ void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache
   pass.add({&cache, before + unread + begin, open, end - begin, allowed, positions});
 }
 
-// Notes the tokens that passes of a decoder left in a sequence's cache: first the unread tokens of the text, then the
+// Commits the tokens that passes of a decoder left in a sequence's cache: first the unread tokens of the text, then the
 // nodes. `parents` may be longer than `nodes`; if it is empty, the nodes are a chain.
 void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
                   std::span<const int32_t> parents);

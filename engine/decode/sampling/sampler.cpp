@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// Holds the last kept element in descending order, where ties are broken by the lower id.
+// The last kept element in descending order of values, in which ties are ordered by ascending id.
 struct Border {
   float value = kNone;
   int32_t id = std::numeric_limits<int32_t>::max();
@@ -56,9 +56,8 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Returns the border of the smallest prefix of `weights` whose mass reaches p · total. The prefix is in descending
-// order, and the largest weight is 1. Whole buckets are taken from the top, and only the bucket in which the mass is
-// reached is sorted.
+// Returns the border of the smallest prefix of `weights`, in descending order, whose sum reaches p · total. The largest
+// weight is 1. Whole buckets are taken from the top, and only the bucket in which p · total is reached is sorted.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -74,7 +73,7 @@ Border top_p_border(std::span<const float> weights, double p, double total, std:
     taken += weights[static_cast<size_t>(id)];
     if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
   }
-  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border cuts nothing.
+  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border excludes nothing.
   return {};
 }
 
@@ -159,7 +158,7 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
     probs[best] = 1.f;
     return;
   }
-  // The inverse stays finite at any temperature above 0, because infinity times 0 (the best token's difference) would
+  // The inverse is finite for every temperature above 0, because infinity times 0 (the best token's difference) would
   // be NaN.
   const double most = std::numeric_limits<float>::max();
   const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));

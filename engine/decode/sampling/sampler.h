@@ -1,5 +1,5 @@
-// Turns logits into the distribution that tokens are drawn from. Pure functions on host memory, the same for target and
-// draft.
+// Turns logits into the distribution that tokens are drawn from. The functions are pure, on host memory, and the same
+// for target and draft.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,16 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
 // Returns the lowest index of the largest value. Throws as distribution() does.
 int32_t argmax(std::span<const float> row);
 
-// Returns the largest probability of softmax(logits). A greedy draft uses it as its confidence, since its own q is
+// Returns the largest probability of softmax(logits). A greedy draft uses it as its confidence, because its own q is
 // one-hot. Throws as distribution() does.
 double max_probability(std::span<const float> logits);
 
-// Inverts the CDF in id order: returns the smallest x with Σ_{y ≤ x} w_y > u · Σ w, where u is in (0,1). `weights` need
-// not be normalised; an id of weight zero is never returned. Throws Error(kInternal) if no weight is positive.
+// Inverts the cumulative distribution in id order: returns the smallest x with Σ_{y ≤ x} w_y > u · Σ w, where u is in
+// (0,1). `weights` need not be normalised; an id with weight zero is never returned. Throws Error(kInternal) if no
+// weight is positive.
 int32_t draw(std::span<const float> weights, double u);
 
-// Returns Σ_x min(p_x, q_x).
+// Returns the overlap of two distributions, Σ_x min(p_x, q_x).
 double overlap(std::span<const float> p, std::span<const float> q);
 
 }  // namespace specdec::decode

@@ -1,8 +1,8 @@
 // CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16 or
 // int8; KV caches are fp32 or bf16. Each output element is one sum, whose order of additions depends only on its
-// length, never on the number of rows or threads. So row r of 8 is bit-identical to the same row computed alone.
-// Instruction sets may round differently; with packed and int8 weights only the baseline differs, because it has no
-// fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
+// length, never on the number of rows or threads. So each row of a batch is bit-identical to the same row computed
+// alone. Instruction sets may round differently; with packed and int8 weights only `baseline` differs, because it has
+// no fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
 // element type.
 #pragma once
 
@@ -14,8 +14,9 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// A matrix [n, k] in the order in which a product reads it. It is cut into blocks of kPackOutputs outputs, and each
-// block into groups of kPackGroup inputs. The last block and the last group may be smaller. A group stores:
+// A matrix [n, k] stored in the order in which a product reads it. The matrix is cut into blocks of kPackOutputs
+// outputs, and each block into groups of kPackGroup inputs. The last block and the last group may be smaller. A group
+// stores:
 // * Packed<float>: fp32 [inputs, outputs]
 // * Packed<Bf16>: bf16 [inputs / 2, outputs, 2]; an odd number of inputs is padded with zeros
 // * Int8: one scale per output, fp32 [outputs], then int8 [kPackGroup / 2, outputs, 2], with zeros beyond k
@@ -82,8 +83,8 @@ struct LinearCall {
   FixedInputs* fixed = nullptr;  // only for int8: workspace [rows, fixed_groups(k)]
 };
 
-// The keys that one query position sees. They are listed as slots [0, prefix) followed by the `extra` slots; the list
-// entries before `first` are left out.
+// The keys that one query position sees, as a list of slots: [0, prefix), then the `extra` slots. The sliding window
+// excludes the entries of this list before `first`.
 struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
@@ -155,7 +156,7 @@ struct NormGradCall {
   float eps, offset;
   float *dx, *dweight;
 };
-// Those of n numbers silu(gate) · up.
+// Arguments of the gradients of silu(gate) · up for n numbers; dy holds the gradients of the result.
 struct GateGradCall {
   const float *gate, *up, *dy;
   int64_t n;
@@ -164,7 +165,7 @@ struct GateGradCall {
 
 template <class T>
 struct Kernels {
-  const char* name;  // instruction set
+  const char* name;  // name of the instruction set
   void (*linear)(const LinearCall<T>& call);
   void (*linear_packed)(const LinearCall<Packed<T>, T>& call);
   void (*linear_int8)(const LinearCall<Int8, T>& call);
@@ -185,7 +186,7 @@ struct Kernels {
 };
 
 // Returns the kernels for the best instruction set of this machine: avx512, avx2 or baseline. The environment variable
-// SPECDEC_KERNELS=<name> selects a lower one.
+// SPECDEC_KERNELS=<name> selects another supported one.
 template <class T>
 const Kernels<T>& kernels();
 // Fills `out` with the kernels of every instruction set that this machine supports, best first, and returns their

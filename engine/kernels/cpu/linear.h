@@ -6,7 +6,7 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// Stores finished sums in c.out. The bias is added first and, if c.add, the old value of c.out last.
+// Stores finished sums in c.out, after adding the bias and, if c.add, the old value of c.out.
 template <class T>
 inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // columns n … n + 3 of row m
   float* out = c.out + m * c.ldo + n;
@@ -22,8 +22,8 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
 }
 
 // Computes N columns of M rows. Each output has its own accumulator, so every tile shape gives the same sums. A narrow
-// tile waits for only a few cache lines at a time. So the first rows that read w prefetch it `ahead` elements in
-// advance; ahead = 0 means that w is already in the cache.
+// tile keeps only a few memory reads in flight, so the first rows that read w prefetch it `ahead` elements in advance;
+// ahead = 0 means that w is already in the cache.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -36,7 +36,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
 #pragma GCC unroll 16
       for (int i = 0; i < N; ++i) __builtin_prefetch(w + i * c.k + k + ahead, 0, 2);
     }
-    if constexpr (N < M) {  // the smaller side is held in registers
+    if constexpr (N < M) {  // the side with fewer vectors is held in registers
       F<W> ws[N];
 #pragma GCC unroll 16
       for (int i = 0; i < N; ++i) ws[i] = load<W>(w + i * c.k + k);
@@ -62,8 +62,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     }
   }
   if (rest != 0) {
-    // Loading the last W elements as a whole is cheaper than a partial load; elements that are already counted are set
-    // to zero.
+    // Loading the last W elements as one vector is cheaper than a partial load; elements that were already counted are
+    // set to zero.
     const bool again = c.k >= W;
 #pragma GCC unroll 16
     for (int j = 0; j < M; ++j) {

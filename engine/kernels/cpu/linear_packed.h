@@ -39,13 +39,13 @@ inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int
   return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value);
 }
 
-// One group of inputs for a product.
+// One group of inputs (cpu.h) in a product.
 template <class S>
 struct Group {
   const S* values;
   const float* x;  // the group's inputs in the first row
   int64_t inputs;
-  const char* next;  // the group two positions ahead, to prefetch, or null
+  const char* next;  // the group after next, to prefetch, or null
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
@@ -107,8 +107,8 @@ __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t
   add_sums<W>(even, odd, totals + at);
 }
 
-// Does the work of add_group() for one row, but with even and odd inputs in one loop: twice as many independent sums
-// hide the latency of the multiply-adds.
+// Does the work of add_group() for one row, with even and odd inputs in one loop: twice as many independent sums hide
+// the latency of the multiply-adds.
 template <int W, int V, class S>
 __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, int64_t at, float* totals) {
   F<W> even[V][1] = {}, odd[V][1] = {};
@@ -130,7 +130,7 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
   add_sums<W>(even, odd, totals + at);
 }
 
-// Adds one group's sums for M rows and the vectors of a block that contain outputs [begin, end).
+// Adds one group's sums for M rows, for the vectors of a block that contain outputs [begin, end).
 template <int W, int M, int64_t L, class S>
 __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end,
                                                        float* totals) {
@@ -203,7 +203,7 @@ inline Block block_at(const LinearCall<S, B>& c, int64_t n) {
   return {width, c.n_begin > n ? c.n_begin - n : 0, c.n_end - n < width ? c.n_end - n : width};
 }
 
-// Computes rows [m, m + rows) for the block that begins with output n.
+// Computes the outputs of the block that begins with output n, for rows [m, m + rows).
 template <int W, class S, class B>
 inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
   alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs];

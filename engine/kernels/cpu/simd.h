@@ -51,7 +51,7 @@ inline float widen_one(Bf16 x) {
   __builtin_memcpy(&f, &bits, sizeof f);
   return f;
 }
-// Loads the first n < W elements, with zeros beyond.
+// Loads n < W elements; the remaining lanes are zero.
 template <int W, class T>
 inline F<W> load_part(const T* p, int64_t n) {
   float lanes[W] = {};
@@ -115,7 +115,7 @@ inline float sum(F<W> v) {
   return sum4(v, F<W>{}, F<W>{}, F<W>{})[0];
 }
 
-// Rounds to the nearest integer, halves to even, for |x| < 2^31.
+// Rounds to the nearest integer, with ties to even, for |x| < 2^31.
 template <int W>
 inline typename Simd<W>::I round(F<W> x) {
 #if defined(__SSE2__)
@@ -132,8 +132,8 @@ inline typename Simd<W>::I round(F<W> x) {
   return out;
 }
 
-// Keeps the last n lanes of v and sets the others to zero. If v holds the last W elements of a row, these are the n
-// elements that are not counted yet.
+// Keeps the last n lanes of v and sets the others to zero. If v holds the last W elements of a row, the kept lanes are
+// the n elements that are not counted yet.
 template <int W>
 inline F<W> keep_last(F<W> v, int64_t n) {
   typename Simd<W>::I lane;

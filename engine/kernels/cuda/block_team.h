@@ -1,5 +1,5 @@
-// The Team (rules/team.h) of a block of threads. Sums are in fixed point with 61 binary digits, so they have the same
-// bits in whatever order they are added and with however many threads.
+// The Team (rules/team.h) that consists of a block of CUDA threads. Sums are in fixed point with 61 fraction bits, so
+// their result does not depend on the order of the additions or on the number of threads.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace specdec::kernels::cuda {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-// Returns the sum of x over the warp's lanes up to this one.
+// Returns the sum of x over lane 0 to the calling lane of the warp.
 static inline __device__ unsigned long long sum_up_to_lane(unsigned long long x) {
   for (int offset = 1; offset < 32; offset *= 2) {
     const unsigned long long other = __shfl_up_sync(kWholeWarp, x, static_cast<unsigned>(offset));
@@ -20,8 +20,8 @@ static inline __device__ unsigned long long sum_up_to_lane(unsigned long long x)
   return x;
 }
 
-// Calls f(i, row[i]) for i < n from all threads of a block, in ascending order within a thread. Four neighbours are
-// read at once. f may change the number, which is written back if kWrites.
+// Calls f(i, row[i]) for i < n. The threads of the block divide the row, and each visits its elements in ascending
+// order. Loads have 16 bytes. With kWrites, f may change the element, which is then written back.
 template <bool kWrites, class F>
 static __device__ void sweep(std::conditional_t<kWrites, float, const float>* row, int n, const F& f) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -37,17 +37,17 @@ static __device__ void sweep(std::conditional_t<kWrites, float, const float>* ro
   if (tail + thread < n) f(tail + thread, row[tail + thread]);
 }
 
-// What the threads of a team share.
+// Shared memory of a team.
 struct TeamMemory {
-  unsigned long long sums[32];  // of each warp
+  unsigned long long sums[32];  // one sum per warp
   double scores[32];
   int32_t ids[32];
   int32_t answer;
-  int32_t fault;  // nonzero: a distribution has no mass, so no rule can go on
+  int32_t fault;  // nonzero: all weights of a distribution are 0, so verification cannot continue
 };
 
-// Choices answer accept(team, purpose, probability), draw(team, purpose, n, weights) and draw_at(team, position, n,
-// weights); all threads ask together. The block has a multiple of 32 threads.
+// `Choices` makes the random choices: accept(team, purpose, probability), draw(team, purpose, n, weights) and
+// draw_at(team, position, n, weights), each called by all threads together. The block has a multiple of 32 threads.
 template <class Choices>
 class BlockTeam {
  public:
@@ -92,7 +92,7 @@ class BlockTeam {
   __device__ bool failed() const { return memory_.fault != 0; }
   __device__ TeamMemory& memory() { return memory_; }
 
-  // Returns the sum of the threads' numbers.
+  // Returns the sum of `own` over all threads of the block.
   __device__ unsigned long long total_of(unsigned long long own) {
     own = warp_sum(own);
     if (lane_ == 0) memory_.sums[warp_] = own;
@@ -103,11 +103,11 @@ class BlockTeam {
     return total;
   }
 
-  // Returns the smallest id x with Σ_{y ≤ x} w_y > u · Σ w, or −1, a failure, if no weight is positive.
+  // Returns the smallest id x with Σ_{y ≤ x} w_y > u · Σ w. If no weight is positive, sets the fault and returns −1.
   __device__ int32_t find(int n, const float* weights, double u) {
-    // Each warp sums a stretch of ids. All warps then divide the stretch in which the goal lies, and one walks through
-    // its part of it.
-    int length = sum_stretches(weights, 0, n);
+    // Each warp sums the weights of a range of ids. All warps then divide the range that contains the goal, and the
+    // warp whose part contains it searches that part.
+    int length = sum_by_warp(weights, 0, n);
     unsigned long long all = 0;
     for (int w = 0; w < threads_ / 32; ++w) all += memory_.sums[w];
     if (all == 0) {
@@ -116,18 +116,18 @@ class BlockTeam {
     }
     auto goal = static_cast<unsigned long long>(u * static_cast<double>(all));
     if (goal >= all) goal = all - 1;
-    int begin = length * stretch_with(goal), end = min(n, begin + length);
-    __syncthreads();  // all have read the sums
-    length = sum_stretches(weights, begin, end);
-    const int stretch = stretch_with(goal);
-    begin += length * stretch, end = min(end, begin + length);
-    if (warp_ == stretch) walk(weights, begin, end, goal);
+    int begin = length * warp_with(goal), end = min(n, begin + length);
+    __syncthreads();  // all threads have read the sums
+    length = sum_by_warp(weights, begin, end);
+    const int warp = warp_with(goal);
+    begin += length * warp, end = min(end, begin + length);
+    if (warp_ == warp) walk(weights, begin, end, goal);
     __syncthreads();
-    return memory_.answer;  // which is next written after another barrier
+    return memory_.answer;  // written again only after another barrier
   }
 
-  // Returns the id with the smallest score(id), the lowest of several; scores below zero are left out. −1, a failure,
-  // if there is none.
+  // Returns the id with the smallest score(id); of equal scores, the lowest id. Negative scores are ignored. If no
+  // score remains, sets the fault and returns −1.
   template <class F>
   __device__ int32_t least(int n, const F& score) {
     double best = INFINITY;
@@ -137,8 +137,9 @@ class BlockTeam {
     return least_of(best, id);
   }
 
-  // Returns the id with the smallest score among those that the threads give, the lowest of several. A thread without
-  // an id gives −1. −1, a failure, if there is none.
+  // Each thread passes its best score and the id that has it, or −1 as the id if it has none. Returns the id with the
+  // smallest score of all threads; of equal scores, the lowest id. If no thread has an id, sets the fault and returns
+  // −1.
   __device__ int32_t least_of(double best, int32_t id) {
     const auto take = [&](double other, int32_t other_id) {
       if (other_id >= 0 && (id < 0 || other < best || (other == best && other_id < id))) best = other, id = other_id;
@@ -161,9 +162,9 @@ class BlockTeam {
     for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(kWholeWarp, x, offset);
     return x;
   }
-  // Divides the ids [begin, end) among the warps and sets sums[w] to the weight of warp w's stretch. Returns the number
-  // of ids in a stretch.
-  __device__ int sum_stretches(const float* weights, int begin, int end) {
+  // Divides the ids [begin, end) among the warps, so that warp w has [begin + w · L, begin + (w + 1) · L), and sets
+  // sums[w] to the sum of the weights of that range. Returns L.
+  __device__ int sum_by_warp(const float* weights, int begin, int end) {
     const int warps = threads_ / 32, length = ((end - begin + warps - 1) / warps + 31) / 32 * 32;
     const int first = begin + warp_ * length, last = min(end, first + length);
     unsigned long long own = 0;
@@ -174,13 +175,15 @@ class BlockTeam {
     __syncthreads();
     return length;
   }
-  // Returns the stretch in which the sums pass `goal`, and subtracts the sums before it from the goal.
-  __device__ int stretch_with(unsigned long long& goal) const {
-    int stretch = 0;
-    while (stretch < threads_ / 32 - 1 && goal >= memory_.sums[stretch]) goal -= memory_.sums[stretch++];
-    return stretch;
+  // Returns the first warp w with sums[0] + … + sums[w] > goal, and subtracts the sums of the warps before it from
+  // goal.
+  __device__ int warp_with(unsigned long long& goal) const {
+    int warp = 0;
+    while (warp < threads_ / 32 - 1 && goal >= memory_.sums[warp]) goal -= memory_.sums[warp++];
+    return warp;
   }
-  // Lets this warp find the first id of [begin, end) up to which the weights sum to more than `goal`.
+  // One warp searches [begin, end) for the first id up to which the weights sum to more than `goal`, and stores the id
+  // in `answer`.
   __device__ void walk(const float* weights, int begin, int end, unsigned long long goal) {
     unsigned long long passed = 0;
     for (int at = begin; at < end; at += 32) {

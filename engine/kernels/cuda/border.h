@@ -1,10 +1,11 @@
-// The border between the elements of a row that are kept and the smaller ones that are not, for top-k and top-p. An
-// element's key orders it: larger values have larger keys, and of equal values the lower id has. A search divides a
-// range of keys into bins, sums the weights in each, and goes on with the bin in which the sum reaches its goal, until
-// so few elements are left that they can be compared with each other.
+// Finds the border of top-k and top-p in a row: the smallest element that is kept. Elements are compared by their keys:
+// a larger value has a larger key, and of equal values the lower id has the larger key. The search divides a range of
+// keys into bins, sums the weights in each bin, and continues with the bin in which the sum from the top reaches its
+// goal. When few elements are left, they are compared with each other.
 //
-// All sums are integers, so they do not depend on the order of the threads. Counters in shared memory have 32 bits,
-// because the GPU adds to those at once; a sum of 64 bits would be a loop of compare-and-swap.
+// All sums are integers, so they do not depend on the order of the threads. Each sum is two counters of 32 bits,
+// because GPUs have an instruction that adds 32 bits in shared memory; an addition of 64 bits would be a loop of
+// compare-and-swap.
 #pragma once
 
 #include "engine/kernels/cuda/block_team.h"
@@ -14,29 +15,29 @@ namespace specdec::kernels::cuda {
 using Key = unsigned long long;
 constexpr int kBins = 2048;
 constexpr int kMostListed = 512;
-constexpr int kMostCompared = 128;  // elements that a search rather compares with each other than sorts into bins
+constexpr int kMostCompared = 128;  // at most this many elements are compared with each other
 
 struct BorderMemory {
   union {
     struct {
-      uint32_t low[kBins], high[kBins];  // of the sum in each bin
+      uint32_t low[kBins], high[kBins];  // the halves of the sum in each bin
     } bins;
     struct {
       Key keys[kMostListed];
       unsigned long long weights[kMostListed];
     } list;
   };
-  unsigned long long taken;  // before the bin that was found, or of all bins
+  unsigned long long taken;  // the sum of the bins above the bin that find_bin() found, or of all bins if it found none
   Key answer;
-  int32_t bin;
-  int32_t listed;  // above kMostListed: there are more than the list holds
+  int32_t bin;     // which find_bin() found, or −1
+  int32_t listed;  // elements in the list; above kMostListed, some elements are missing in it
 };
 
 struct NoChoices {};
 using Team = BlockTeam<NoChoices>;
 
 static inline __device__ Key key_of(float value, int id) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));  // so −0 is 0
+  const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));  // turns −0 into 0
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<Key>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
 }
@@ -46,10 +47,10 @@ static inline __device__ float value_of(Key key) {
 }
 static inline __device__ int id_of(Key key) { return static_cast<int>(0xffffffffu - static_cast<uint32_t>(key)); }
 
-namespace {  // classes, too, must not be shared by files with different versions of this header
+namespace {  // because tests link files that include this header in different versions
 
-// Empties the list, and then adds elements to it from all threads of a block. A thread that has far more elements than
-// others ends the listing.
+// Adds elements to the list, which the constructor empties. All threads of the block construct it together. A thread
+// that adds far more elements than its share marks the list as incomplete, so that few threads wait for each other.
 class Lister {
  public:
   __device__ Lister(Team& team, BorderMemory& memory)
@@ -70,7 +71,8 @@ class Lister {
 
 }  // namespace
 
-// Returns the key of the list at which the weights, from the largest key on, reach `goal` > 0, or 0 if they do not.
+// Returns the largest key of the list such that the elements with this key or a larger one weigh at least `goal` > 0
+// together, or 0 if all of them weigh less.
 static inline __device__ Key border_of_list(Team& team, BorderMemory& memory, unsigned long long goal) {
   team.once([&] { memory.answer = 0; });
   const auto& [keys, weights] = memory.list;
@@ -92,15 +94,15 @@ static inline __device__ unsigned long long in_bin(const BorderMemory& memory, i
   return memory.bins.low[bin] + (static_cast<unsigned long long>(memory.bins.high[bin]) << 32);
 }
 
-// Finds the bin in which the sum from the highest bin down reaches `goal`, and −1 if the bins have less. Called by the
-// first warp.
+// Finds the bin in which the sum from the highest bin down reaches `goal`, and sets `bin` and `taken`. Called by the
+// first warp of the block.
 static inline __device__ void find_bin(BorderMemory& memory, unsigned long long goal) {
   constexpr int kOwn = kBins / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto from_top = [&](int place) { return in_bin(memory, kBins - 1 - place); };
   unsigned long long own = 0;
   for (int i = 0; i < kOwn; ++i)
-    own += from_top(lane * kOwn + (i + lane) % kOwn);  // each lane in a memory bank of its own
+    own += from_top(lane * kOwn + (i + lane) % kOwn);  // no two lanes read the same memory bank
   unsigned long long up_to = sum_up_to_lane(own);
   unsigned reached = __ballot_sync(kWholeWarp, up_to >= goal);
   int bin = -1;
@@ -122,7 +124,7 @@ static inline __device__ void find_bin(BorderMemory& memory, unsigned long long 
 
 namespace {
 
-// Elements of a row: visit(f) calls f(key, value) for each of them, from all threads.
+// The elements of a row. visit(f) calls f(key, value) for each element; the threads of the block divide them.
 struct RowElements {
   const float* row;
   int n;
@@ -131,7 +133,7 @@ struct RowElements {
     sweep<false>(row, n, [&](int i, float x) { f(key_of(x, i), x); });
   }
 };
-// One element of each thread.
+// One element per thread, whose id is the thread's index.
 struct ThreadElements {
   float own;
   template <class F>
@@ -142,7 +144,7 @@ struct ThreadElements {
 
 }  // namespace
 
-// Returns the smallest key such that the elements with this key or a larger one weigh at least `goal` > 0 together, or
+// Returns the largest key such that the elements with this key or a larger one weigh at least `goal` > 0 together, or
 // 0 if all of them weigh less. weight(value) is an integer that does not fall when the value rises. All keys lie
 // between `lowest` and `end`, and ids are below n. Keys below `begin` are only looked at if the others do not reach the
 // goal.
@@ -151,7 +153,7 @@ static __device__ Key border_of(Team& team, BorderMemory& memory, const Elements
                                 Key begin, Key end, unsigned long long goal, const Weight& weight) {
   for (;;) {
     const int bits = end == begin ? 0 : 64 - __clzll(static_cast<long long>(end - begin)), shift = max(0, bits - 11);
-    team.sync();  // all have read the bins of the range before
+    team.sync();  // all threads have read the bins of the previous range
     team.for_each(kBins, [&](int bin) { memory.bins.low[bin] = memory.bins.high[bin] = 0; });
     elements.visit([&](Key key, float x) {
       if (key < begin || key > end) return;
@@ -173,7 +175,7 @@ static __device__ Key border_of(Team& team, BorderMemory& memory, const Elements
     if (shift == 0) return begin;
     const Key last = begin + (Key{1} << shift) - 1;
     end = last < end ? last : end;
-    if (begin >> 32 == end >> 32) {  // of one value: ids take the upper end of a key's lower half
+    if (begin >> 32 == end >> 32) {  // one value is left; its ids are at the upper end of the range
       const Key least = key_of(value_of(begin), n - 1);
       begin = least > begin ? least : begin;
     }

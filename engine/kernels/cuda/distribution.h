@@ -1,6 +1,6 @@
 // Turns rows of logits into the distributions that tokens are drawn from, by a block of threads. Weights are computed
-// by the operations of decode/sampler.cpp, one by one, so that they have the host's bits; sums are in fixed point
-// (block_team.h). The functions are static, because tests link files that include this header in different versions.
+// by the same operations as in decode/sampling/sampler.cpp, so they equal the host's bit for bit; sums are in fixed
+// point (block_team.h). Functions are static, because tests link files that include this header in different versions.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@ struct SampleMemory {
   BorderMemory border;
 };
 
-// e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampler.cpp. The intrinsics keep the compiler from joining
-// products and sums, which would round in another way.
+// Returns e^x for x <= 0, and 0 for x <= -87, as exp4() of decode/sampling/sampler.cpp does. The intrinsics keep the
+// compiler from fusing multiplications and additions, which would round differently.
 static inline __device__ float exp_weight(float x) {
   if (!(x > -87.0f)) return 0.0f;
   const auto times = [](float a, float b) { return __fmul_rn(a, b); };
@@ -32,18 +32,17 @@ static inline __device__ float exp_weight(float x) {
   return times(y, __int_as_float((static_cast<int>(n) + 127) << 23));
 }
 
-// Sums of weights are in units of 2^-41, and those that are compared with a goal in units of 2^-40.
+// Weights are summed in units of 2^-41 (fine), and the sums that are compared with the goal of top-p in units of 2^-40
+// (fixed). Both conversions round down.
 static inline __device__ unsigned long long fixed(double x) { return static_cast<unsigned long long>(x * 0x1p40); }
 static inline __device__ unsigned long long fine(float x) {
   return static_cast<unsigned long long>(static_cast<double>(x) * 0x1p41);
 }
 static inline __device__ double of_fine(unsigned long long x) { return static_cast<double>(x) * 0x1p-41; }
 
-// The likeliest token of a row, or kBrokenRow if the row holds NaN or infinity, or nothing but −∞; and the largest
-// logit that the calling thread has read.
 struct Likeliest {
-  int32_t token;
-  float own;
+  int32_t token;  // the likeliest token of a row, or kBrokenRow if the row holds NaN or +∞, or only −∞
+  float own;      // the largest of the logits that the calling thread has read
 };
 static inline __device__ Likeliest likeliest(Team& team, SampleMemory& memory, const float* row, int n) {
   team.once([&] { memory.team.answer = 0; });
@@ -66,15 +65,15 @@ static inline __device__ float confidence_of(Team& team, const float* row, int n
 
 namespace {
 
-// The elements of a row that still have a weight. If there are few they are in the memory's list, and the row is
-// written in the end; else they are in the row.
+// The elements of a row that top-k, top-p and min-p have kept so far, with their weights. If they are few, they are in
+// the list of BorderMemory, and only finish() writes the row; otherwise they are in the row itself.
 class Support {
  public:
   __device__ Support(Team& team, BorderMemory& memory, float* row, int n)
       : team_(team), memory_(memory), row_(row), n_(n) {}
 
-  // Replaces logits by weight(logit), and those of all but the `top_k` likeliest by 0. Returns the sum. If keep_mass()
-  // is called with top_p < 1 next, it finds the elements in the list that have more than `floor`, if they are few.
+  // Replaces the `top_k` largest logits by weight(logit) and the others by 0, and returns the sum of the weights. With
+  // top_k = 0 no logit is excluded. `top_p` is that of the call of keep_mass() that follows, or 1.
   template <class Weight>
   __device__ double weigh(const Likeliest& best, int32_t top_k, double top_p, const Weight& weight) {
     const Key most = key_of(row_[best.token], 0);
@@ -82,10 +81,11 @@ class Support {
     const auto weigh_one = [&](Key key, float x) { return key >= least ? weight(x) : 0.0f; };
     if (listed_) return rewrite(weigh_one);
     if (!(top_p < 1)) {
-      team_.sync();  // all have read the largest logit
+      team_.sync();  // all threads have read the largest logit before it is overwritten
       return rewrite(weigh_one);
     }
-    // All elements that weigh less than the floor together have at most half of what may be left out.
+    // The border of top-p lies above this floor, because all n elements below it would have at most half of the mass
+    // that top-p may exclude. So only elements above it go into the list.
     floor_ = static_cast<float>(0.5 * (1.0 - top_p) / n_);
     Lister lister(team_, memory_);
     const double total = rewrite([&](Key key, float x) {
@@ -97,7 +97,8 @@ class Support {
     return total;
   }
 
-  // Keeps the elements with the largest weights that have at least top_p of the sum together. Returns their sum.
+  // Keeps the smallest set of the largest weights that has at least the share top_p of `total`, the sum of all weights.
+  // Returns the sum of the kept weights.
   __device__ double keep_mass(double top_p, double total) {
     const unsigned long long share = fixed(top_p * total), goal = share > 0 ? share : 1;
     Key least = 0;
@@ -115,7 +116,7 @@ class Support {
     return rewrite([&](Key, float x) { return static_cast<double>(x) < min_p ? 0.0f : x; });
   }
 
-  // Writes the weights times `scale` into the row.
+  // Writes weight · scale into the row, and 0 for the elements that were not kept.
   __device__ void finish(float scale) {
     if (!listed_) sweep<true>(row_, n_, [&](int, float& x) { x = __fmul_rn(x, scale); });
     if (listed_) sweep<true>(row_, n_, [](int, float& x) { x = 0; });
@@ -127,8 +128,9 @@ class Support {
   }
 
  private:
-  // Returns the key of the last of the k likeliest elements, and lists them and perhaps more if they are few. A
-  // thread's largest logit is one of the row, so the k-th largest of them is at most the k-th largest of the row.
+  // Returns the key of the k-th largest logit. If few logits are near it, fills the list with at least the k largest
+  // and sets `listed_`. `own` is the largest logit that the thread has read. The k-th largest of these numbers is a
+  // lower bound of the k-th largest logit, so smaller logits need not be looked at.
   __device__ Key border_of_top(float own, int32_t k, Key most) {
     const auto one = [](float) { return 1ull; };
     const auto goal = static_cast<unsigned long long>(k);
@@ -151,7 +153,7 @@ class Support {
                    : border_of(team_, memory_, RowElements{row_, n_}, n_, lowest, begin, most, goal, one);
   }
 
-  // Replaces all weights by f(key, weight) and returns their sum.
+  // Replaces each weight by f(key, weight) and returns the sum of the new weights.
   template <class F>
   __device__ double rewrite(const F& f) {
     unsigned long long own = 0;
@@ -172,14 +174,14 @@ class Support {
   BorderMemory& memory_;
   float* row_;
   int n_;
-  bool listed_ = false;  // the list has all elements that have a weight
-  bool few_ = false;     // the list has all elements with more than floor_
+  bool listed_ = false;  // all kept elements are in the list
+  bool few_ = false;     // all elements with a weight above floor_ are in the list, and all elements are in the row
   float floor_ = 0;
 };
 
 }  // namespace
 
-// Replaces the logits of a row that is not greedy by probabilities.
+// Replaces the logits of a row with temperature > 0 by probabilities.
 static inline __device__ void distribute(Team& team, SampleMemory& memory, const SampleRow& options, float* row, int n,
                                          const Likeliest& best) {
   const double widest = 3.4028234663852886e38, wanted = 1.0 / options.temperature;

@@ -22,14 +22,14 @@ int32_t device_count() {
   return code == cudaSuccess ? count : 0;
 }
 
-// The message of the last exception in this thread.
+// Returns the message of the last exception in this thread.
 std::string& exception_text() {
   thread_local std::string text;
   return text;
 }
 
-// Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns CUDA's own code
-// where the exception has one, else kCudaException.
+// Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns the exception's
+// CUDA error code if it has one, else kCudaException.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {
@@ -137,8 +137,8 @@ void end_side_stream() {
   outer_stream().reset();
 }
 
-// Returns the code of a capture that failed. The runtime keeps the last error of a thread, which LibTorch would take
-// for that of its next kernel.
+// Clears the thread's last error and returns `code`, the error of a failed capture. Otherwise LibTorch would report the
+// error for its next kernel.
 int32_t capture_failed(cudaError_t code) {
   cudaGetLastError();
   return static_cast<int32_t>(code);

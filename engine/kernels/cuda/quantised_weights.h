@@ -1,6 +1,6 @@
-// Reads quantised weights for the tensor cores: a lane reads its share of a unit of inputs of a block of 32 outputs
-// and makes 16-bit numbers of its codes. The numbers are exact; the caller multiplies by the scales, which are fp32.
-// The layouts are those of kernels/cpu/cpu.h (Int8) and kernels/quantised_matrix.h.
+// Reads quantised weights for the tensor cores: a lane reads its share of a unit of inputs of a block of 32 outputs and
+// converts the codes to 16-bit numbers, exactly; the caller multiplies by the fp32 scales. The layouts are those of
+// kernels/cpu/cpu.h (Int8) and kernels/quantised_matrix.h.
 #pragma once
 
 #include <ptx.h>
@@ -9,16 +9,16 @@
 
 namespace specdec::kernels::cuda {
 
-constexpr int kBlockOutputs = 32;  // outputs of a block of the layouts
+constexpr int kBlockOutputs = 32;  // outputs per block in both layouts
 
-// Where a unit lies, in a block of `outputs` outputs. `group` is the address of the inputs that share a scale, which
-// are `units` units; the unit is number `unit` of them.
+// The position of a unit in a block of `outputs` outputs. `group` is the address of the group (inputs that share a
+// scale), which has `units` units; `unit` is the index of the unit in its group.
 struct UnitPlace {
   const uint8_t* group;
   int unit, units, outputs;
 };
 
-// Walks over the units of a block, from one on and with steps of one size.
+// Iterates over the units of a block, from unit `first` on in steps of `step`.
 class UnitWalk {
  public:
   __device__ UnitWalk(int first, int step, int units)
@@ -41,12 +41,12 @@ __device__ uint32_t pair_of(int8_t low, int8_t high) {
   return bits(narrow<T>(static_cast<float>(low))) | bits(narrow<T>(static_cast<float>(high))) << 16;
 }
 
-// A lane's share of 64 inputs with a scale of their own: inputs 16 · member to 16 · member + 15 of outputs 4 · group to
+// A lane's share of 64 inputs that have their own scale: inputs 16 · member to 16 · member + 15 of outputs 4 · group to
 // 4 · group + 3.
 template <class T>
 struct Int8Weights {
   static constexpr int kInputs = 64;
-  static __device__ int64_t group_bytes(int) { return kInputs + 4; }  // of one output
+  static __device__ int64_t group_bytes(int) { return kInputs + 4; }  // bytes per output
 
   uint32_t pairs[8][4];  // [i][o] holds the numbers of the inputs 2 · i and 2 · i + 1 for output o
   float scales[4];
@@ -76,28 +76,28 @@ struct Int8Weights {
   }
 };
 
-// Numbers of type T, twice each, from which codes become numbers without conversions: a code in the low bits of kLarge
-// stands for kLarge plus the code.
+// Constants of type T, duplicated in both halves of a register, that convert codes to numbers by bit operations: kLarge
+// with a code in its low bits is the number kLarge + code.
 template <class T>
 struct PairConstants;
 template <>
 struct PairConstants<__nv_bfloat16> {
-  static constexpr uint32_t kOne = 0x3F803F80u, kLarge = 0x43004300u;  // 1, 128
-  // E4M3's exponent and fraction at the place of T's, four bits lower than in the upper half of a number, are the
+  static constexpr uint32_t kOne = 0x3F803F80u, kLarge = 0x43004300u;  // twice 1, twice 128
+  // E4M3's exponent and fraction bits, moved to the place of T's (for bf16: shifted right by four bits), represent the
   // number divided by 2^120.
   static constexpr int kE4m3Shift = 4;
   static constexpr uint32_t kE4m3Factor = 0x7B807B80u;
 };
 template <>
 struct PairConstants<__half> {
-  static constexpr uint32_t kOne = 0x3C003C00u, kLarge = 0x64006400u;  // 1, 1024
-  static constexpr int kE4m3Shift = 1;                                 // divided by 2^8
+  static constexpr uint32_t kOne = 0x3C003C00u, kLarge = 0x64006400u;  // twice 1, twice 1024
+  static constexpr int kE4m3Shift = 1;  // the shifted bits represent the number divided by 2^8
   static constexpr uint32_t kE4m3Factor = 0x5C005C00u;
 };
 constexpr uint32_t kMinusZeros = 0x80008000u;
 
 // A lane's share of a unit of 32 inputs: inputs 8 · member to 8 · member + 7 of outputs 4 · group to 4 · group + 3.
-// Integers are less by their zero point.
+// Integer codes are returned with their zero point subtracted.
 template <class T, Packing kPacking>
 struct GroupQuantisedWeights {
   static constexpr int kInputs = kUnitInputs, kUnitBytes = kPacking == Packing::kCodes4 ? 16 : 32;
@@ -144,16 +144,16 @@ struct GroupQuantisedWeights {
     }
   }
 
-  // The bytes of two numbers are the upper bytes of the halves of `codes`.
+  // Converts two E4M3 codes, which are the upper bytes of the two halves of `codes`.
   __device__ static uint32_t e4m3(uint32_t codes) {
     const uint32_t number = (codes & kMinusZeros) | (codes & 0x7f007f00u) >> Constants::kE4m3Shift;
     return fma_pairs<T>(number, Constants::kE4m3Factor, kMinusZeros);
   }
 
-  // Eight bits do not fit beside kLarge in bf16: their highest is added by itself.
+  // In bf16 only seven bits fit below kLarge, so the highest bit of an 8-bit code is added separately.
   static constexpr bool kInSteps = kPacking == Packing::kCodes8 && Constants::kLarge == 0x43004300u;
 
-  // Returns what is added to two codes beside kLarge, or to the codes themselves.
+  // Returns the addend that subtracts the zero point from two codes: -(kLarge + zero) or, with kInSteps, -zero.
   __device__ static uint32_t minus_zero(uint32_t zero) {
     if constexpr (kInSteps)
       return bits(narrow<T>(-static_cast<float>(zero))) * 0x00010001u;
@@ -162,7 +162,7 @@ struct GroupQuantisedWeights {
   }
   __device__ static uint32_t integers(uint32_t codes, uint32_t zero) {
     if constexpr (kInSteps) {
-      const uint32_t lacks = (~codes >> 7 & 0x00010001u) * 0xC300u;  // -128 without the highest bit
+      const uint32_t lacks = (~codes >> 7 & 0x00010001u) * 0xC300u;  // -128 where the highest bit is 0
       codes = fma_pairs<T>(Constants::kLarge | (codes & 0x007f007fu), Constants::kOne, lacks);
       return fma_pairs<T>(codes, Constants::kOne, zero);
     } else {
@@ -171,7 +171,7 @@ struct GroupQuantisedWeights {
   }
 };
 
-// Returns f(Weights, units) for the weights of a packing with `group` inputs to a scale.
+// Returns f(Weights, units) for the weight type of a packing whose groups have `group` inputs.
 template <class T, class F>
 int with_weights(Packing packing, int64_t group, const F& f) {
   const int units = static_cast<int>(group / kUnitInputs);

@@ -1,7 +1,7 @@
-// Products of few rows with a matrix, for decoding: the time is that of reading the matrix once. The matrix takes the
-// side of the tensor cores' 16-row operand, and up to 64 rows of x are the columns of the other one. How the sum over k
-// is divided depends on k alone, so a row's bits do not depend on how many rows are computed with it, and a greedy
-// answer is the same with and without a draft.
+// Products of few rows of x with a matrix, for decoding; the time is that of reading the matrix once. In each
+// tensor-core instruction the matrix is the 16-row operand and rows of x (up to 64 per block) are the columns of the
+// other operand. The split of the sum over k depends on k alone, so a row's result does not depend, bit for bit, on how
+// many rows are computed with it. A greedy answer is therefore the same with and without a draft.
 #include <ptx.h>
 
 #include "engine/kernels/cuda/device.h"
@@ -11,18 +11,19 @@ namespace specdec::kernels::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;     // which take turns along k
-constexpr int kOutputs = 16;  // of a tile of the tensor cores; with a second matrix, half of them are its own
+constexpr int kWarps = 8;     // the warps of a block take turns along k
+constexpr int kOutputs = 16;  // outputs of one tensor-core tile; with a second matrix, each matrix has half of them
 constexpr int kColumns = 8;   // rows of x in one tile
-constexpr int kMost = 64;     // rows of a block
-constexpr int kStep = 32;     // numbers along k that a warp reads at a time: eight in each of four lanes
+constexpr int kMost = 64;     // rows of x per block
+constexpr int kStep = 32;     // numbers along k that a warp reads at a time: 8 by each of 4 lanes
 
-// A block computes kGroups tiles of outputs of up to kMost rows. More tiles read x less often; fewer make more blocks.
-// Blocks of the same outputs are neighbours in the grid, so that the second-level cache serves all but the first of
-// them.
+// Each block computes kGroups tiles of outputs for up to kMost rows of x. With more tiles per block, x is read less
+// often; with fewer, there are more blocks. Blocks of the same outputs are neighbours in the grid, so that all but the
+// first read the matrix from the L2 cache.
 //
-// Both operands give the tensor cores their numbers along k in the same order, but not in ascending order: a lane reads
-// eight neighbours, which make up its share of two instructions. So every load has 16 bytes, without shared memory.
+// Both operands pass their numbers along k to the tensor cores in the same permuted order: a lane loads eight
+// consecutive numbers, which are its share of two instructions. So every load is 16 bytes wide and needs no shared
+// memory.
 template <class T, int kTiles, int kGroups, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_tiles(const uint16_t* __restrict__ x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   const auto high_of = [&](int g) { return kGated ? low_of(g) : low_of(g) + 8; };
   const uint16_t* upper = kGated ? up : weight;
   float sums[kGroups][kTiles][4] = {};
-  // Loads of several steps are on their way at once, as many as registers allow.
+  // The loop is unrolled so that loads of several steps overlap; the number of registers bounds the factor.
   [[maybe_unused]] constexpr int kUnrolled = !kVectors ? 1 : kGroups * kTiles <= 8 ? 4 : 1;
 #pragma unroll kUnrolled
   for (int64_t at = warp * kStep; at < k; at += kWarps * kStep) {
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   }
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if (g > 0) __syncthreads();  // all have read the parts of the tile before
+    if (g > 0) __syncthreads();  // all threads have read `parts` of the previous tile
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -109,8 +110,8 @@ int launch_groups(const RowsProduct& p, Stream stream) {
                 static_cast<T*>(p.out));
 }
 
-// Chooses how many tiles of outputs a block has. Every choice gives the same bits. A matrix whose blocks would be fewer
-// than a GPU's multiprocessors gets the smaller blocks.
+// Chooses how many tiles of outputs a block computes. Every choice gives the same result bit for bit. A matrix that
+// would occupy fewer blocks than a GPU has multiprocessors gets smaller blocks.
 template <class T, int kTiles, int kMostGroups, bool kGated>
 int launch_tiles(const RowsProduct& p, Stream stream) {
   constexpr int kBlocks = 128, kOwn = kGated ? kOutputs / 2 : kOutputs;

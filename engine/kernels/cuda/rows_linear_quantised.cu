@@ -1,24 +1,24 @@
-// Products of few rows with quantised weights: int8 ones in the layout of kernels/cpu/cpu.h, so that one layout and one
-// quantiser serve both devices, and those quantised by group (kernels/quantised_matrix.h). Codes become 16-bit numbers,
-// exactly, on their way to the tensor cores; each unit of inputs has its own sum, which is multiplied by the
-// outputs' scales. As in rows_linear.cu, a row's bits do not depend on other rows.
+// Products of few rows of x with quantised weights. The weights are either int8 in the layout of kernels/cpu/cpu.h, so
+// that CPU and GPU share one layout and one quantiser, or quantised by group (kernels/quantised_matrix.h). Codes are
+// converted exactly to 16-bit numbers for the tensor cores. Each unit of inputs has its own sum, which is multiplied by
+// the scales of the outputs. As in rows_linear.cu, a row's result does not depend on the other rows, bit for bit.
 #include "engine/kernels/cuda/quantised_weights.h"
 
 namespace specdec::kernels::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;    // which take turns along k, a unit each
+constexpr int kWarps = 8;    // the warps of a block take turns along k, one unit each
 constexpr int kColumns = 8;  // rows of x in one tile
-constexpr int kMost = 32;    // rows of a block; more would need more shared memory than every GPU gives
+constexpr int kMost = 32;    // rows of x per block; more rows would need more shared memory than some GPUs have
 
 template <int kTiles>
 struct ProductMemory {
   float parts[kWarps][kTiles * kColumns][kBlockOutputs];
-  float gates[kTiles * kColumns][kBlockOutputs];  // results of the first matrix, while the second is multiplied
+  float gates[kTiles * kColumns][kBlockOutputs];  // results of the first matrix, kept while the second is multiplied
 };
 
-// Loads the inputs [at, at + 8) of a row of x. Without kVectors they may lie in another order.
+// Loads the inputs [at, at + 8) of a row of x. `order`, which is used only without kVectors, permutes the inputs.
 template <bool kVectors>
 __device__ Eight load_inputs(const uint16_t* row, const int32_t* order, int64_t at, int64_t k) {
   if (kVectors || !order) return load<kVectors>(row, at, k);
@@ -29,7 +29,7 @@ __device__ Eight load_inputs(const uint16_t* row, const int32_t* order, int64_t 
   return out;
 }
 
-// A block computes kBlockOutputs outputs of up to kMost rows, as in rows_linear.cu.
+// Each block computes kBlockOutputs outputs of up to kMost rows, as in rows_linear.cu.
 template <class T, class Weights, int kTiles, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, 1)
     rows_linear_quantised_tiles(const uint16_t* __restrict__ x, const int32_t* __restrict__ order,
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kBlockOutputs, all_units = (k + kInputs - 1) / kInputs,
                 groups = (all_units + units - 1) / units, group_bytes = Weights::group_bytes(units);
   const int outputs = static_cast<int>(n - first < kBlockOutputs ? n - first : kBlockOutputs);
-  // Loads of several units are on their way at once, as many as registers allow.
+  // The loop is unrolled so that loads of several units overlap; the number of registers bounds the factor.
   [[maybe_unused]] constexpr int kUnrolled = kVectors && kInputs == kUnitInputs ? (kTiles == 1   ? 4
                                                                                    : kTiles == 2 ? 2
                                                                                                  : 1)
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
           for (int i = 0; i < 4; ++i) sums[tile][h][i] += part[h][i] * w.scales[2 * h + i / 2];
       }
     }
-    if (matrix != 0) __syncthreads();  // all have read the parts of the first matrix
+    if (matrix != 0) __syncthreads();  // all threads have read `parts` of the first matrix
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
       if (own_bias) total += widen(own_bias[column]);
       T result = narrow<T>(total);
       if (kGated && matrix == 0) {
-        gates[row][output] = widen(result);  // which this thread reads again
+        gates[row][output] = widen(result);  // the same thread reads this again
         continue;
       }
       if (kGated) result = silu_times(narrow<T>(gates[row][output]), result);
