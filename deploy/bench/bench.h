@@ -27,7 +27,7 @@ struct BenchRow {
   int batch = 1;
   int64_t tokens = 0;
   double seconds = 0;                            // decoding only, from the first step on
-  double ttft_ms = 0;                            // mean
+  double ttft_ms = 0;                            // mean time to first token
   double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
   AcceptanceCounts counts;
   // Relative to plain decoding at the same batch size. The interval is over groups of prompts, n = groups; with n < 4
@@ -51,8 +51,8 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // Use of the machine while the runs were timed, at the batch size where other processes took the largest share of CPU
-  // time. `busy` is taken from the smallest batch size instead.
+  // CPU use of other processes while the runs were timed, at the batch size where it was highest. Only `busy` describes
+  // the smallest batch size, because the verdict depends on that size.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;
