@@ -23,15 +23,15 @@ namespace specdec::deploy {
 struct BenchRow {
   std::string draft;  // as given; empty for a row of plain decoding
   std::string name;   // for display: the directory's name if no other draft has the same
-  int k = 0;          // -1 = auto
+  int k = 0;          // -1: the controller chooses K
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                            // decoding only, from the first step on
+  double seconds = 0;                            // of all steps; the target's prefill is excluded
   double ttft_ms = 0;                            // mean time to first token
-  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
+  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between two deliveries of tokens
   AcceptanceCounts counts;
-  // Relative to plain decoding at the same batch size. The interval is over groups of prompts, n = groups; with n < 4
-  // there is none.
+  // Speed-up over plain decoding at the same batch size. n is the number of groups of prompts, over which the interval
+  // is computed; with n < 4 there is no interval.
   Estimate speedup;
   // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps; c and v, the costs of
   // drafting one token and of verifying, both relative to a plain step, are measured separately. 0 if the drafts are
@@ -73,13 +73,13 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Cpu
 //  - not_worth_it if that interval ends at or below 1, or if there is no interval and the speed-up is at most 1;
 //  - inconclusive otherwise.
 void judge_bench(BenchResult& result);
-// Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
+// Returns 5 for stale, 3 for not_lossless, else 0: the benchmark succeeded, even if speculation was slower.
 int bench_exit_code(Verdict verdict);
 
 void visit_fields(Fields& f, BenchResult& result);
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
-// Returns a line for the log: "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
+// Returns a line for the log, for example "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
 std::string row_text(const BenchRow& row);
 std::string bench_text(const BenchResult& result);
 // Writes DIR/bench.json, bench.html and bench.md, each replaced atomically.

@@ -17,7 +17,7 @@ namespace specdec::deploy {
 
 struct LoadedPair;  // deploy/models/load_pair.h
 
-struct GenerateHooks {                              // any of them may be empty
+struct GenerateHooks {                              // each may be empty
   std::function<void(const std::string&)> on_note;  // takes the memory plan and warnings, one line each
   std::function<void(const std::string&)> on_text;  // takes the answer's text as it is generated
   ProgressFn progress = {};                         // reports the progress of loading the models and of prefill
@@ -42,8 +42,8 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
 
 // Names the fields of the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").
 void visit_fields(Fields& f, GenerateOutput& output);
-// Returns one line: "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564 drafted
-// …".
+// Returns a line such as "256 tokens in 0.31 s (826 / s), finish: stop; 2.71 tokens per step, accepted 163 of 564
+// drafted …".
 std::string summary(const GenerateOutput& output);
 
 }  // namespace specdec::deploy

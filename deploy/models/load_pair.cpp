@@ -78,7 +78,7 @@ decode::DraftConfig draft_config_for(const model::DecoderConfig& target, const f
   return found;
 }
 
-// Notes the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
+// Records the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
 bool accept_draft(const Draft& draft, bool allow_stale, LoadedPair& pair) {
   pair.draft_dir = draft.directory;
   pair.binding = BindingState::kBound;

@@ -36,10 +36,10 @@ struct PairOptions {
   int drafts_wanted = 0;
   // false: the chat template is not loaded. Checking it forks the process, which is unsafe while other threads run.
   bool chat = true;
-  int64_t sequences = 1;            // for the memory plan
-  int64_t tokens_per_sequence = 0;  // for the memory plan; 0 = the target's maximum
-  // true: if memory is short, the KV caches are reduced, and then the draft is quantised or left out
-  // (model::fit_memory).
+  int64_t sequences = 1;            // number of sequences that the memory plan assumes
+  int64_t tokens_per_sequence = 0;  // length that the memory plan assumes; 0 = the target's maximum
+  // true: if memory is short, the KV caches are made smaller, and if that is not enough, the draft is quantised or left
+  // out (model::fit_memory).
   bool may_give_up = false;
   // Bytes for both models' KV caches together, used only with may_give_up. 0 = sequences × tokens_per_sequence.
   int64_t cache_bytes = 0;
@@ -63,7 +63,7 @@ struct LoadedPair {
   std::unique_ptr<TensorRanks> ranks;               // null: this process holds the whole target
   std::shared_ptr<const model::Decoder> target;     // with `ranks`: only this process's shard
   model::DecoderConfig config;                      // of the whole target; eos_ids include the tokenizer's eos_token
-  decode::DraftPtr draft;                           // may be null
+  decode::DraftPtr draft;                           // null: the pair has no draft
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
   BindingState binding = BindingState::kUnbound;    // kBound if there is no draft

@@ -185,7 +185,7 @@ struct TensorRanks::State {
       send_numbers(processes.back().socket.get(), numbers);  // if the rank has already ended, look() reports it
     }
   }
-  // Throws if another rank has ended.
+  // Throws Error(kNetwork) if the process of another rank has ended.
   void look() {
     for (size_t i = 0; i < processes.size(); ++i)
       if (const auto code = processes[i].process.code())

@@ -17,7 +17,7 @@ struct HeadFacts {
   bool reduced_vocabulary = false;     // the head proposes only some of the target's tokens
   bool is_speculators_layout = false;  // the layout of the speculators library; false: plain EAGLE-3
   bool norm_before_residual = false;
-  bool has_fc_norm = false;           // fc_norm or norm_output (EAGLE-3.1)
+  bool has_fc_norm = false;           // config.json has fc_norm or norm_output (EAGLE-3.1)
   bool hides_norm_before_fc = false;  // norm_before_fc is true under eagle_config but not at the top level
   std::vector<int64_t> taps;          // target layers that config.json names outside eagle_config; empty = none
 };

@@ -28,12 +28,12 @@ struct LaunchPlan {
   // Verification rule that the gate used (run_options.h). An engine that supports only `token` and `block` uses `token`
   // for any other rule.
   std::string verify;
-  bool greedy = false;                 // validated at temperature 0
+  bool greedy = false;                 // the gate measured at temperature 0
   DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
-  HeadFacts head;                      // used only if the draft is an EAGLE-3 head
+  HeadFacts head;                      // set only if the draft is an EAGLE-3 head
   std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
-  Verdict verdict = Verdict::kPass;    // of the gate
+  Verdict verdict = Verdict::kPass;    // the gate's verdict
   std::string gate;                    // gate_brief() of the report, for a comment; "" = none
   int tried_k = 0;                     // the K that the gate tried, if it did not pass
   // Why the engine of the launch file cannot serve this draft; set by launch_files(). If it is not "", the file starts
@@ -49,7 +49,7 @@ std::string checkpoint_dtype(const Json& config);
 // if that is missing the K of its roll-outs. If the verdict is not pass, every K is 0 (plain decoding).
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
-// Returns the names that --engines takes.
+// Returns the engine names that --engines accepts.
 const std::vector<std::string>& known_engines();
 void require_known_engines(const std::vector<std::string>& engines);  // throws Error(kUsage)
 

@@ -44,7 +44,7 @@ struct PackageOutcome {
   std::string gate_line;  // `gate` as one line of text
   std::string name;       // the served model's name in the launch files
   std::string next;       // the command that the user should run next
-  ChannelRecord channel;  // record of the channel that named the copied package, if one did
+  ChannelRecord channel;  // record of the channel by which the copied package was named, if any
   std::vector<std::string> warnings;
   // A lock on the package. While it exists, garbage collection keeps the package, even if no channel points to it yet.
   std::shared_ptr<const DirectoryLock> hold;

@@ -303,7 +303,7 @@ bool unpin(const fs::path& store, const std::string& package) {
 
 std::vector<ListedPackage> list_packages(const fs::path& store) {
   require_store(store);
-  std::map<std::string, std::vector<std::string>> channels;  // digest → names
+  std::map<std::string, std::vector<std::string>> channels;  // digest → names of the channels that point to it
   for (const std::string& name : channel_names(store)) channels[read_channel(store, name)].push_back(name);
   std::vector<ListedPackage> packages;
   for (const auto& entry : fs::directory_iterator(store / "packages")) {

@@ -222,7 +222,7 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
 PackageOutcome copy_package(const std::string& argument, const fs::path& store, const ProgressFn& progress) {
   const ResolvedPackage package = require_package(argument);
   require_trusted(package);
-  // Checks only that there are no links and no unlisted files; digests are checked while copying.
+  // Here only links and unlisted files are refused; the copy itself checks the digests.
   verify_files(package.root, package.manifest, false);
   DirectorySource source(package);
   PackageOutcome outcome = transfer_package(source, store, package.digest, progress);

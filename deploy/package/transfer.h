@@ -12,7 +12,7 @@
 
 namespace specdec::deploy {
 
-// A place from which a package is read.
+// A source from which a package is read.
 class PackageSource {
  public:
   virtual ~PackageSource() = default;

@@ -33,7 +33,7 @@ std::string others_of(const MachineUse& machine);
 // that were timed and repeated.
 std::string machine_line(const MachineUse& machine);
 
-// Returns kFail if the interval is below the floor, kPass if it is above, kOpen if it contains the floor.
+// Returns kFail if the whole interval is below the floor, kPass if it is above, kOpen if it contains the floor.
 Check::State side(const Estimate& estimate, double floor);
 
 // Returns the checks in the order in which they decide the verdict (docs/contract.md, Default gate). A stale report has

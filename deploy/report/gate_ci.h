@@ -13,8 +13,8 @@ namespace specdec::deploy {
 // marked as skipped.
 std::string junit_xml(const ValidationReport& report);
 
-// Returns workflow commands, one per line: ::error for every failed check, ::warning for every undecided one, ::notice
-// for a pass. At most ten of each kind, since GitHub shows no more per step.
+// Returns workflow commands, one per line: ::error for every failed check, ::warning for every undecided
+// check, ::notice for the verdict pass. Returns at most ten of each kind, because GitHub shows no more per step.
 std::string github_annotations(const ValidationReport& report);
 // Returns "key=value" lines for $GITHUB_OUTPUT: verdict, acceptance, acceptance_low, acceptance_high, requests,
 // speedup, report.

@@ -1,4 +1,4 @@
-// Presents a validation report to people: the HTML page and the lines on stdout.
+// Presents a validation report to people: the HTML page and the text on stdout.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ struct ServeOptions {
   int port = 8000;
   std::string api_key_file;
   Secret api_key;                            // the only key, if no key file is given; "" = none
-  std::string tls_cert, tls_key;             // PEM files; "" = plain HTTP
+  std::string tls_cert, tls_key;             // paths of PEM files; "" = plain HTTP
   std::vector<std::string> allowed_hosts;    // additional host names under which a server without keys answers
   std::vector<std::string> allowed_origins;  // web pages of these origins may call the server
   std::string admin_socket;
@@ -33,7 +33,7 @@ struct ServeOptions {
   int64_t tenant_queue = 0;  // queue places of one API key; 0: half of queue_limit with several keys, else all
   double drain_seconds = 30;
   bool allow_stale = false;
-  int tensor_parallel = 1;  // processes that hold the target together
+  int tensor_parallel = 1;  // number of processes that each hold a shard of the target
   DeviceOptions device;
   SpeculationOptions speculation;
   bool max_k_given = false, verify_given = false;  // true: the user set the flag, so the package's value is not used

@@ -46,7 +46,7 @@ Served served(at::Tensor logits, const SamplingOptions& sampling) {
 }
 
 struct Measured {
-  at::Tensor alpha, agreement, entropy;  // [n] fp32 on the host
+  at::Tensor alpha, agreement, entropy;  // [n] each, one per position; fp32 on the host
 };
 
 Measured measure(const Served& p, const Served& q, const SamplingOptions& sampling) {
@@ -249,7 +249,7 @@ void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<con
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report) {
   gate.fill(report);
-  std::map<std::string, std::pair<double, double>> segments;  // summed entropy, tokens
+  std::map<std::string, std::pair<double, double>> segments;  // (summed entropy, tokens) of each segment
   double alpha = 0, agreement = 0, entropy = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (scores[i].tokens == 0) continue;

@@ -17,7 +17,7 @@
 namespace specdec::deploy {
 
 struct GateVerdict {
-  Verdict verdict;     // one of those for which is_gate_verdict() is true
+  Verdict verdict;     // a verdict for which is_gate_verdict() is true
   std::string reason;  // one line
   // Figures of the failed check if a check failed, else of the undecided checks, else of all passed checks.
   std::vector<ValidationReport::Figure> judged_by = {};
@@ -60,8 +60,8 @@ class AcceptanceGate {
   void observe(std::span<const ScoredRequest> conversation);  // must hold at least one request
   bool sure() const { return needed_ > 0; }                   // true once all floors are decided or one has failed
 
-  // Fills alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain), sequence, requests_needed,
-  // floor and goal.
+  // Fills these fields of the report: alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain),
+  // sequence, requests_needed, floor and goal.
   void fill(ValidationReport& report) const;
 
  private:

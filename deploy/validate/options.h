@@ -22,7 +22,7 @@ struct ValidateOptions {
   std::optional<double> segments_floor;     // for every segment with enough requests
   std::optional<double> min_gain;  // default -0.02 with --against; with --baseline no gain is required by default
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
-  std::vector<std::string> predict;  // c=C,v=V[,batch=B]
+  std::vector<std::string> predict;  // "c=C,v=V[,batch=B]" each
   int64_t max_requests = 1000;       // requests taken from the split; 0 = all
   int64_t rollout_requests = 256;    // requests used for roll-outs, of max_requests; 0 = all
   int64_t rollout_tokens = 64;       // emitted tokens per roll-out
@@ -35,7 +35,7 @@ struct ValidateOptions {
 struct ValidateParts {
   bool acceptance = false, rollout = false, speed = false, lossless = false;
 };
-ValidateParts parse_parts(const std::string& text);  // "acceptance,speed"; throws Error(kUsage)
+ValidateParts parse_parts(const std::string& text);  // for example "acceptance,speed"; throws Error(kUsage)
 
 // Parses "NAME=FLOOR". Throws Error(kUsage) as check_floor() does (deploy/validate/gate.h).
 std::pair<std::string, double> parse_segment_floor(const std::string& text, bool force);

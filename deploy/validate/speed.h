@@ -43,7 +43,7 @@ struct CostOptions {
 CostTable measure_costs(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
                         const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
-// Returns S(K, B) = tau(K) / (K·c + v) for every measured batch and K.
+// Returns the predicted speed-up S(K, B) = tau(K) / (K·c + v) for every measured batch size B and K.
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts);
 // The speed-up measured at batch 1 with one K, and whether the machine was too busy to measure it.
 struct MeasuredSpeed {
@@ -75,7 +75,7 @@ struct EngineCosts {
   double draft_cost = 0, verify_cost = 0;
   int batch = 1;
 };
-EngineCosts parse_engine_costs(const std::string& text);  // "c=0.05,v=1.1[,batch=8]"; throws Error(kUsage)
+EngineCosts parse_engine_costs(const std::string& text);  // such as "c=0.05,v=1.1"; throws Error(kUsage)
 // Predicts the best K up to max_k from measured overlaps, or from `alpha` at every position if no step was measured.
 ValidationReport::Prediction predicted(const EngineCosts& costs, const AcceptanceCounts& counts, double alpha,
                                        int max_k);

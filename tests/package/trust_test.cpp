@@ -151,7 +151,7 @@ TEST_F(TrustTest, LinksInACircleAreAnError) {
   expect_error(ErrorKind::kData, {"circle"}, [&] { follow_links(pair.dir / "a"); });
 }
 
-// ---- rollback and freeze of a channel ----
+// ---- channels are signed and numbered, and an older state is refused ----
 
 TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
   promote(store, first.digest, "prod", {"", 1});
@@ -276,7 +276,7 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", {"", 3}, {"", "", old}); });
 }
 
-// ---- the files that are read are those that were checked ----
+// ---- a file that changed after its digest was checked is refused ----
 
 TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
   const fs::path weights = first.path / "draft/model.safetensors";

@@ -58,7 +58,7 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_EQ(charts[0]["rule"]["y"], 0.6);
   EXPECT_EQ(charts[2]["xNames"], Json({"</script>", "code"}));
   EXPECT_EQ(charts[3]["series"][0]["low"], Json({0.65, 0.5}));
-  EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
+  EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // both overlaps are 0.7
   EXPECT_EQ(charts[4]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 accepted in 2 steps
   EXPECT_EQ(charts[5]["series"][2]["y"], Json({nullptr, 1.25}));
   EXPECT_EQ(charts[5]["series"][0]["name"], "predicted, batch 1");

@@ -37,7 +37,7 @@ const said = c => (c instanceof Node ? c.textContent : String(c)).replace(/ +/g,
 const texts = id => (elements[id]?.children ?? []).map(said);
 """
 
-# Polls PAGES, a second apart, and prints what is shown after each.
+# Runs the dashboard's script on each snapshot in PAGES, one second apart, and prints what the page shows each time.
 RUN = r"""
 (async () => {
   const views = [];
@@ -64,7 +64,7 @@ def expect(is_true, what):
 
 
 def metrics(steps):
-    """Returns /metrics of a server that has made so many steps, each with two tokens drafted and one accepted."""
+    """Returns /metrics of a server after `steps` steps, each with two drafted tokens, one of which was accepted."""
     lines = [
         f"specdec:steps_total {steps}",
         f"specdec:generation_tokens_total {2 * steps}",
@@ -111,7 +111,7 @@ def main():
     expect(views[0]["since"] != "" and views[-1]["since"] == "", [v["since"] for v in views])
     expect(views[-1]["tiles"][0] == "tokens per second 8 4 steps/s", views[-1]["tiles"][0])
 
-    # A server that has answered nothing has no totals.
+    # Before the first answer the page shows no totals.
     view = shown(node, script, [metrics(0)])[0]
     expect(view["since"] == "" and "nothing drafted" in view["tiles"][2], view)
     return 1 if failures else 0

@@ -18,7 +18,7 @@ class CountingRunner final : public StepRunner {
     const SequenceKey key = runner.start(spec);
     of_[key] = {spec.request.options.tenant, 0, 0, false, spec.request.options.max_tokens};
     ++started[spec.request.options.tenant];
-    service[spec.request.options.tenant] += 1;  // the prompt's last token, which the first step prefills
+    service[spec.request.options.tenant] += 1;  // for the prompt's last token, which the first step prefills
     forked += spec.same_prompt >= 0;
     return key;
   }

@@ -265,7 +265,7 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
   }
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 16) + "]}"), 200);
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 17) + "]}"), 400);
-  // Array items are counted, not commas inside strings.
+  // The limit counts array items, so commas inside strings do not matter.
   EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")),
             200);
 }
@@ -377,7 +377,7 @@ TEST(Protocol, ReadsWhereAnAnswerMayEnd) {
   EXPECT_FALSE(none.include_stop_str_in_output || none.truncate_prompt_tokens);
 }
 
-// max_tokens is the deprecated name of max_completion_tokens.
+// max_tokens is the deprecated name of max_completion_tokens, so its value is ignored if both are given.
 TEST(Protocol, MaxCompletionTokensSupersedesMaxTokens) {
   for (const char* both :
        {R"("max_tokens":5,"max_completion_tokens":6)", R"("max_completion_tokens":6,"max_tokens":5)"})

@@ -56,7 +56,7 @@ TEST(Gate, EachBranch) {
   EXPECT_EQ(verdict(r), Verdict::kFail);
   r.alpha.ci.high = 0.6;  // the interval's upper end equals the floor
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
-  r.alpha = {0.62, {0.6, 0.64}, 100};  // the interval's lower end must be above the floor to pass
+  r.alpha = {0.62, {0.6, 0.64}, 100};  // the lower end equals the floor, but must be above it to pass
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.alpha.ci.low = 0.601;
   EXPECT_EQ(verdict(r), Verdict::kPass);
@@ -288,7 +288,7 @@ TEST(Baseline, PairsBySharedRequests) {
   ValidationReport before, now;
   for (int i = 0; i < 400; ++i) {
     before.request_ids.push_back("r" + std::to_string(i));
-    before.request_alphas.push_back(0.3 + 0.001 * i);  // requests differ much more than the drafts
+    before.request_alphas.push_back(0.3 + 0.001 * i);  // alpha differs a lot between requests
   }
   for (int i = 399; i >= 10; --i) {  // in another order, without ten requests, and one added
     now.request_ids.push_back("r" + std::to_string(i));

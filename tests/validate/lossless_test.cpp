@@ -28,7 +28,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));
-  EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -32.f}, u));  // the largest |logit| counts
+  EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -32.f}, u));  // -32 sets the tolerance
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, unit_roundoff("bf16")));  // 0.1 < 4 · 2^-8 · 8 = 0.125
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.8f, -1.f}, unit_roundoff("bf16")));

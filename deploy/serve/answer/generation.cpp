@@ -266,7 +266,7 @@ class Generation final : public Exchange {
     return data;
   }
 
-  // Ends the request with an error: an HTTP status before the first byte, an event in the stream afterwards.
+  // Ends the request with an error: as an HTTP status if no byte of the reply was sent, else as an event in the stream.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
     const ApiError error = reason == FinishReason::kDrained       ? draining()

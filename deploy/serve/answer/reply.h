@@ -29,7 +29,7 @@ struct ReplyFrame {
   bool short_call_ids = false;  // calls get ids of nine letters and digits, which Mistral's templates demand
 };
 
-// A token in a list of log-probabilities.
+// One token's entry in a list of log-probabilities.
 struct TokenEntry {
   std::string bytes;                               // may end or begin inside a UTF-8 character
   size_t offset = 0;                               // number of characters of the text before it
@@ -77,7 +77,7 @@ std::string usage_event(const ReplyFrame& frame,
 std::string error_event(const ApiError& error, const std::string& request_id);
 std::string done_event();
 
-// A model as GET /v1/models and /v1/models/{id} return it.
+// The description of a model that GET /v1/models and /v1/models/{id} return.
 struct ModelCard {
   std::vector<std::string> names;      // requests may use any of these; replies contain the first
   std::string target, draft, package;  // fingerprints and package digest, "" = none

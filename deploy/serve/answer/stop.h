@@ -21,7 +21,7 @@ class StopMatcher {
   // end); later calls return nothing. If `may_match` is false, a string that completes in `text` is no match, but a
   // string that begins in `text` may still complete in a later call.
   std::string push(std::string_view text, bool may_match = true);
-  // Returns the text still held back, at the end of the answer; empty after a match.
+  // Must be called at the end of the answer. Returns the text still held back; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
   size_t held() const { return held_.size(); }  // number of bytes held back

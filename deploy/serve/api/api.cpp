@@ -209,7 +209,7 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
   if (path == "/version") return text_reply(200, "application/json", Json{{"version", kToolVersion}}.dump());
   if (path == "/openapi.json") return text_reply(200, "application/json", kOpenapiJson);
   if (path == "/metrics") {
-    // Domain names are visible only to their tenant and to the operator.
+    // A tenant sees only its own domains in the metrics; the operator sees all.
     const bool all = !several_tenants_.load() || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";

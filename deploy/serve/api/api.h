@@ -42,8 +42,8 @@ struct ServedModel {
   const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled without a check
   std::vector<int32_t> eos_ids;
   int64_t vocab_size = 0, max_context = 0;     // max_context: in tokens, prompt and answer together
-  ToolFormat tool_format = ToolFormat::kNone;  // how the model writes calls
-  ReasoningMarkers reasoning;                  // that enclose the model's thoughts
+  ToolFormat tool_format = ToolFormat::kNone;  // the syntax in which the model writes calls
+  ReasoningMarkers reasoning;                  // markers around the model's thoughts
 };
 
 class Api final : public HttpHandler {

@@ -41,7 +41,7 @@ class TimedModel final : public decode::ForwardingModel {
 };
 
 struct NamedDraft {
-  std::string name, id;                        // name: as the operator gave it; id: fingerprint
+  std::string name, id;                        // name: as the operator wrote it; id: fingerprint
   std::shared_ptr<decode::CausalModel> model;  // null: no draft
 };
 

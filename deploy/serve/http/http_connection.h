@@ -40,7 +40,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   net::awaitable<void> run();
   net::awaitable<bool> shake_hands();  // false: the client does not speak TLS
   net::awaitable<After> one_request();
-  net::awaitable<bool> read_some();  // false: nothing was read
+  net::awaitable<bool> read_some();  // false: time-out, error or end of the connection
   net::awaitable<bool> read_head();  // false: the request was refused or the connection is closed
   net::awaitable<bool> read_body();
   net::awaitable<std::shared_ptr<Exchange>> respond();

@@ -103,7 +103,7 @@ struct GenerationRequest {
   // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
   int64_t time = 0;                   // unix seconds
-  double queued_at = 0;               // Clock::seconds()
+  double queued_at = 0;               // Clock::seconds() when the request was queued
   std::vector<ChatMessage> messages;  // recorded for chat
   std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
   std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none

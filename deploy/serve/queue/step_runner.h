@@ -85,7 +85,7 @@ struct StageSeconds {
   int64_t draft_failures = 0;  // number of sequences that fell back to plain decoding
 };
 
-// Usage of the target's caches.
+// Usage of the target's KV cache and prefix cache.
 struct CacheUse {
   double held = 0;  // fraction of the caches that running sequences occupy
   // Since the start: number of prompt tokens, and how many of them were found in the prefix cache.

@@ -47,8 +47,8 @@ struct ServeLimits {
   size_t tools = 128;                // offered functions, and function calls in one message
   size_t tool_bytes = 256 << 10;     // of all offered functions together
   size_t template_bytes = 16 << 10;  // of chat_template_kwargs
-  size_t domain_bytes = 32;          // metadata.domain, the segment of acceptance records
-  size_t conversation_bytes = 128;   // metadata.conversation_id
+  size_t domain_bytes = 32;          // of metadata.domain, the segment in acceptance records
+  size_t conversation_bytes = 128;   // of metadata.conversation_id
   size_t domains = 64;               // distinct domains with their own series; later ones are counted as "other"
   // Total size of the bodies, prompts and replies of all unanswered requests; beyond it 429. With several tenants each
   // may use half of it.

@@ -35,7 +35,7 @@ class LiveGate {
   struct Reading {
     // "candidate": the draft on trial, scored on the same text as the serving draft. "serving": the serving draft.
     std::string role;
-    std::string draft;    // fingerprint; "": none
+    std::string draft;    // fingerprint of the draft; "" = none
     Estimate acceptance;  // acceptance.n is the number of conversations
   };
   // May be called from any thread. `trial` is the result of DraftControl::status(), or null if there is no

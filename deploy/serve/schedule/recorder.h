@@ -66,7 +66,8 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork) if another process records there.
+  // Opens the logs and starts the thread. Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork)
+  // if another process records there.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
   ~Recorder();  // calls stop()
 
