@@ -49,7 +49,7 @@ void check_options(const BenchOptions& o) {
   check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
-// A draft under test, with what its runs at every K share.
+// A draft under test, with the state that its runs share, whatever their K.
 struct Contender {
   std::string name;
   decode::DraftPtr weights;
@@ -212,7 +212,7 @@ class Run {
     return group;
   }
 
-  // Runs the same prompts with and without the draft, one step of each in turn, and returns the figures of both.
+  // Runs the same prompts with and without the draft, alternating their steps, and returns the figures of both runs.
   PairFigures run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
     GroupRun normal(*plain_, prompts, group_of(0, tokens, seed), nullptr, clock_);
@@ -369,8 +369,8 @@ class Run {
     return same == 1 ? last(draft) : draft;
   }
 
-  // Compares the greedy text of every draft and K with that of plain decoding, and tests each draft's sampled text
-  // once, at whatever temperature the timed runs were made.
+  // Compares the greedy text of every draft and K with the text of plain decoding, and tests each draft's sampled text
+  // once. Both tests are independent of the temperature of the timed runs.
   void judge_quality() {
     decode::RolloutOptions greedy;
     greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};

@@ -58,8 +58,8 @@ struct BenchResult {
   std::vector<std::string> notes;
 };
 
-// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. Each run is
-// timed step by step side by side with a plain run of the same prompts, and is repeated if other processes disturb it
+// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. The steps of
+// each run alternate with those of a plain run of the same prompts; the run is repeated if other processes disturb it
 // (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options, Error(kNetwork) if a
 // signal stops it, and what loading and running models throws. Throws Error(kData) for data of another tokenizer, for a
 // split without rows, or if the answer leaves no room for a prompt.

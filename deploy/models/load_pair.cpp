@@ -109,7 +109,7 @@ void check_gpus(const PairOptions& options) {
                                        kernels::visible_devices_text() + "; a process sees only one MIG instance)");
 }
 
-// Loads the whole target, or with --tensor-parallel this process's shard of it.
+// Loads the whole target or, with --tensor-parallel, only this process's shard.
 void load_target(const PairOptions& options, const std::shared_ptr<const DirectoryLock>& hold, LoadedPair& pair) {
   if (options.tensor_parallel == 1) {
     pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), hold);

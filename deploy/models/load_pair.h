@@ -72,7 +72,7 @@ struct LoadedPair {
   std::string given_up;            // one line that says what was reduced or left out because memory was short, else ""
   std::vector<std::string> notes;  // oddities of the target's tokenizer, one line each
   at::Device device = at::kCPU;
-  at::ScalarType dtype = at::kFloat;  // of the target
+  at::ScalarType dtype = at::kFloat;  // dtype of the target
 
   // Makes the runner that decodes with the target, in rounds on the host or on the GPU (decode::with_rounds()).
   // `cache_bytes` is the size of its KV cache, as for decode::make_model_runner().
@@ -94,7 +94,7 @@ int32_t tokenizers_end(const std::filesystem::path& directory);
 struct LoadedDraft {
   std::filesystem::path directory;
   decode::DraftPtr draft;
-  std::string warning;      // as in LoadedPair
+  std::string warning;      // as LoadedPair::warning
   int64_t cache_bytes = 0;  // size planned for the draft's KV cache
 };
 // Loads another draft, options.draft, for the target of a loaded pair, in the same order as load_pair(). Its memory is

@@ -1,4 +1,4 @@
-// Checks model files for faults for which engines refuse a draft or silently accept fewer of its tokens.
+// Checks model files for faults that make engines refuse a draft or silently lower its acceptance rate.
 #pragma once
 
 #include <filesystem>

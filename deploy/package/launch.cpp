@@ -386,7 +386,8 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   if (report.verdict == Verdict::kPass) return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
-    // Reports of earlier specdec versions have a schedule without measured figures, so these are taken from the rest of
+    // Reports of earlier specdec versions have a schedule without measured figures, so the figures come from other
+    // fields of the report.
     // the report.
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
       row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};

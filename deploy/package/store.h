@@ -1,6 +1,7 @@
-// Lists the packages of a store and moves its channels. STORE/refs/NAME holds the digest of the package to which
-// channel NAME points. STORE/refs/NAME.log records every move of the channel, one JSON object per line: time, who,
-// action, why, from, to, and, for a signed channel, the number of its new record. In a store with a trusted.pub,
+// Moves and lists the channels of a store, pins packages and removes unused ones. STORE/refs/NAME holds the digest of
+// the package to which channel NAME points. STORE/refs/NAME.log records every move of the channel, one JSON object per
+// line: time, who, action, why, from, to, and, for a signed channel, the number of its new record. In a store with a
+// trusted.pub, channels are signed.
 // channels are signed.
 #pragma once
 

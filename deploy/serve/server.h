@@ -15,8 +15,8 @@
 
 namespace specdec::deploy {
 
-// Returns how many of `connections` the given number of file descriptors allows. A quarter of the descriptors, but at
-// least 64 and at most 256, and those of the admin socket are reserved for files, models and child processes.
+// Returns how many of `connections` the given number of file descriptors allows. Reserves the descriptors of the admin
+// socket, and a quarter of all (at least 64, at most 256) for files, models and child processes.
 size_t connections_within(size_t descriptors, size_t connections, size_t admin_connections);
 
 struct ServerHooks {

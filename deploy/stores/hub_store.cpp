@@ -33,7 +33,7 @@ HubName store_name(const std::string& store) {
   return *hub;
 }
 
-// Checks a channel's name. Git restricts the names of branches more than specdec restricts those of channels.
+// Checks a channel's name, which becomes the name of a git branch and so must also obey git's rules.
 void require_branch_name(const std::string& channel) {
   require_channel_name(channel);
   if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' ||

@@ -21,7 +21,7 @@ struct PackageTransfer {
   std::string why;      // recorded in a directory's channel log and in a hub's commit
   std::function<ChannelSigner()> signer;  // called if a channel must be signed
   bool has_key = false;                   // whether `signer` has a secret key
-  bool make_public = false;               // if the hub has no such repository yet, creates a public one
+  bool make_public = false;               // if the push creates the repository at the hub, it creates a public one
   bool understood = false;                // the user agreed to send a private package where anyone can read it
   int64_t now = 0;                        // unix seconds
 };

@@ -172,7 +172,7 @@ class ContextTest {
   std::vector<int32_t> context_;
   SampledOptions options_;
   bool follows_;  // the draft is an EAGLE-3 head, which reads hidden states of the target
-  bool has_q_;    // a head has no q after a context of one token; the test is valid without it
+  bool has_q_;    // a head has no q after a context of one token; the test then works without q
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;
@@ -297,8 +297,8 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
   report();
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(models, contexts[c], options, c);
-    // The time limit is split evenly among the contexts, so that a slow model still tests each of them. When a test
-    // stops depends only on the clock, never on the drawn tokens.
+    // The time limit is split evenly among the contexts, so that a slow model still tests each of them. Only the clock
+    // decides when sampling stops, never the drawn tokens, so stopping does not bias the test.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");

@@ -33,7 +33,7 @@ struct GroupFigures {
 struct Learnt {
   decode::CostModel costs;
   decode::OverlapMean overlap;
-  int plain_owed = -1;  // plain steps before the next probe (ControllerOptions)
+  int plain_owed = -1;  // plain steps until drafting is tried again (ControllerOptions)
 };
 class GroupRun {
  public:

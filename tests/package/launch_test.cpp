@@ -436,7 +436,7 @@ TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   EXPECT_NE(made.at("vllm.sh").find("[[1,4,4],[5,16,3],[17,64,0]]"), std::string::npos) << made.at("vllm.sh");
 }
 
-// In these launch files only comments, which explain how to enable it, mention drafting.
+// If the gate did not pass, launch files must start without the draft; only their comments explain how to draft.
 TEST(Launch, ADraftThatDidNotPassStartsPlain) {
   for (const Verdict verdict : {Verdict::kNotWorthIt, Verdict::kFail, Verdict::kInconclusive, Verdict::kNotLossless})
     for (const bool earlier : {false, true})

@@ -123,8 +123,8 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
-// One request fills the batch with long answers. Another tenant must soon be answered anyway, and the answer that gave
-// up its seat for it must be complete in the end.
+// One request fills the batch with long answers. The answer of another tenant must still start soon, and the answer
+// that gave up its seat must be complete in the end.
 TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i * i % 26);
@@ -153,8 +153,7 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
     for (const auto& [choice, got] : texts) EXPECT_EQ(got, text) << "choice " << choice;
     EXPECT_GT(b.runner.runner.preempted(), 0u);
   }
-  // A tenant's further answers wait while its first ones run, and a tenant's only seat is never given to another
-  // tenant.
+  // A single tenant's further answers wait while its first answers run, and a tenant's only seat is never given away.
   FairnessBench alone(1);
   alone.queue.push(asked("one", {"say:" + text}, 2, 1000));
   for (int turn = 0; turn < 8; ++turn, alone.clock.now += 1) alone.scheduler->turn();

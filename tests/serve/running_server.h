@@ -1,4 +1,4 @@
-// A server on the loopback interface with a step runner without a model, and helpers that send requests to it.
+// A server on the loopback interface whose step runner needs no model, and helpers that send requests to this server.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -55,7 +55,7 @@ inline IdentityFiles write_identity(const std::filesystem::path& folder, const s
 
 class TlsClient final : public Client {
  public:
-  // Performs the handshake at once. `newest` is the highest TLS version that the client offers.
+  // Connects and performs the handshake. `newest` is the highest TLS version that the client offers.
   explicit TlsClient(int port, int newest = TLS1_3_VERSION)
       : Client(port), context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
     std::signal(SIGPIPE, SIG_IGN);                  // OpenSSL writes without MSG_NOSIGNAL

@@ -214,7 +214,7 @@ class Generation final : public Exchange {
     return piece;
   }
 
-  // Converts log-probabilities to the JSON text of the reply at once, which takes less memory. Only for replies that
+  // Converts log-probabilities to the JSON text of the reply as they arrive, to save memory. Not used for streams.
   // are not streamed.
   void write(Answer& answer) {
     bytes_ -= answer.written.bytes();

@@ -415,7 +415,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
 }
 
 // Sets max_tokens, or returns the refusal if the answer would exceed the context. Without max_tokens a chat answer may
-// fill the context, and a completion gets 16 tokens, as at OpenAI.
+// fill the context, and a completion gets 16 tokens, as in OpenAI's API.
 std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
   int64_t longest = 0;
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));

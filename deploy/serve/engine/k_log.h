@@ -16,8 +16,8 @@ class KLog {
  public:
   static constexpr double kQuiet = 10;  // least seconds between two log lines
 
-  // Takes the K that each of the draft's sequences used in one step. The caller leaves out steps that only probe or
-  // measure.
+  // Takes the K that each of the draft's sequences used in one step. The caller leaves out steps that draft only to
+  // test another K or to measure costs.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
   // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice, if basis.k differs from the

@@ -32,7 +32,7 @@ class ByteStream {
   net::awaitable<size_t> read_some(net::mutable_buffer room, boost::system::error_code& ec);
   // Writes `head`, then `body`.
   net::awaitable<void> write(std::string_view head, std::string_view body, boost::system::error_code& ec);
-  // Waits until the socket has bytes to read, or its end. waiting() then says which; it consumes no bytes.
+  // Waits until the socket has bytes to read or has ended. Consumes no bytes; waiting() says which of the two it is.
   net::awaitable<void> wait(boost::system::error_code& ec);
   Waiting waiting();
   // Reads raw bytes, not decrypted, from the socket. The caller discards them.

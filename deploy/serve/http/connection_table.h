@@ -39,8 +39,8 @@ class ConnectionTable {
  public:
   explicit ConnectionTable(size_t places) : places_(places) {}
 
-  // Makes room for a connection of this peer and returns whether there is room. A connection that was told to close
-  // takes a moment to do so; it is not counted during this time.
+  // Makes room for a connection of this peer and returns whether there is room. A connection that was told to close is
+  // not counted, although it takes a moment to close.
   bool make_room(const std::string& peer);
   // Must be called when the process has no file descriptor for a new connection. Closes one connection by the rule of
   // gives_way(), even if the limit is not reached. Returns whether there is such a connection.

@@ -61,14 +61,14 @@ class Exchange {
   // before the first next().
   virtual void on_wake(std::function<void()> wake) = 0;
   virtual Turn next() = 0;
-  virtual void abandon() = 0;  // stop the work, because the client has disconnected or the time is over
+  virtual void abandon() = 0;  // stop the work: the client has disconnected or the time limit is exceeded
 };
 
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Called after the headers were read and before the body is read; must not block. If it returns a reply, the request
-  // is answered with it. Otherwise the body is read and respond() is called.
+  // Called after the headers were read and before the body is read; must not block. A returned reply is sent at once.
+  // If it returns none, the body is read and respond() is called.
   virtual std::optional<HttpReply> answer_head(HttpRequest& request) = 0;
   // Called on a worker thread with the whole request. Must not throw and must not return null.
   virtual std::shared_ptr<Exchange> respond(HttpRequest request) = 0;

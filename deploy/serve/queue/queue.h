@@ -52,8 +52,8 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to append to the answer
   std::vector<int32_t> token_ids;  // new tokens, to append to the answer
-  // Log-probabilities of token_ids, if requested. With echo they begin with the log-probabilities of the prompt; that
-  // of its first token is NaN, because no token precedes it.
+  // Log-probabilities of token_ids, if requested. With echo they begin with those of the prompt, of which the first is
+  // NaN, because no token precedes the prompt's first token.
   std::vector<decode::PositionLogprobs> logprobs;
   std::vector<TokenText> texts;  // by token of token_ids, before a stop string is cut off; only with log-probabilities
   // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
@@ -96,7 +96,7 @@ struct GenerationRequest {
   uint64_t seed = 0;  // of answer 0 of the first prompt; a client's seed applies to every prompt; see choice_seed
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // those of options.eos_ids that the request added to the model's
-  int64_t min_tokens = 0;            // a stop string ends the answer only after more tokens than these
+  int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
   bool include_stop = false;         // the stop string or stop token that ends the answer is shown
   std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;

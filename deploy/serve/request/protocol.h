@@ -1,6 +1,6 @@
 // Parses the request bodies of /v1/chat/completions, /v1/completions, /tokenize and /detokenize into native types. All
-// client input is bounded and typed here. Only tool schemas and chat_template_kwargs stay JSON, because JSON is what
-// they are used as. Pure functions.
+// client input is bounded and typed here. Only tool schemas and chat_template_kwargs stay JSON for later code. Pure
+// functions.
 #pragma once
 
 #include <cstdint>

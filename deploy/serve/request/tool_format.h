@@ -32,8 +32,8 @@ struct ReasoningMarkers {
 };
 ReasoningMarkers reasoning_markers_of(std::string_view chat_template);
 
-// Returns the marker texts of a format that may be special tokens. Their text is part of the answer, although that of
-// other special tokens is not.
+// Returns the marker texts of a format that may be special tokens. Their text is part of the answer; the text of other
+// special tokens is not.
 std::vector<std::string> marker_tokens(ToolFormat format, const ReasoningMarkers& reasoning);
 
 // Returns the text with which a forced call begins. It is appended to the prompt, so that the generated answer is plain

@@ -10,8 +10,8 @@
 
 namespace specdec::deploy {
 
-// kPreempted: the answer had to free its KV caches but keeps its seat in the batch. kUnseated: it gave its seat to
-// another tenant's answer and freed its caches.
+// kPreempted: the answer had to free its KV caches but keeps its seat (place) in the batch. kUnseated: the answer freed
+// its caches and gave its seat to another tenant's answer.
 enum class Scheduler::Phase { kPrefill, kDecode, kPreempted, kUnseated };
 
 struct Scheduler::Active {

@@ -1,4 +1,4 @@
-// The part of the scheduler that decides which answers get a seat in the batch and KV caches.
+// The part of the scheduler that decides which answers get KV caches and a seat (place) in the batch.
 #include <algorithm>
 #include <exception>
 #include <limits>

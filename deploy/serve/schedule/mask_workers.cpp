@@ -40,8 +40,8 @@ struct MaskWorkers::Answer {
   Make make;  // makes the matcher; empty after the first mask
   std::string tenant;
   std::unique_ptr<Constraint> matcher;
-  size_t counted = 0;                      // bytes of the matcher that the request already holds
-  std::shared_ptr<ByteBudget::Hold> held;  // holds the remaining bytes
+  size_t counted = 0;                      // size of the part of the matcher that the request already charges
+  std::shared_ptr<ByteBudget::Hold> held;  // charges the rest of the matcher
   double seconds = 0;
   size_t masks = 0;
   std::vector<uint32_t> next;

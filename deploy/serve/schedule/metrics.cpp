@@ -40,8 +40,8 @@ const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 
 constexpr char kTenant[] = "tenant";  // removed by merge_tenants() before export
 
-// Merges the series of a family to one series per domain: the counts of `tenant`, or if it is not given the sums over
-// all tenants.
+// Merges the series of a family to one series per domain: the counts of `tenant`, or without `tenant` the sums over all
+// tenants.
 void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::string>& tenant) {
   std::map<std::string, double> by_domain;
   for (const prometheus::ClientMetric& metric : family.metric) {

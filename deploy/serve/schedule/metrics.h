@@ -44,8 +44,8 @@ class Metrics {
   void replied(const std::string& route, int status);  // `route` is one of a fixed set
   void record_lost();  // counts a traffic or acceptance record that could not be written
 
-  // Returns the metrics in text exposition format 0.0.4. The series of domains count the answers of `tenant`, or if it
-  // is not given those of all tenants.
+  // Returns the metrics in text exposition format 0.0.4. The series of domains count the answers of `tenant`; without
+  // `tenant` they count all answers.
   std::string text(size_t waiting, size_t running, size_t connections,
                    const std::optional<std::string>& tenant = {}) const;
 

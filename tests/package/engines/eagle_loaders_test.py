@@ -1,14 +1,15 @@
-"""Loads EAGLE-3 heads that specdec wrote with the code of vLLM and SGLang, each engine in its own process, runs one
-CPU pass of each head, and compares the results with specdec's. `specdec package lint` must accept the heads, too.
+"""Loads EAGLE-3 heads written by specdec into the model classes of vLLM and SGLang, each engine in its own process,
+runs one CPU pass of each head, and compares the results with specdec's. `specdec package lint` must accept the
+heads, too.
 
 python3 eagle_loaders_test.py BUILD_DIR
 
 Needs the same folder and Python as engine_parsers_test.py (SPECDEC_ENGINE_PACKAGES, SPECDEC_ENGINE_PYTHON), and
 skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this test.
 
-Code of the engines that runs: argument and configuration code, the classes of target and head, load_weights(), the
-choice of the target's layers, and norms, linear layers, rope and MLP in the engines' PyTorch code; in vLLM also the
-target's pass. Replaced by stand-ins: the attention kernel (PyTorch's causal attention without a cache), compiled
+This code of the engines is tested: argument and configuration code, the classes of target and head, load_weights(),
+the choice of the target's layers, and norms, linear layers, rope and MLP in the engines' PyTorch code; in vLLM also
+the target's pass. Replaced by stand-ins: the attention kernel (PyTorch's causal attention without a cache), compiled
 extensions, and in SGLang the logits processor (a product with lm_head) and the target's pass (specdec's hidden
 states are used)."""
 

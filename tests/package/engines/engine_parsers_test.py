@@ -1,5 +1,5 @@
-"""Passes the launch files that specdec writes through the argument and configuration code of vLLM and SGLang, each
-engine in its own process, and parses every YAML file.
+"""Checks specdec's launch files with the argument and configuration code of vLLM and SGLang, each engine in its own
+process, and parses every YAML file.
 
 python3 engine_parsers_test.py BUILD_DIR
 
