@@ -388,7 +388,6 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   for (ScheduleRow& row : plan.schedule) {
     // Reports of earlier specdec versions have a schedule without measured figures, so the figures come from other
     // fields of the report.
-    // the report.
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
       row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};
     row.k = 0;

@@ -2,7 +2,6 @@
 // the package to which channel NAME points. STORE/refs/NAME.log records every move of the channel, one JSON object per
 // line: time, who, action, why, from, to, and, for a signed channel, the number of its new record. In a store with a
 // trusted.pub, channels are signed.
-// channels are signed.
 #pragma once
 
 #include <cstdint>

@@ -114,7 +114,7 @@ class Client {
 
  protected:
   int fd() const { return fd_; }
-  // Behave like send(2) and recv(2).
+  // put() behaves like send(2), take() like recv(2).
   virtual ssize_t put(const char* bytes, size_t count) { return ::send(fd_, bytes, count, MSG_NOSIGNAL); }
   virtual ssize_t take(char* room, size_t count) { return ::recv(fd_, room, count, 0); }
 

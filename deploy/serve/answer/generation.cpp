@@ -215,7 +215,6 @@ class Generation final : public Exchange {
   }
 
   // Converts log-probabilities to the JSON text of the reply as they arrive, to save memory. Not used for streams.
-  // are not streamed.
   void write(Answer& answer) {
     bytes_ -= answer.written.bytes();
     answer.written.add(frame_, answer.logprobs);

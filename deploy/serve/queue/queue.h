@@ -169,8 +169,8 @@ class RequestQueue {
   void generated(const std::string& tenant, int64_t tokens);
   void masked(const std::string& tenant, double seconds);  // charges the tenant for a grammar mask and wakes the engine
   void finished(double now);                               // call when a request has finished; now is Clock::seconds()
-  // Called by the engine. Waits for a new request, a computed mask or close(), unless one has occurred since the last
-  // call.
+  // Called by the engine. Waits for a new request, a computed mask or close(). Returns at once if one of these has
+  // occurred since the last call.
   void wait();
   void close();  // refuses new requests; the requests in the queue stay
   bool closed() const;

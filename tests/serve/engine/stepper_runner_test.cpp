@@ -24,7 +24,7 @@ constexpr int32_t kPoison = 11;  // never drawn; fail_on_poison() makes a model 
 
 using decode::toy::Model;
 
-// Makes a toy model. Its logits are the sum of a part that all models share and `noise` times a part of its own.
+// Makes a toy model. Models with different `noise` have a part of their logits in common and differ in the rest.
 Model table(double noise = 0) {
   return Model(
       kTokens,
