@@ -23,15 +23,15 @@ namespace specdec::deploy {
 struct BenchRow {
   std::string draft;  // as given; empty for a row of plain decoding
   std::string name;   // for display: the directory's name if no other draft has the same
-  int k = 0;          // -1 = auto
+  int k = 0;          // -1: the controller chooses K
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                            // decoding only, from the first step on
-  double ttft_ms = 0;                            // mean
-  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
+  double seconds = 0;                            // of all steps; the target's prefill is excluded
+  double ttft_ms = 0;                            // mean time to first token
+  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between two deliveries of tokens
   AcceptanceCounts counts;
-  // Relative to plain decoding at the same batch size. The interval is over groups of prompts, n = groups; with n < 4
-  // there is none.
+  // Speed-up over plain decoding at the same batch size. n is the number of groups of prompts, over which the interval
+  // is computed; with n < 4 there is no interval.
   Estimate speedup;
   // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps; c and v, the costs of
   // drafting one token and of verifying, both relative to a plain step, are measured separately. 0 if the drafts are
@@ -51,15 +51,15 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // Use of the machine while the runs were timed, at the batch size where other processes took the largest share of CPU
-  // time. `busy` is taken from the smallest batch size instead.
+  // CPU use of other processes while the runs were timed, at the batch size where it was highest. Only `busy` describes
+  // the smallest batch size, because the verdict depends on that size.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;
 };
 
-// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. Each run is
-// timed step by step side by side with a plain run of the same prompts, and is repeated if other processes disturb it
+// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. The steps of
+// each run alternate with those of a plain run of the same prompts; the run is repeated if other processes disturb it
 // (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options, Error(kNetwork) if a
 // signal stops it, and what loading and running models throws. Throws Error(kData) for data of another tokenizer, for a
 // split without rows, or if the answer leaves no room for a prompt.
@@ -73,13 +73,13 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Cpu
 //  - not_worth_it if that interval ends at or below 1, or if there is no interval and the speed-up is at most 1;
 //  - inconclusive otherwise.
 void judge_bench(BenchResult& result);
-// Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
+// Returns 5 for stale, 3 for not_lossless, else 0: the benchmark succeeded, even if speculation was slower.
 int bench_exit_code(Verdict verdict);
 
 void visit_fields(Fields& f, BenchResult& result);
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
-// Returns a line for the log: "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
+// Returns a line for the log, for example "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
 std::string row_text(const BenchRow& row);
 std::string bench_text(const BenchResult& result);
 // Writes DIR/bench.json, bench.html and bench.md, each replaced atomically.

@@ -19,7 +19,7 @@ struct GenerateOptions {
   DeviceOptions device;
   SamplingOptions sampling;
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
-  std::vector<std::string> logit_bias;  // ID=VALUE
+  std::vector<std::string> logit_bias;  // "ID=VALUE" each
   std::vector<std::string> bad_words;
   std::string json_schema_file;  // file; the answer must be JSON that matches this schema
   std::string regex;             // the whole answer must match this expression
