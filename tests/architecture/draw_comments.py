@@ -28,22 +28,34 @@ def beside_code(line, mark):
     return at > 0 and before.strip() and before.count('"') % 2 == 0 and before.count("'") % 2 == 0 and not closes
 
 
+def opens_docstring(lines, at):
+    """Returns whether the line opens a docstring: a string that follows the line of a def or class, or only comments.
+    Other strings of several lines are no comments."""
+    before = [line.strip() for line in lines[:at] if line.strip() and not line.startswith("#")]
+    return re.match(r'[rf]?("""|\'\'\')', lines[at].strip()) and (not before or before[-1].endswith(":"))
+
+
+def says_something(text):
+    """Returns whether a comment is more than a mark for a tool, a line for the eye or a letter of a table."""
+    return re.search(r"[A-Za-z]{2}", text) and not re.match(r"(#|//)\s*(noqa|NOLINT|type:|fmt:)", text)
+
+
 def blocks(lines, mark):
     """Yields the first and last line (from 0) of each comment."""
     at = 0
     while at < len(lines):
         text = lines[at].strip()
         first = at
-        if mark == "#" and (opened := re.match(r'[rf]?("""|\'\'\')', text)):
+        if mark == "#" and (opened := opens_docstring(lines, at)):
             while at < len(lines) and (text.count(opened[1]) < 2 and (at == first or opened[1] not in lines[at])):
                 at += 1
             yield first, at
         elif text.startswith(mark) and not text.startswith("#!"):
             while at + 1 < len(lines) and lines[at + 1].strip().startswith(mark):
                 at += 1
-            if re.search(r"\w", text):
+            if says_something(text):
                 yield first, at
-        elif beside_code(lines[at], mark):
+        elif beside_code(lines[at], mark) and says_something(text[text.find("  " + mark) + 2 :]):
             yield first, at
         at += 1
 

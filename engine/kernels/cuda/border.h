@@ -50,7 +50,7 @@ static inline __device__ int id_of(Key key) { return static_cast<int>(0xffffffff
 namespace {  // because tests link files that include this header in different versions
 
 // Adds elements to the list, which the constructor empties. All threads of the block construct it together. A thread
-// that adds far more elements than its share marks the list as incomplete, so that few threads wait for each other.
+// that adds far more elements than its share marks the list as incomplete instead of adding the rest to the counter.
 class Lister {
  public:
   __device__ Lister(Team& team, BorderMemory& memory)
