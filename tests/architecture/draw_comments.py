@@ -29,10 +29,11 @@ def beside_code(line, mark):
 
 
 def opens_docstring(lines, at):
-    """Returns whether the line opens a docstring: a string that follows the line of a def or class, or only comments.
-    Other strings of several lines are no comments."""
+    """Returns the match of the quotes if the line opens a docstring: a string that follows the line of a def or class,
+    or nothing but comments. Other strings of several lines are not comments."""
     before = [line.strip() for line in lines[:at] if line.strip() and not line.startswith("#")]
-    return re.match(r'[rf]?("""|\'\'\')', lines[at].strip()) and (not before or before[-1].endswith(":"))
+    is_docstring = not before or before[-1].endswith(":")
+    return re.match(r'[rf]?("""|\'\'\')', lines[at].strip()) if is_docstring else None
 
 
 def says_something(text):
