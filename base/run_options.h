@@ -16,7 +16,8 @@ struct DeviceOptions {
   std::string dtype = "auto";
   std::string draft_dtype = {};  // dtype of the draft; empty = as dtype
   uint64_t seed = 0;
-  int threads = 0;  // 0 = all cores
+  int threads = 0;     // 0 = all cores
+  bool exact = false;  // on a GPU, the target's wide passes are computed as its narrow ones (engine/weights/weights.h)
   const std::string& dtype_of_draft() const { return draft_dtype.empty() ? dtype : draft_dtype; }
 };
 

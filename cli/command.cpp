@@ -91,6 +91,14 @@ void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
       ->group("Device");
 }
 
+void add_exact_flag(CLI::App& sub, DeviceOptions& options) {
+  sub.add_flag(
+         "--exact", options.exact,
+         "On a GPU, greedy text does not depend on how many sequences run together; passes of more than 64 tokens "
+         "are slower")
+      ->group("Device");
+}
+
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options) {
   sub.add_option("--temperature", options.temperature, "0 = greedy")->capture_default_str()->group("Sampling");
   sub.add_option("--top-k", options.top_k, "Keep the k likeliest tokens, 0 = off")

@@ -103,6 +103,7 @@ CLI::Validator within(double low, double high);  // both ends are allowed, and t
 CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help);  // --seed
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
+void add_exact_flag(CLI::App& sub, DeviceOptions& options);        // --exact
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and the flags of add_verify_flags
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k

@@ -112,7 +112,9 @@ void check_gpus(const PairOptions& options) {
 // Loads the whole target or, with --tensor-parallel, only this process's shard.
 void load_target(const PairOptions& options, const std::shared_ptr<const DirectoryLock>& hold, LoadedPair& pair) {
   if (options.tensor_parallel == 1) {
-    pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), hold);
+    pair.target = keep(
+        model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget, options.device.exact),
+        hold);
     return;
   }
   pair.ranks = std::make_unique<TensorRanks>(TensorRankOptions{.ranks = options.tensor_parallel,
@@ -120,6 +122,7 @@ void load_target(const PairOptions& options, const std::shared_ptr<const Directo
                                                                .device = options.device.device,
                                                                .dtype = pair.dtype,
                                                                .threads = options.device.threads,
+                                                               .exact = options.device.exact,
                                                                .command = options.rank_command,
                                                                .on_lost = options.on_rank_lost});
   pair.target = keep(pair.ranks->load(), hold);

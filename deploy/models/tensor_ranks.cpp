@@ -117,7 +117,7 @@ struct RankShare {
 
   // Loads this rank's shard, and waits until the other ranks have loaded theirs.
   std::shared_ptr<const model::Decoder> load(const std::filesystem::path& target, const std::string& device_flag,
-                                             at::ScalarType dtype, int threads) {
+                                             at::ScalarType dtype, int threads, bool exact) {
     return model::with_device_errors([&] {
       const int cores = static_cast<int>(std::thread::hardware_concurrency());
       at::set_num_threads(threads > 0 ? threads : std::max(1, cores / ranks.count()));
@@ -128,7 +128,7 @@ struct RankShare {
       const at::Tensor one = at::ones({1}, at::TensorOptions(device).dtype(at::kFloat));
       if (group->sum(one).item<float>() != static_cast<float>(ranks.count()))
         throw Error(ErrorKind::kDevice, "the ranks' devices do not add up what they have");
-      auto decoder = model::load_shard_for_decoding(target, device, dtype, group);
+      auto decoder = model::load_shard_for_decoding(target, device, dtype, group, exact);
       ranks.any(false);
       return decoder;
     });
@@ -179,7 +179,8 @@ struct TensorRanks::State {
                                     {"target", options.target.string()},
                                     {"device", options.device},
                                     {"dtype", model::dtype_flag(options.dtype)},
-                                    {"threads", options.threads}})
+                                    {"threads", options.threads},
+                                    {"exact", options.exact}})
                                   .dump();
       const std::vector<int64_t> numbers(job.begin(), job.end());
       send_numbers(processes.back().socket.get(), numbers);  // if the rank has already ended, look() reports it
@@ -257,7 +258,7 @@ at::Device TensorRanks::device() const { return state_->share->device; }
 
 std::shared_ptr<const model::Decoder> TensorRanks::load() {
   State& s = *state_;
-  auto share = s.share->load(s.options.target, s.options.device, s.options.dtype, s.options.threads);
+  auto share = s.share->load(s.options.target, s.options.device, s.options.dtype, s.options.threads, s.options.exact);
   s.loaded = true;
   return share;
 }
@@ -294,8 +295,8 @@ bool run_tensor_rank(int socket, const std::function<void(const Error&)>& on_los
   try {
     RankShare share(launch_of(number("rank"), number("ranks"), number("port")), hooks);
     share.ranks.together([&] {
-      const auto decoder =
-          share.load(word("target"), word("device"), model::resolve_dtype(word("dtype"), {}), number("threads"));
+      const auto decoder = share.load(word("target"), word("device"), model::resolve_dtype(word("dtype"), {}),
+                                      number("threads"), job.at("exact").get<bool>());
       std::unique_ptr<decode::CausalModel> runner;
       decode::LogitRows unread;
       for (;;) {

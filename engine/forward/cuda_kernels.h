@@ -12,8 +12,9 @@ namespace specdec::model {
 
 class CudaKernels {
  public:
-  // For tensors with the dtype and device of `like`. The library must outlive this object.
-  CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like);
+  // For tensors with the dtype and device of `like`. The library must outlive this object. With `exact`, a row's bits
+  // never depend on the number of rows; otherwise products of more than kernels::kMostNarrowRows rows are faster.
+  CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like, bool exact);
 
   // out = x weightᵀ + bias, with the options of kernels::RowsProduct. n and out_column select a part of a wider `out`.
   struct Product {
@@ -39,13 +40,22 @@ class CudaKernels {
 
   const kernels::CudaLibrary& library() const { return library_; }
   int32_t device() const { return device_; }
+  // Returns the bytes of memory for wide products that a decoder's kernels allocate at the first of them.
+  static int64_t wide_bytes(int64_t intermediate_size, at::ScalarType dtype);
 
  private:
+  bool multiply_wide(const Product& product, kernels::RowsProduct call) const;
+  bool launch_wide(const kernels::RowsProduct& call) const;
   void check(int32_t code, const char* what) const;
 
   const kernels::CudaLibrary& library_;
   kernels::CudaDtype dtype_;
   int32_t device_;
+  bool exact_;
+  at::TensorOptions options_;
+  // Memory for wide products, and for the second product of a gated one. They are allocated when they are first needed,
+  // which is before a pass is captured as a graph.
+  mutable at::Tensor workspace_, second_;
 };
 
 // Returns the address of a tensor's data, or null for an undefined tensor.

@@ -12,7 +12,9 @@ int32_t narrow(int64_t n) { return static_cast<int32_t>(n); }
 }  // namespace
 
 CudaLayers::CudaLayers(const Decoder& decoder)
-    : decoder_(decoder), config_(decoder.config), kernels_(*cuda_pass_library(decoder), decoder.weights.embed) {}
+    : decoder_(decoder),
+      config_(decoder.config),
+      kernels_(*cuda_pass_library(decoder), decoder.weights.embed, decoder.exact) {}
 
 CudaLayers::Room CudaLayers::Room::first(int64_t rows) const {
   const auto part = [&](const at::Tensor& memory) { return memory.narrow(0, 0, rows); };

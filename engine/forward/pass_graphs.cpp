@@ -73,7 +73,8 @@ int64_t PassGraphs::bytes(const DecoderConfig& config, at::ScalarType dtype) {
   const int64_t heads = 3 * config.num_heads + 2 * config.num_kv_heads,
                 width = 2 * config.hidden_size + heads * config.head_dim + config.intermediate_size + config.vocab_size;
   return kInputBytes + static_cast<int64_t>(c10::elementSize(dtype)) * kMaxRows * width +
-         static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, most_parts(config));
+         static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, most_parts(config)) +
+         CudaKernels::wide_bytes(config.intermediate_size, dtype);
 }
 
 void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers) {

@@ -15,6 +15,10 @@ enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 // The maximum number of rows of x for which our kernel computes a product, as in decoding. Products of more rows occur
 // in prefill, where LibTorch is faster.
 inline constexpr int64_t kMaxProductRows = 256;
+// Passes with more rows than this are multiplied by CudaLibrary::wide_product, unless the user wants exact text.
+inline constexpr int64_t kMostNarrowRows = 64;
+// Memory on the device that CudaLibrary::wide_product may use for its sums.
+inline constexpr int64_t kWideProductBytes = int64_t{32} << 20;
 
 // How a matrix [n, k] of a product lies in memory: row-major in 16 bits; quantised to int8 (Int8 in kernels/cpu/cpu.h);
 // or quantised by group with 4-bit codes, 8-bit codes or E4M3 (kernels/quantised_matrix.h).
@@ -144,6 +148,10 @@ struct CudaLibrary {
   int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // from device memory to device memory
   // Each row's result does not depend on the other rows, bit for bit.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
+  // Computes the same product faster if it has many rows, but a row's bits depend on the number of rows. Returns
+  // kNotSupported, with nothing done, for quantised weights, for fp32, with `up`, or if cuBLASLt is missing or refuses
+  // the shape. `workspace` is device memory of kWideProductBytes that no other launch uses at the same time.
+  int32_t (*wide_product)(CudaDtype dtype, int32_t device, const RowsProduct* product, void* workspace);
   int32_t (*dequantise)(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix);
   int32_t (*prepare_heads)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads);
   // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
@@ -164,8 +172,9 @@ struct CudaLibrary {
   // a c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 10;
+inline constexpr int32_t kCudaLibraryVersion = 11;
 inline constexpr int32_t kCudaException = -1;
+inline constexpr int32_t kNotSupported = -2;
 
 // Returns the library and loads it at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has no
 // CUDA half, or the library is missing or has another version.

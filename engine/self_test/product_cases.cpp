@@ -39,9 +39,10 @@ struct Product {
   End end;
   size_t rows, n, k;
   bool bias;
+  bool wide = false;  // by the library's product for many rows
   std::string name() const {
-    return self_test::name_of(dtype) + name_of(packing) + " " + std::to_string(rows) + " rows, " + std::to_string(k) +
-           " -> " + std::to_string(n) +
+    return self_test::name_of(dtype) + name_of(packing) + (wide ? " by cuBLASLt " : " ") + std::to_string(rows) +
+           " rows, " + std::to_string(k) + " -> " + std::to_string(n) +
            (end == End::kGated      ? ", gated"
             : end == End::kResidual ? ", added"
                                     : "");
@@ -83,7 +84,7 @@ std::string test_product(const TestDevice& device, const Product& p) {
   const Values x = random_values(p.dtype, p.rows * p.k, 1), bias = p.bias ? random_values(p.dtype, p.n, 4) : Values{},
                before = random_values(p.dtype, p.rows * p.n, 6);
   const Matrix weight = matrix_of(p, 2), up = p.end == End::kGated ? matrix_of(p, 3) : Matrix{};
-  const size_t stride = p.n + (p.end == End::kPlain ? 0 : 3);
+  const size_t stride = p.n + (p.end == End::kPlain || p.wide ? 0 : 3);
 
   const DeviceValues in(device, p.dtype, x), offsets(device, p.dtype, bias), residual(device, p.dtype, before),
       out(device, p.dtype, p.rows * stride);
@@ -95,7 +96,14 @@ std::string test_product(const TestDevice& device, const Product& p) {
   if (p.bias) call.bias = offsets.data();
   if (p.end == End::kGated) call.up = second.data();
   if (p.end == End::kResidual) call.residual = residual.data();
-  finish(device, device.library.rows_product(p.dtype, device.index, &call));
+  if (p.wide) {
+    const DeviceArray<uint8_t> workspace(device, static_cast<size_t>(kernels::kWideProductBytes));
+    const int32_t code = device.library.wide_product(p.dtype, device.index, &call, workspace.data());
+    if (code == kernels::kNotSupported) return "";  // the engine then uses rows_product()
+    finish(device, code);
+  } else {
+    finish(device, device.library.rows_product(p.dtype, device.index, &call));
+  }
 
   Tolerance tolerance{.share = 0.1, .absolute = rounding_of_sums(p, weight)};
   Values expected = twins::linear(p.dtype, x, weight.values, bias, p.k);
@@ -157,6 +165,23 @@ void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes)
     }
 }
 
+// Products of more rows than rows_product() computes as fast. k and n have the alignment of real models.
+void add_wide(Cases& cases, const std::vector<Size>& sizes) {
+  for (const CudaDtype dtype : kHalves)
+    for (const End end : {End::kPlain, End::kResidual})
+      for (const Size& s : sizes) {
+        const Product p = {.dtype = dtype,
+                           .packing = Packing::kPlain,
+                           .end = end,
+                           .rows = s.rows,
+                           .n = s.n,
+                           .k = s.k,
+                           .bias = s.bias,
+                           .wide = true};
+        cases.push_back({"wide_product", p.name(), [p](const TestDevice& on) { return test_product(on, p); }});
+      }
+}
+
 }  // namespace
 
 void add_product_cases(Cases& cases, Extent extent) {
@@ -191,6 +216,8 @@ void add_product_cases(Cases& cases, Extent extent) {
     for (const Packing packing : kCodes) add(cases, packing, end, ends);
   }
   add_dequantise(cases, dequantised);
+  add_wide(cases, extent == Extent::kFew ? std::vector<Size>{{65, 64, 128, true}}
+                                         : std::vector<Size>{{65, 64, 128, true}, {256, 512, 1024, false}});
 }
 
 }  // namespace specdec::self_test

@@ -296,6 +296,7 @@ Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) 
               {},
               group,
               key_copies(whole.config, group->count()),
+              whole.exact,
               whole.library};
   DecoderWeights from = whole.weights;
   const std::vector<Parameter> theirs = list_parameters(from, whole.config),
@@ -375,7 +376,8 @@ void join_projections(Decoder& decoder) {
 
 namespace {
 
-std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
+std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role, bool exact) {
+  decoder.exact = exact;
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
   if (!decoder.group) pack_matrices(decoder);  // passes of a shard read unpacked matrices
@@ -386,13 +388,14 @@ std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
 }  // namespace
 
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                 at::ScalarType dtype, Role role) {
-  return prepared(load_decoder(directory, device, dtype), role);
+                                                 at::ScalarType dtype, Role role, bool exact) {
+  return prepared(load_decoder(directory, device, dtype), role, exact);
 }
 
 std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group) {
-  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget);
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group,
+                                                       bool exact) {
+  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget, exact);
 }
 
 constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {

@@ -90,6 +90,9 @@ struct Decoder {
   // The ranks that hold the decoder together with this one; null: this process holds the whole decoder.
   std::shared_ptr<const ShardGroup> group = nullptr;
   int64_t key_copies = 1;  // the number of ranks that keep the same kv head: key_copies()
+  // true: on a GPU, the bits of a token's logits do not depend on the number of tokens in a decoding pass. false: they
+  // may, in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
+  bool exact = false;
   // For tests: kernels with which a pass on a CPU runs as it would on a GPU. Null: the kernels of the weights' device.
   const kernels::CudaLibrary* library = nullptr;
 };
@@ -135,11 +138,13 @@ void join_projections(Decoder& decoder);
 // load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
 // always keeps its whole head, even if its checkpoint lists a draft vocabulary.
 enum class Role { kTarget, kDraft };
+// `exact` is Decoder::exact.
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                 at::ScalarType dtype, Role role);
+                                                 at::ScalarType dtype, Role role, bool exact = false);
 // Loads this rank's share of a target for decoding, as load_for_decoding() loads a whole target.
 std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group);
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group,
+                                                       bool exact = false);
 // Returns the dtype with which the decoder was loaded, which is that of the matrices of products.
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.

@@ -41,22 +41,48 @@ void measure_products(const std::string& kind, const std::vector<at::Tensor>& we
   }
 }
 
-kernels::RowsProduct wide_product() {
+kernels::RowsProduct large_product() {
   kernels::RowsProduct call = {};
   call.n = machine().real ? 14336 : 40, call.k = machine().real ? 4096 : 64, call.stride = call.n;
   return call;
 }
 
 TEST(Speed, Products) {
-  const kernels::RowsProduct call = wide_product();
+  const kernels::RowsProduct call = large_product();
   std::vector<at::Tensor> weights;
   for (int64_t i = in_rotation(2 * call.n * call.k); i > 0; --i)
     weights.push_back(at::randn({call.n, call.k}, bf16()).mul_(0.02));
   measure_products("", weights, call);
 }
 
+// The product for many rows beside the one that serves all numbers of rows, which --exact keeps.
+TEST(Speed, WideProducts) {
+  kernels::RowsProduct call = large_product();
+  std::vector<at::Tensor> weights;
+  for (int64_t i = in_rotation(2 * call.n * call.k); i > 0; --i)
+    weights.push_back(at::randn({call.n, call.k}, bf16()).mul_(0.02));
+  const at::Tensor workspace = at::empty({kernels::kWideProductBytes}, bf16().dtype(at::kByte));
+  for (const int64_t rows : {80, 128, 256}) {
+    const at::Tensor x = at::randn({rows, call.k}, bf16()), out = at::empty({rows, call.n}, bf16());
+    call.rows = rows, call.x = x.const_data_ptr(), call.out = out.mutable_data_ptr();
+    const auto seconds = [&](bool wide) {
+      return seconds_of(calls_of_a_product(), [&](int64_t i) {
+        call.weight = weights[static_cast<size_t>(i) % weights.size()].const_data_ptr();
+        constexpr kernels::CudaDtype kType = kernels::CudaDtype::kBFloat16;
+        ASSERT_EQ(wide ? machine().library->wide_product(kType, machine().index(), &call, workspace.mutable_data_ptr())
+                       : machine().library->rows_product(kType, machine().index(), &call),
+                  0);
+      });
+    };
+    const double wide = seconds(true), exact = seconds(false);
+    EXPECT_GT(wide, 0);
+    record("wide products", std::to_string(rows) + " rows",
+           {{"n", call.n}, {"k", call.k}, {"seconds", wide}, {"seconds_exact", exact}});
+  }
+}
+
 TEST(Speed, ProductsOfInt8) {
-  kernels::RowsProduct call = wide_product();
+  kernels::RowsProduct call = large_product();
   call.packing = kernels::Packing::kInt8;
   std::vector<at::Tensor> weights;
   for (int64_t i = in_rotation(call.n * call.k); i > 0; --i)
@@ -71,7 +97,7 @@ TEST(Speed, ProductsOfCodes) {
       {"4 bits", kernels::Packing::kCodes4}, {"8 bits", kernels::Packing::kCodes8}, {"E4M3", kernels::Packing::kE4m3}};
   constexpr int64_t kGroup = 128;
   for (const auto& [name, packing] : kPackings) {
-    kernels::RowsProduct call = wide_product();
+    kernels::RowsProduct call = large_product();
     call.packing = packing, call.group = std::min(kGroup, call.k);
     const int64_t row_bytes = kernels::packed_row_bytes(packing, call.k, kGroup);
     std::vector<at::Tensor> weights;

@@ -28,6 +28,9 @@ inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stre
   return product.packing == Packing::kPlain ? launch_rows_linear(dtype, product, stream)
                                             : launch_rows_linear_quantised(dtype, product, stream);
 }
+// See CudaLibrary::wide_product; `workspace` has `bytes`.
+int launch_wide_product(CudaDtype dtype, int32_t device, const RowsProduct& product, void* workspace, int64_t bytes,
+                        Stream stream);
 int launch_dequantise(CudaDtype dtype, const DequantisedMatrix& matrix, Stream stream);
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);

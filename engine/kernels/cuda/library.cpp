@@ -112,6 +112,12 @@ int32_t rows_product(CudaDtype dtype, int32_t device, const RowsProduct* product
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rows_product(dtype, *product, stream); });
 }
 
+int32_t wide_product(CudaDtype dtype, int32_t device, const RowsProduct* product, void* workspace) {
+  return on_device(device, [&](cudaStream_t stream) {
+    return cuda::launch_wide_product(dtype, device, *product, workspace, kWideProductBytes, stream);
+  });
+}
+
 int32_t dequantise(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_dequantise(dtype, *matrix, stream); });
 }
@@ -214,6 +220,7 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
+                                      .wide_product = wide_product,
                                       .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,

@@ -83,6 +83,13 @@ int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
     return cuda::launch_rows_product(dtype, product, nullptr);
   });
 }
+// Computes the same as rows_product(), so only the count shows which of the two functions a pass called.
+int32_t wide_product(CudaDtype dtype, int32_t, const RowsProduct* product, void* workspace) {
+  if (dtype == CudaDtype::kFloat || product->packing != Packing::kPlain || product->up || !workspace)
+    return kNotSupported;
+  ++graph_counts().wide_products;
+  return run([=, product = *product] { return cuda::launch_rows_product(dtype, product, nullptr); });
+}
 int32_t dequantise(CudaDtype dtype, int32_t, const DequantisedMatrix* matrix) {
   return cuda::launch_dequantise(dtype, *matrix, nullptr);
 }
@@ -127,6 +134,7 @@ const CudaLibrary& fiber_library() {
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
+                                      .wide_product = wide_product,
                                       .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,

@@ -12,6 +12,7 @@ const kernels::CudaLibrary& fiber_library();
 struct GraphCounts {
   int64_t captured = 0, launched = 0, freed = 0;
   int64_t products_at_rest = 0;  // products that were skipped, because all sequences of their pass had stopped
+  int64_t wide_products = 0;     // calls of CudaLibrary::wide_product that were not refused
 };
 GraphCounts& graph_counts();
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tests/kernels/fibers/fibers.h"
+#include "tests/kernels/fibers/model/fiber_library.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
 #include "tests/model/toy_batch.h"
 #include "tests/model/turn_group.h"
@@ -88,6 +89,31 @@ TEST(CudaPass, ARowsBitsDoNotDependOnThePass) {
     }
     row += part.num_logits;
   }
+}
+
+// A pass of more than 64 rows uses the library's product for many rows, except with Decoder::exact. A narrower pass and
+// int8 weights never use it.
+TEST(CudaPass, WidePassesUseWideProducts) {
+  struct Result {
+    at::Tensor logits;
+    int64_t wide;
+  };
+  const auto result = [&](bool exact, at::ScalarType dtype, size_t count) {
+    const auto decoder = on_fibers(toy_decoder(toy_config("qwen2", 2)), dtype);
+    join_projections(*decoder);
+    decoder->exact = exact;
+    const Batch batch(*decoder, std::vector<Text>(count, Text{3, 1, 1}));
+    fibers::graph_counts() = {};
+    const at::Tensor logits = forward(*decoder, batch.parts());
+    return Result{logits, fibers::graph_counts().wide_products};
+  };
+  const Result exact = result(true, at::kBFloat16, 65), wide = result(false, at::kBFloat16, 65);
+  EXPECT_EQ(exact.wide, 0);
+  // Per layer: one product for queries, keys and values, then o, gate, up and down. One more for the head.
+  EXPECT_EQ(wide.wide, 2 * 5 + 1);
+  EXPECT_TRUE(at::equal(wide.logits, exact.logits));
+  EXPECT_EQ(result(false, at::kBFloat16, 64).wide, 0);
+  EXPECT_EQ(result(false, at::kChar, 65).wide, 0);
 }
 
 TEST(CudaPass, ObserversSeeWhatEachLayerLeft) {
