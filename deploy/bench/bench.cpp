@@ -49,7 +49,7 @@ void check_options(const BenchOptions& o) {
   check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
-// A draft under test, with the state that its runs share, whatever their K.
+// A draft that is benchmarked, with the state that its runs share for all K.
 struct Contender {
   std::string name;
   decode::DraftPtr weights;
@@ -66,10 +66,10 @@ struct Configuration {
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  // Seconds per group of prompts, summed over rounds: `seconds` of this configuration's runs, `beside` of the runs of
-  // plain decoding that were timed side by side with them.
+  // Seconds of each group of prompts, summed over rounds. `seconds`: runs with this draft and K. `beside`: the runs of
+  // plain decoding that were timed together with those runs.
   std::vector<double> seconds = {}, beside = {};
-  double spent = 0, spent_beside = 0;  // total seconds of both so far, for the progress line
+  double spent = 0, spent_beside = 0;  // total seconds of `seconds` and `beside` so far, for the progress line
 };
 
 class Run {
@@ -119,7 +119,7 @@ class Run {
     const ResolvedModel target = resolve_model(options_.target);
     for (const std::string& draft : options_.drafts) {
       const ResolvedModel model = resolve_model(draft);
-      if (!model.draft.empty()) continue;  // a packaged draft is bound to its target by the manifest
+      if (!model.draft.empty()) continue;  // load_pair() checks a packaged draft against its manifest
       const BindingCheck binding = check_binding(target.directory, model.directory);
       if (binding.state == BindingState::kStale && !options_.allow_stale) {
         result_.reason = binding.reason;

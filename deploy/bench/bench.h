@@ -51,18 +51,19 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // CPU use of other processes while the runs were timed, at the batch size where it was highest. Only `busy` describes
-  // the smallest batch size, because the verdict depends on that size.
+  // How much CPU time other processes used while the runs were timed. The figures are those of the batch size at which
+  // other processes used most. Only `busy` is about the smallest batch size, because the verdict depends on that size.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;
 };
 
 // Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. The steps of
-// each run alternate with those of a plain run of the same prompts; the run is repeated if other processes disturb it
-// (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options, Error(kNetwork) if a
-// signal stops it, and what loading and running models throws. Throws Error(kData) for data of another tokenizer, for a
-// split without rows, or if the answer leaves no room for a prompt.
+// each run alternate with those of a plain run of the same prompts. A run that other processes disturb is repeated
+// (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options. Throws Error(kData) for
+// data of another tokenizer, for a split without rows, or if the answer leaves no room for a prompt. Throws
+// Error(kNetwork), the kind that means "try again", if a signal stops the run. Also throws what loading and running
+// models throws.
 BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter,
                       const ProgressFn& progress = {});
 

@@ -31,17 +31,18 @@ struct PairOptions {
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;  // false: a package's own draft is not used
-  // The user's --k, or 0 if --suffix is set, because suffix drafting proposes tokens without a draft model. If it is
-  // above 0, a pair without a draft is refused before anything is loaded.
+  // The user's --k, or 0 if --suffix is set, because suffix drafting proposes tokens without a draft model. If
+  // drafts_wanted is above 0 and the pair has no draft, load_pair() fails before it loads anything.
   int drafts_wanted = 0;
   // false: the chat template is not loaded. Checking it forks the process, which is unsafe while other threads run.
   bool chat = true;
   int64_t sequences = 1;            // number of sequences that the memory plan assumes
   int64_t tokens_per_sequence = 0;  // length that the memory plan assumes; 0 = the target's maximum
-  // true: if memory is short, the KV caches are made smaller, and if that is not enough, the draft is quantised or left
-  // out (model::fit_memory).
+  // What happens if memory is short. true: the KV caches are made smaller, and if that does not suffice, the draft is
+  // quantised or left out (model::fit_memory). false: loading fails.
   bool may_give_up = false;
-  // Bytes for both models' KV caches together, used only with may_give_up. 0 = sequences × tokens_per_sequence.
+  // Bytes for the KV caches of target and draft together, used only with may_give_up. 0: as many bytes as `sequences`
+  // sequences of tokens_per_sequence tokens need.
   int64_t cache_bytes = 0;
   // Above 1: this many processes of this machine hold the target together (tensor_ranks.h), and LoadedPair::ranks is
   // set. rank_command and on_rank_lost are passed on as TensorRankOptions::command and on_lost.

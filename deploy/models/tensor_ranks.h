@@ -52,9 +52,9 @@ class TensorRanks {
   std::unique_ptr<State> state_;
 };
 
-// Runs a rank other than 0 until rank 0 ends it. Returns true then, and false if rank 0 or another rank is lost, which
-// rank 0 reports. Throws what loading and the passes throw, with the rank's number in the message. `on_lost` is as in
-// TensorRankOptions.
+// Runs a rank other than 0. Returns true when rank 0 tells it to end. Returns false if rank 0 or another rank is lost;
+// rank 0 reports that loss. Throws what loading and the passes throw, with this rank's number in the message. `on_lost`
+// is as in TensorRankOptions.
 bool run_tensor_rank(int socket, const std::function<void(const Error&)>& on_lost);
 
 }  // namespace specdec::deploy

@@ -113,8 +113,8 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   return config;
 }
 
-// Returns the advice "add --speculative-config '…'". It fits scripts, which pass their arguments to vLLM, and manifests
-// that list arguments.
+// Returns the advice "add --speculative-config '…'". The same words suit a script, which passes its arguments on to
+// vLLM, and a manifest, which lists vLLM's arguments.
 std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
   return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
 }
@@ -139,9 +139,10 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
 }
 
 // Returns SGLang's flags for speculation. With a top-k of 1, the number of draft tokens is the number of steps plus
-// one. Block verification and a K per batch size work only with EAGLE: with STANDALONE, SGLang 0.5.23 refuses to start
-// with block verification and ignores the K per batch size. Block verification needs rejection sampling, which SGLang
-// refuses for a head with a reduced vocabulary; such a head is verified by SGLang's default rule, which is exact.
+// one. Block verification and a K per batch size are used only with EAGLE heads: with a separate draft model
+// (STANDALONE), SGLang 0.5.23 refuses to start with block verification and ignores the K per batch size. Block
+// verification needs rejection sampling, which SGLang refuses for a head with a reduced vocabulary. For such a head the
+// flags leave SGLang's default verification rule, which is exact.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text =
       std::string("--speculative-algorithm ") + in_engines(plan).sglang + " --speculative-draft-model-path " + draft;
@@ -175,9 +176,9 @@ std::string sglang_schedule(const LaunchPlan& plan) {
 }
 
 // Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
-// size of a range, and larger batches than the last key are not drafted. In 1.2 a key is the first batch size of a
-// range, and the last key's K applies to all larger batches. In both, the first entry must equal max_draft_len.
-// decoding_type is a union tag in 1.3 and a class name in 1.2.
+// size of a range, and batches larger than the last key are decoded without a draft. In 1.2 a key is the first batch
+// size of a range, and the last key's K applies to all larger batches. In both versions the first entry must equal
+// max_draft_len. decoding_type is a union tag in 1.3 and a class name in 1.2.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = in_engines(plan).is_head ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
@@ -223,8 +224,8 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
   return text;
 }
 
-// Returns a comment line that says which layers llama.cpp's converter must report for a head that names its layers.
-// Older converters ignore these names and take the default layers.
+// Returns a comment line for a head whose config names the target layers that it reads: the line says which layers
+// llama.cpp's converter must print. Older converters ignore the config and take the default layers.
 std::string llama_cpp_taps(const LaunchPlan& plan) {
   if (!in_engines(plan).is_head || plan.head.taps.empty() || plan.max_k() == 0) return "";
   std::string taps;

@@ -21,9 +21,10 @@ struct LaunchPlan {
   std::string target_reference;  // where engines find the target; "" = target/ inside the package
   std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
   std::string draft_id;
-  std::string dtype;  // "fp32" | "bf16" | "fp16" of the validation; specdec serves in this dtype
+  std::string dtype;  // "fp32", "bf16" or "fp16": the dtype that the gate used, in which specdec serves
   // The dtype of the target's checkpoint: "fp32", "bf16" or "fp16", or "auto" for any other. Engines other than specdec
-  // serve in it, whatever dtype the gate used; with "auto" the engine chooses. "" = `dtype`.
+  // serve in this dtype, whatever dtype the gate used; with "auto" the engine chooses. If checkpoint_dtype is "", they
+  // serve in `dtype`.
   std::string checkpoint_dtype = {};
   // Verification rule that the gate used (run_options.h). An engine that supports only `token` and `block` uses `token`
   // for any other rule.

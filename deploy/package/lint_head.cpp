@@ -273,7 +273,7 @@ class HeadLinter {
     if (!target.contains(theirs)) return Likeness::kOther;
     const TensorEntry &a = tensors_.entry(ours), &b = target.entry(theirs);
     if (a.shape != b.shape || !has_floats(a) || !has_floats(b)) return Likeness::kOther;
-    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;  // rounding: relative of bf16, absolute of fp16 near 0
+    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;  // relative (bf16), absolute (fp16 near 0)
     const uint64_t count = a.bytes / static_cast<uint64_t>(dtype_bytes(a.dtype));
     bool equal = a.dtype == b.dtype;
     for (uint64_t at = 0; at < count; at += 1u << 20) {

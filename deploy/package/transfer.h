@@ -17,8 +17,8 @@ class PackageSource {
  public:
   virtual ~PackageSource() = default;
   virtual std::string name() const = 0;
-  // Returns the content of a small file of the package, "" if it does not exist. Throws Error(kData) if it is larger
-  // than max_bytes.
+  // Returns the content of a small file of the package; "" if there is no such file. Throws Error(kData) if the file is
+  // larger than max_bytes.
   virtual std::string text(const std::string& path, size_t max_bytes) = 0;
   // Passes the bytes of a file from offset `begin` on to `take`, in order. Throws what reading throws; the bytes that
   // `take` has received by then are valid.
@@ -27,9 +27,10 @@ class PackageSource {
 
 // Copies the package into the store (created if missing) under its digest. Writes into STORE/tmp, the manifest last,
 // checks each file as it is written, and finally renames the directory. An interrupted copy is continued at the byte
-// where it stopped. A store with trusted.pub requires a signature. Nothing is copied if the complete package exists
-// already. Throws Error(kData) if the source is no package, has another digest than `digest` ("" = any) or has a
-// changed file. Throws Error(kNetwork) if another process copies the same package, or if stopped by a signal.
+// where it stopped. If the store has the complete package already, nothing is copied. A store with trusted.pub requires
+// a signature. Throws Error(kData) if the source is no package, has a changed file, or has another digest than `digest`
+// ("" allows any digest). Throws Error(kNetwork), the kind that means "try again", if another process copies the same
+// package or a signal stops the copy.
 PackageOutcome transfer_package(PackageSource& source, const std::filesystem::path& store, const std::string& digest,
                                 const ProgressFn& progress);
 
@@ -40,8 +41,8 @@ class PackageSink {
   virtual std::string name() const = 0;
   // Called first. Returns whether anyone can read the destination, as far as that can be known. Writes nothing.
   virtual bool is_public() { return false; }
-  // Prepares the upload of these files of the package, including signature and manifest. Returns true if all of them
-  // are published there already.
+  // Prepares the upload of these files of the package, including signature and manifest. Returns true if the
+  // destination already has all of them, published.
   virtual bool begin(const ResolvedPackage& package, const std::vector<PackagedFile>& files) = 0;
   virtual bool has(const PackagedFile& file) = 0;  // whether the destination has the whole file
   virtual void put(const PackagedFile& file, const std::filesystem::path& from,

@@ -168,7 +168,8 @@ class HubPackage : public PackageSource, public PackageSink {
   }
 
  private:
-  // State of the package's tag. kOther: its commit holds this package with another signature, or is incomplete.
+  // State of the package's tag. kOther: the tag points to a commit that is incomplete, or that holds this package with
+  // another signature.
   enum class Tag { kNone, kOther, kWhole };
 
   std::string tag_name() const { return kTagPrefix + digest_; }

@@ -20,7 +20,8 @@ struct DraftCostOptions {
   int max_k = 8;
   int64_t prompts = 64, tokens = 64;  // of the roll-outs
 };
-// Measures a draft. Throws what loading and running models throws, and Error(kNetwork) if a signal stops it.
+// Measures a draft. Throws what loading and running models throws, and Error(kNetwork), the kind that means "try
+// again", if a signal stops it.
 DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 }  // namespace specdec::deploy

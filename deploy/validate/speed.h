@@ -35,7 +35,7 @@ struct CostOptions {
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
   int repetitions = 15;           // runs of each K, interleaved; the median is taken
-  double seconds_per_batch = 20;  // time limit; when it is over, no repetition starts after the third
+  double seconds_per_batch = 20;  // time limit; at least three repetitions are made, even beyond it
 };
 // Measures the costs. `prompts` are used in turn and cut so that the tokens of one repetition (K = 0 to max_k) fit the
 // context. A batch size or K for which no step drafted its full K is left out. Throws Error(kData) if there are no
@@ -101,8 +101,8 @@ SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std
                             const ProgressFn& progress = {});
 // Returns the settings with which the gate times its pairs of runs, given the seconds of a plain run.
 PairsOptions gate_pairs(int threads, double plain_seconds);
-// Sums by prompt the runs of `rounds` · `prompts` pairs; a pair has the index round · prompts + prompt. Prompts without
-// an undisturbed run are left out.
+// Sums the times of each prompt over `rounds` rounds. The pair with index round · prompts + prompt is the run of that
+// prompt in that round. Prompts without an undisturbed run are left out.
 SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts);
 // Returns the ratio of summed times. The interval is a bootstrap over prompts at the expanded level of Hesterberg 2015
 // (The American Statistician 69, section 4.3): with plain percentiles of eight prompts, each end would miss the true

@@ -38,17 +38,17 @@ struct PairsOptions {
 };
 
 struct TimedPairs {
-  std::vector<PairFigures> runs;  // [count], one per pair; the first if every repetition was disturbed
+  std::vector<PairFigures> runs;  // [count]; if a pair was never undisturbed: its first run
   std::vector<bool> clean;        // [count] whether the run was undisturbed
   MachineUse machine;
 };
 
-// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others,
-// until at least `count` runs were disturbed in all and patience_seconds are over. The machine is `busy` if even then
-// fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. A run whose step cost
-// exceeds the tolerance is repeated up to `retries` times, and the fastest is taken. Whether a run is repeated depends
-// on the meter and on deviations of the step cost in both directions, but never on whether plain decoding or
-// speculation is faster, so repeating biases neither.
+// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others.
+// Repeating stops when patience_seconds are over and at least `count` runs were disturbed in all. The machine is `busy`
+// if then fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. A run whose step
+// cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is taken. The decision to
+// repeat a run depends only on the meter and on how far its step cost is from the median, in either direction. It never
+// depends on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Instruments& instruments);
 

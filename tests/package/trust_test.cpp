@@ -87,8 +87,8 @@ TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
 }
 
 TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
-  // A store's trusted.pub must apply if packages/ is a link, if an entry of packages/ is a link, and if a link leads
-  // into it.
+  // A store's trusted.pub must apply if packages/ is a link, if an entry of packages/ is a link, and if a link leads to
+  // an entry of packages/.
   const fs::path elsewhere = pair.dir / "elsewhere";
   fs::create_directories(elsewhere);
   fs::copy(store / "packages", elsewhere / "folder", fs::copy_options::recursive);

@@ -221,7 +221,8 @@ class AnswerParser::Machine {
     begin_call_start();
   }
 
-  // Returns the held-back text as content, because it is no call. A marker in it is not searched for again.
+  // Adds the held-back text to the content, because it is no call. A marker of a call within this text is not searched
+  // for again.
   void show_raw() {
     add_content(std::exchange(raw_, ""));
     begin_content();

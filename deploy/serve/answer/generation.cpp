@@ -35,8 +35,9 @@ class TokenPlaces {
     bytes_ = 0;
   }
 
-  // Adds a token of the answer and returns its offset. If the token does not complete a character, its own bytes count
-  // (`token`, "" for a special token) until the text follows. `range` becomes the token's bytes in the answer's text.
+  // Adds a token of the answer and returns its offset in characters. `token` is the token's bytes, "" for a special
+  // token. If the token does not complete a character, its own bytes are counted until the character's text follows.
+  // `range` is set to the token's bytes in the answer's text.
   size_t add(const TokenText& text, std::string_view token, TextRange& range) {
     const size_t offset = settled_ + unsettled_;
     if (!token.empty()) token = in_text(token);
@@ -108,8 +109,8 @@ class Generation final : public Exchange {
   }
 
  private:
-  // The shown text begins with the echoed prompt, or with the answer if the prompt has only special tokens. There the
-  // tokenizer may strip the first space.
+  // The tokenizer may strip the first space of the shown text. That text begins with the echoed prompt. Without echo,
+  // the answer is its beginning only if the prompt has nothing but special tokens.
   void make_places() {
     const GenerationRequest& request = *reply_.request;
     for (size_t i = 0; i < answers_.size(); ++i) {

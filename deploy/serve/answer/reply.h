@@ -24,7 +24,7 @@ struct ReplyFrame {
   int64_t created = 0;
   bool include_usage = false, return_token_ids = false, include_metrics = false;
   bool tokens_as_ids = false;   // tokens in lists of log-probabilities are shown as "token_id:7" instead of their texts
-  int logprobs = -1;            // >= 0: log-probabilities of every token, with this many likeliest ones; -1: none
+  int logprobs = -1;            // >= 0: log-probabilities of each token and of this many likeliest tokens; -1: none
   int64_t prompt_tokens = 0;    // of all prompts together
   bool short_call_ids = false;  // calls get ids of nine letters and digits, which Mistral's templates demand
 };
@@ -63,7 +63,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers);
 // Estimates the bytes of one token in a whole reply; the token belongs to the answer, or to an echoed prompt with
 // log-probabilities.
 size_t reply_bytes_per_token(const ReplyFrame& frame);
-inline constexpr size_t kReplyBytesPerAnswer = 256;  // without the answer's tokens
+inline constexpr size_t kReplyBytesPerAnswer = 256;  // bytes around one answer's text
 
 size_t characters(std::string_view bytes);  // code points that begin in these bytes
 

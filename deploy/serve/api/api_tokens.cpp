@@ -77,7 +77,8 @@ std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept)
 }
 
 // Drops tokens until at most `kept` are left, and returns whether any were dropped. The last tokens are kept. If
-// special tokens were added, the tokens that the tokenizer puts before every text (BOS) are also kept, and count.
+// special tokens were added, the tokens that the tokenizer puts before every text (BOS) are kept as well; they count
+// towards `kept`.
 bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_special) const {
   if (tokens.size() <= kept) return false;
   size_t first = 0;
@@ -112,7 +113,7 @@ std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add
     if (member) return invalid_parameter(*member, "nothing here: the model's chat template leaves it out");
     return rendered;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: there is no process to render it
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds are no fault of the conversation: no process can render it
     // The error's text is not logged, because it may quote the conversation.
     log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
     return invalid_parameter("messages", "a conversation that the model's chat template accepts");

@@ -56,9 +56,9 @@ class DraftSwap final : public DraftControl {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
     TimedModel model;
-    decode::CostModel costs;       // engine thread only: its own passes; the target's costs are shared by all drafts
-    int plain_owed = -1;           // engine thread only: plain steps until drafting is tried again (ControllerOptions)
-    KLog k_log;                    // engine thread only, like depth_evidence
+    decode::CostModel costs;  // engine thread only: costs of this draft; the target's costs are shared by all drafts
+    int plain_owed = -1;      // engine thread only: plain steps until drafting is tried again (ControllerOptions)
+    KLog k_log;               // engine thread only, like depth_evidence
     DepthEvidence depth_evidence;  // of the draft's latest step
     // Engine thread only: mean overlaps that controllers observed. Seeded requests under the coupled rule have their
     // own mean.

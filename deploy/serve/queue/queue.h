@@ -89,25 +89,25 @@ class Channel {
 // One parsed request, immutable once queued. Answer c belongs to prompt c / n.
 struct GenerationRequest {
   std::string id;
-  decode::RequestOptions options;  // of every answer; answer() adds what depends on the answer
+  decode::RequestOptions options;  // options of every answer; answer() adds those that differ between answers
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // of answer 0 of the first prompt; a client's seed applies to every prompt; see choice_seed
+  uint64_t seed = 0;  // answer 0's seed; choice_seed() derives the others. A client's seed applies to every prompt
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_tokens;  // those of options.eos_ids that the request added to the model's
+  std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
   int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
   bool include_stop = false;         // the stop string or stop token that ends the answer is shown
   std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
   // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
-  int64_t time = 0;                   // unix seconds
-  double queued_at = 0;               // Clock::seconds() when the request was queued
-  std::vector<ChatMessage> messages;  // recorded for chat
-  std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
-  std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none
-  std::string answer_prefix;          // end of the prompt that the record counts as the beginning of the answer
+  int64_t time = 0;                            // unix seconds
+  double queued_at = 0;                        // Clock::seconds() when the request was queued
+  std::vector<ChatMessage> messages;           // recorded for chat
+  std::string tools;                           // recorded for chat: the offered tools as JSON, "" = none
+  std::string template_kwargs;                 // recorded for chat: chat_template_kwargs as JSON, "" = none
+  std::string answer_prefix;                   // the prompt's end, which is recorded as the answer's beginning
   std::shared_ptr<const AnswerFormat> format;  // splits the answer into content, thoughts and calls; null: all content
   std::vector<int32_t> shown_tokens;           // special tokens whose text is part of the answer
   std::vector<std::string> texts;              // recorded for completions: the text of each prompt
@@ -193,8 +193,8 @@ class RequestQueue {
   std::map<std::string, Tenant> tenants_;  // one entry per API key; entries are never removed
   const Tenant* last_ = nullptr;           // the tenant whose answer was taken last
   size_t size_ = 0;
-  // finished_at_: when the last request finished, -1 if no other request was waiting then. interval_: moving mean of
-  // the seconds between two such times, -1 before the first.
+  // finished_at_: when the last request finished; -1 if no other request was waiting then. interval_: moving mean of
+  // the seconds between two finished requests, counted only while requests wait; -1 before the first interval.
   double finished_at_ = -1, interval_ = -1;
   bool closed_ = false, happened_ = false;
 };

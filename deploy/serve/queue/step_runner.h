@@ -26,7 +26,7 @@ inline double share_place(const std::string& conversation) {
   return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64;
 }
 
-// One answer to generate. The prompt with max_tokens fits the context.
+// One answer to generate. The prompt and max_tokens together fit the context.
 struct SequenceSpec {
   decode::Request request;
   std::string conversation = {};  // all answers of a conversation use the same draft during a trial of two drafts

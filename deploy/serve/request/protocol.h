@@ -24,12 +24,12 @@ struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;                             // "" = the served model
   ChatFields chat;                               // chat: the fields that only chat requests have
-  std::vector<std::string> prompts;              // completions: the prompts as texts, or
-  std::vector<std::vector<int32_t>> prompt_ids;  // … as token ids (each >= 0; the vocabulary is checked later)
+  std::vector<std::string> prompts;              // completions: the prompts, if they were sent as texts
+  std::vector<std::vector<int32_t>> prompt_ids;  // completions: the prompts, if sent as token ids; ids are >= 0
   std::optional<int64_t> max_tokens;
   std::string max_tokens_param = "max_tokens";  // the field that contained max_tokens
-  // Sampling (OpenAI's defaults: temperature 1, top_p 1), log-probabilities, "speculative", and whether the request has
-  // a seed.
+  // Sampling (OpenAI's defaults: temperature 1, top_p 1), log-probabilities, the field "speculative", and whether the
+  // request has a seed.
   decode::RequestOptions options;
   // Penalties, logit_bias, allowed_token_ids, min_tokens. Ids are >= 0; the vocabulary is checked later.
   decode::LogitsProcessors rules;

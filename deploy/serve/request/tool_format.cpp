@@ -44,7 +44,8 @@ void move_references(OrderedJson& schema, const std::string& place, bool keys_ar
   }
 }
 
-// Returns the schema of one call. `place` refers to the schema of its parameters, /$defs/<number> of the whole schema.
+// Returns the schema of one call. `place` is a JSON pointer to the schema of the tool's parameters within the whole
+// schema, for example "#/$defs/0".
 OrderedJson call_schema(const OfferedTool& tool, const char* arguments_key, const std::string& place) {
   return {{"type", "object"},
           {"properties", {{"name", {{"const", tool.name}}}, {arguments_key, {{"$ref", place}}}}},

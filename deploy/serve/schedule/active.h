@@ -44,7 +44,7 @@ struct Scheduler::Active {
   StopMatcher stop;
   ThoughtSplitter thoughts;        // unused if the request has no stop strings
   std::string undecided;           // text that may belong to the thoughts, or is later searched for stop strings
-  size_t undecided_early = 0;      // length of its beginning in which no stop string may complete (min_tokens)
+  size_t undecided_early = 0;      // bytes at the start of `undecided` in which no stop string may end
   std::string text;                // all text sent so far
   std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;

@@ -15,8 +15,8 @@ struct DraftOrder {
   enum class Action { kLoad, kShare, kPromote, kDrop };
   Action action = Action::kLoad;
   std::string draft;  // for kLoad: a MODEL; a package or channel stands for its draft
-  // For kLoad and kShare: the fractions of conversations, 0 to 1, that the draft on trial scores and serves. An absent
-  // value is kept by kShare; kLoad then sets score = 0.1 and serve = 0.
+  // For kLoad and kShare: the fractions of conversations, 0 to 1, that the draft on trial scores (`score`) and serves
+  // (`serve`). If a value is absent, kShare keeps the current value, and kLoad sets score = 0.1 and serve = 0.
   std::optional<double> score, serve;
 };
 

@@ -28,8 +28,8 @@ class RotatingLog {
     uint64_t bytes = 64u << 20;
     double seconds = 3600;
   };
-  // Creates the directory and takes its lock (throws Error(kNetwork) if another process records there). Publishes the
-  // files that a killed process left.
+  // Creates the directory and takes its lock. Throws Error(kNetwork), the kind that means "try again", if another
+  // process records in this directory. Publishes the files that a killed process left.
   RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock);
   ~RotatingLog();
 
@@ -49,8 +49,8 @@ class RotatingLog {
   int64_t sequence_ = 0;
 };
 
-// Throws Error(kNetwork) if another process records in the directory. Recorder's constructor makes the same check; this
-// function allows it before models are loaded.
+// Throws Error(kNetwork), the kind that means "try again", if another process records in the directory. Recorder's
+// constructor makes the same check; with this function it can be made before models are loaded.
 void require_no_other_recorder(const std::filesystem::path& directory);
 
 struct RecorderOptions {
@@ -66,8 +66,8 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // Opens the logs and starts the thread. Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork)
-  // if another process records there.
+  // Opens the logs and starts the thread. Throws Error(kIo) if a directory or file cannot be written. Throws
+  // Error(kNetwork), the kind that means "try again", if another process records in the same directory.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
   ~Recorder();  // calls stop()
 
