@@ -58,8 +58,8 @@ struct Contender {
   std::map<int, GreedyComparison> quality;  // by K
 };
 
-// A contender at one K. It learns costs and overlaps from its own runs only, as a server would that runs this draft
-// with this K.
+// A contender with one K. Its costs and overlaps come only from its own runs, as on a server that runs this draft with
+// this K.
 struct Configuration {
   Contender* contender = nullptr;  // null: plain decoding
   int k = 0;
@@ -305,8 +305,8 @@ class Run {
       note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
-  // Returns the measured costs, or an empty table unless drafts are plain chains of a fixed K: K, c and v do not
-  // predict the speed-up from tree or suffix drafts.
+  // Returns the measured costs, from which speed-ups are predicted. Returns an empty table if no K above 0 is
+  // benchmarked, or with trees or suffix drafts, because the prediction holds only for chains.
   CostTable costs_of(const Contender& contender, int batch) {
     CostOptions o;
     o.batches = {batch};

@@ -33,9 +33,9 @@ struct BenchRow {
   // Speed-up over plain decoding at the same batch size. n is the number of groups of prompts, over which the interval
   // is computed; with n < 4 there is no interval.
   Estimate speedup;
-  // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps; c and v, the costs of
-  // drafting one token and of verifying, both relative to a plain step, are measured separately. 0 if the drafts are
-  // not chains of a fixed K, or if no costs were measured.
+  // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps. c and v are the costs
+  // of drafting one token and of verifying, measured separately and relative to a plain step. 0 if the draft is not a
+  // chain of a fixed K, or if no costs were measured.
   double predicted = 0;
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
@@ -60,10 +60,10 @@ struct BenchResult {
 
 // Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. The steps of
 // each run alternate with those of a plain run of the same prompts. A run that other processes disturb is repeated
-// (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options. Throws Error(kData) for
-// data of another tokenizer, for a split without rows, or if the answer leaves no room for a prompt. Throws
-// Error(kNetwork), the kind that means "try again", if a signal stops the run. Also throws what loading and running
-// models throws.
+// (timed_pairs.h). Rows are logged as they complete. Throws what loading and running models throws, and:
+// - Error(kUsage) for invalid options;
+// - Error(kData) for data of another tokenizer, a split without rows, or a prompt that leaves no room for the answer;
+// - Error(kNetwork), the kind that means "try again", if a signal stops the run.
 BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter,
                       const ProgressFn& progress = {});
 

@@ -54,9 +54,9 @@ struct PairOptions {
   ProgressFn progress = {};  // progress of loading the models
 };
 
-// A loaded target and its draft. While the models exist, the packages that they come from are locked, so that `package
+// A loaded target and its draft. While the models exist, the packages that contain them are locked, so that `package
 // gc` does not remove them. If `binding` is kStale and `target` is null, the draft is stale, allow_stale was not set,
-// and nothing was loaded; the caller then prints `warning` and returns exit code 5.
+// and nothing was loaded. The caller then prints `warning` and returns exit code 5.
 struct LoadedPair {
   // draft_dir is empty if the pair has no draft; it stays set if memory is too short to load the draft.
   std::filesystem::path target_dir, draft_dir;
@@ -98,8 +98,8 @@ struct LoadedDraft {
   std::string warning;      // as LoadedPair::warning
   int64_t cache_bytes = 0;  // size planned for the draft's KV cache
 };
-// Loads another draft, options.draft, for the target of a loaded pair, in the same order as load_pair(). Its memory is
-// checked against what is free now. Throws what load_pair() throws, and Error(kModel) for a stale draft unless
+// Loads another draft, options.draft, for the target of a loaded pair, in the same order as load_pair(). The draft must
+// fit the memory that is free now. Throws what load_pair() throws, and Error(kModel) for a stale draft unless
 // options.allow_stale.
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options);
 

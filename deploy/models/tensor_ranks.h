@@ -1,6 +1,6 @@
 // Tensor parallelism: several processes ("ranks") of this machine each hold a shard of one target
-// (engine/config/shard.h). This process is rank 0, which decodes and holds the draft. It starts the other ranks, which
-// run this same program, and tells each over a socket which passes to run on its shard.
+// (engine/config/shard.h). This process is rank 0, which decodes and holds the draft. Rank 0 starts the other ranks,
+// which run the same program. Over a socket, rank 0 tells each of them which passes to run on its shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,10 +15,13 @@ struct Finding {
 };
 void visit_fields(Fields& f, Finding& finding);
 
-// Checks a target and its draft. The checks are: vocabulary size, tokenizer bytes, context length, weights without NaN
-// or infinity (which reads all tensors of both models), and faults in the draft's config.json: contradictory values of
-// rope or dtype under old and new keys, null where engines expect a number, remote code. With `head`, the draft is an
-// EAGLE-3 head, which may have no tokenizer. Throws Error(kModel) for files that do not load.
+// Checks a target and its draft:
+// - both models: vocabulary size, tokenizer bytes, context length, no NaN or infinity in the weights (reads all
+//   tensors);
+// - the draft's config.json: no contradiction between old and new keys for rope and dtype, no null where engines
+//   expect a number, no remote code.
+// With `head`, the draft is an EAGLE-3 head, which may have no tokenizer. Throws Error(kModel) for files that do not
+// load.
 std::vector<Finding> check_pair(const std::filesystem::path& target, const std::filesystem::path& draft,
                                 bool head = false);
 

@@ -138,11 +138,12 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
   return in_engines(plan).is_head && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
-// Returns SGLang's flags for speculation. With a top-k of 1, the number of draft tokens is the number of steps plus
-// one. Block verification and a K per batch size are used only with EAGLE heads: with a separate draft model
-// (STANDALONE), SGLang 0.5.23 refuses to start with block verification and ignores the K per batch size. Block
-// verification needs rejection sampling, which SGLang refuses for a head with a reduced vocabulary. For such a head the
-// flags leave SGLang's default verification rule, which is exact.
+// Returns SGLang's flags for speculation.
+// - With a top-k of 1, the number of draft tokens is the number of steps plus one.
+// - Only EAGLE heads get block verification and a K per batch size. With a separate draft model (STANDALONE), SGLang
+//   0.5.23 refuses to start with block verification and ignores the K per batch size.
+// - A head with a reduced vocabulary gets SGLang's default verification, which is exact. Block verification needs
+//   rejection sampling, which SGLang refuses for such a head.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text =
       std::string("--speculative-algorithm ") + in_engines(plan).sglang + " --speculative-draft-model-path " + draft;
@@ -175,10 +176,13 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
-// size of a range, and batches larger than the last key are decoded without a draft. In 1.2 a key is the first batch
-// size of a range, and the last key's K applies to all larger batches. In both versions the first entry must equal
-// max_draft_len. decoding_type is a union tag in 1.3 and a class name in 1.2.
+// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3.
+// - draft_len_schedule in 1.3: a key is the last batch size of a range; larger batches than the last key are not
+//   drafted.
+// - draft_len_schedule in 1.2: a key is the first batch size of a range; the last key's K applies to all larger
+//   batches.
+// - Both: the first entry must equal max_draft_len.
+// - decoding_type: a union tag in 1.3, a class name in 1.2.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = in_engines(plan).is_head ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +

@@ -1,8 +1,8 @@
-// Writes a package's launch files, which make each engine serve the package's pair with the settings that passed the
-// gate. If the pair did not pass, the files start the engine without the draft, and a comment in them says why and how
-// to draft anyway. The files are plain text without absolute paths, because the package's digest covers them. Their
-// flags are those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of September 2026, KServe v1alpha2,
-// and the chart vllm/vllm-stack of the vLLM production stack.
+// Writes a package's launch files. Each starts one engine with the package's pair and the settings that passed the
+// gate. If the pair did not pass, the file starts the engine without the draft, and a comment says why and how to draft
+// anyway. Launch files are plain text without absolute paths, because the package's digest covers them. Their flags are
+// those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of September 2026, KServe v1alpha2, and the
+// chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
 
 #include <map>
@@ -47,7 +47,7 @@ struct LaunchPlan {
 std::string checkpoint_dtype(const Json& config);
 
 // Makes a plan with the report's schedule. If the report has no schedule, every batch size gets the report's best K, or
-// if that is missing the K of its roll-outs. If the verdict is not pass, every K is 0 (plain decoding).
+// the K of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
 // Returns the engine names that --engines accepts.

@@ -334,8 +334,8 @@ class HeadLinter {
   }
 
   // Checks the ids of the target's N layers from which the head takes hidden states. vLLM uses the top-level ids as
-  // they are; SGLang adds 1 to the ids nested in eagle_config for targets of type llama and qwen. Without ids both take
-  // [2, N / 2, N - 3].
+  // they are. SGLang adds 1 to the ids nested in eagle_config, for targets of type llama and qwen. If there are no ids,
+  // vLLM and SGLang take the layers 2, N / 2 and N - 3.
   void auxiliary_layers() {
     const Json top = config_.value(kLayerIds, Json()), nested = eagle_config().value(kLayerIds, Json());
     const int64_t layers = lint_.target_number("num_hidden_layers");

@@ -51,22 +51,22 @@ struct PackageOutcome {
   std::shared_ptr<const DirectoryLock> hold;
 };
 
-// Copies the draft and, if `reference` is empty, the target; writes launch files and the manifest; and publishes
+// Copies the draft and, if `reference` is empty, the target. Writes launch files and the manifest, and publishes
 // STORE/packages/sha256-<digest>. If the store has a package with the same content (apart from `created` and `parent`),
 // returns that package. `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage), and Error(kNetwork), the kind
 // that means "try again", if a signal stops it.
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
 
-// Signs the manifest with a minisign secret key. The signature is renamed into the package and so replaces an older one
-// atomically. Throws Error(kData) if `argument` is no package, and what sign_minisign throws.
+// Signs the manifest with a minisign secret key, and replaces an older signature atomically. Throws Error(kData) if
+// `argument` is no package, and what sign_minisign throws.
 PackageOutcome sign_package(const std::string& argument, const std::filesystem::path& secret_key,
                             const std::string& passphrase, int64_t now);
 
 // Verifies a package. First compares fingerprints: exit code 5 means that the target in the package was replaced. Then
-// checks that exactly the listed files exist, with their sizes and digests, and that no file is a link; Error(kData)
+// checks that exactly the listed files exist, with their sizes and digests, and that no file is a link. Error(kData)
 // names the first damaged file. `argument` is as in resolve_package; throws Error(kData) if it names no package. `keys`
-// is a file of public keys, one of which must have signed the package. If `keys` is "", the keys that the package's
-// store requires are used, if any.
+// is a file of public keys, one of which must have signed the package; "" stands for the keys that the package's store
+// requires, if any.
 PackageOutcome verify_package(const std::string& argument, const std::filesystem::path& keys = {});
 
 }  // namespace specdec::deploy

@@ -25,10 +25,10 @@ class PackageSource {
   virtual void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) = 0;
 };
 
-// Copies the package into the store (created if missing) under its digest. Writes into STORE/tmp, the manifest last,
-// checks each file as it is written, and finally renames the directory. An interrupted copy is continued at the byte
-// where it stopped. If the store has the complete package already, nothing is copied. A store with trusted.pub requires
-// a signature. Throws Error(kData) if the source is no package, has a changed file, or has another digest than `digest`
+// Copies the package into the store (created if missing) under its digest. Checks each file as it is written to
+// STORE/tmp, writes the manifest last, and finally renames the directory. Continues an interrupted copy at the byte
+// where it stopped. Copies nothing if the store has the complete package already. A store with trusted.pub requires a
+// signature. Throws Error(kData) if the source is no package, has a changed file, or has another digest than `digest`
 // ("" allows any digest). Throws Error(kNetwork), the kind that means "try again", if another process copies the same
 // package or a signal stops the copy.
 PackageOutcome transfer_package(PackageSource& source, const std::filesystem::path& store, const std::string& digest,
@@ -51,10 +51,10 @@ class PackageSink {
   // exists already.
   virtual bool put_new(const PackagedFile& manifest, const std::filesystem::path& from) = 0;
 };
-// Uploads every file that is missing, including the signature, and the manifest last. The manifest publishes the
-// package; if two uploads compete, the first manifest wins. Verifies the package's digests before sending anything.
-// Throws Error(kUsage), before anything is written, if anyone can read the destination although the package is not
-// marked public, unless `may_be_read`.
+// Uploads every file that the destination lacks, including the signature, and last the manifest, which publishes the
+// package. If two uploads compete, the first manifest wins. Verifies the package's digests before sending anything.
+// Unless `may_be_read`, throws Error(kUsage) if anyone can read the destination and the package is not marked public;
+// nothing is then written.
 PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read,
                               const ProgressFn& progress);
 

@@ -1,6 +1,6 @@
 // Times the speed-ups of the gate and of bench. Each run is made with and without the draft, side by side
-// (timed_run.h). A run is repeated if other processes took CPU time during it, or if the cost of its steps differs too
-// much from that of the other runs.
+// (timed_run.h). A run is repeated if other processes took CPU time during it, or if its cost per step differs too much
+// from that of the other runs.
 #pragma once
 
 #include <cstddef>
@@ -43,17 +43,18 @@ struct TimedPairs {
   MachineUse machine;
 };
 
-// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others.
-// Repeating stops when patience_seconds are over and at least `count` runs were disturbed in all. The machine is `busy`
-// if then fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. A run whose step
-// cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is taken. The decision to
-// repeat a run depends only on the meter and on how far its step cost is from the median, in either direction. It never
-// depends on whether speculation is faster, so repeating does not bias the speed-up.
+// Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
+// - Disturbed runs are repeated after all others, until patience_seconds are over and `count` runs were disturbed in
+//   all. The machine is `busy` if then fewer than half of the runs are undisturbed, or fewer than min(4, count).
+// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
+//   taken.
+// Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.
+// It does not depend on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Instruments& instruments);
 
 // Returns how often each run is made; the fastest is taken. Returns 3 if plain decoding takes less than a quarter of a
-// second, because losing a single time slice to another process would distort so short a run, and else 1.
+// second, because a single time slice lost to another process would distort so short a run. Otherwise returns 1.
 int repeats_of(double plain_seconds);
 
 }  // namespace specdec::deploy

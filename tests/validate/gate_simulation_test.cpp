@@ -1,6 +1,6 @@
-// Simulates a thousand gates for each dispersion between requests. A request has 200 tested tokens, and the acceptance
-// of requests has a beta distribution around the draft's mean. Checks the rates of wrong and right passes, and how many
-// requests a gate needs.
+// Simulates a thousand gates for each of several dispersions of acceptance between requests. A request has 200 tested
+// tokens, and its acceptance is drawn from a beta distribution around the draft's mean. Checks the rates of wrong and
+// right passes, and how many requests a gate needs.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -283,8 +283,9 @@ std::optional<OrderedJson> json_of(const std::string& text) {
   }
 }
 
-// Returns a parameter's value as JSON: a string if the schema accepts a string, else the value that the text stands
-// for. "null" becomes null wherever the schema accepts null. A parameter that the tool does not declare is a string.
+// Returns a parameter's value as JSON. The value is a string if the schema accepts a string or the tool does not
+// declare the parameter. Otherwise it is the JSON value that the text stands for. The text "null" becomes null wherever
+// the schema accepts null.
 std::string value_json(const OfferedTool* tool, const std::string& key, const std::string& text) {
   const OrderedJson* properties =
       tool && tool->parameters.contains("properties") ? &tool->parameters["properties"] : nullptr;

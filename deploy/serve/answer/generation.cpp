@@ -189,8 +189,8 @@ class Generation final : public Exchange {
   }
 
   // Moves the log-probabilities of a chat's content tokens to the answer, and drops those of thoughts, calls and
-  // markers. A token waits until it is decided whether its text is content. A token without text is treated like the
-  // text that follows it.
+  // markers. A token waits until it is known whether its text is content. A token without text is treated like the text
+  // after it.
   void release_content(size_t choice, bool ended, Answer& answer) {
     std::vector<TextRange> all = {{0, received_[choice]}};
     const std::vector<TextRange>& content = parsers_.empty() ? all : parsers_[choice].content();

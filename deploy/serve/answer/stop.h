@@ -17,9 +17,9 @@ class StopMatcher {
   // back.
   explicit StopMatcher(std::vector<std::string> stops, bool include = false);
 
-  // Returns the text that is safe to show. On a match this is the text before the stop string (with `include` up to its
-  // end); later calls return nothing. If `may_match` is false, a string that completes in `text` is no match, but a
-  // string that begins in `text` may still complete in a later call.
+  // Returns the text that may be shown. When a stop string matches, this is the text before the stop string, or with
+  // `include` up to its end; later calls return nothing. If `may_match` is false, a stop string that ends in `text` is
+  // ignored. A stop string that begins in `text` may still match in a later call.
   std::string push(std::string_view text, bool may_match = true);
   // Must be called at the end of the answer. Returns the text still held back; empty after a match.
   std::string finish();

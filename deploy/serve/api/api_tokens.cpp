@@ -28,9 +28,10 @@ size_t Api::content_bytes(const std::vector<ChatMessage>& messages) {
   return bytes;
 }
 
-// Returns the tokens of a text, or none if they do not fit the context. To avoid encoding a far too long text, first
-// encodes its beginning and refuses if that has more than 2 × context + longest_token_bytes_ tokens. The last term is a
-// margin: the piece may end inside a token, and then each of the token's bytes may become a token of its own.
+// Returns the tokens of a text, or none if they do not fit the context. A far too long text is refused after encoding
+// only its beginning: the beginning must not have more than 2 × context + longest_token_bytes_ tokens. The term
+// longest_token_bytes_ is a margin: the beginning may end inside a token, and then each byte of this token may become a
+// token of its own.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
@@ -59,8 +60,8 @@ std::optional<std::vector<int32_t>> Api::encode_long(std::string_view text, bool
   return model_.tokenizer->encode(text, add_special);
 }
 
-// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for, or returns the refusal if they leave
-// no room for the answer. Does not change `kept` if the request does not ask for truncation.
+// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for. Returns an error if this many tokens
+// leave no room for the answer. Does not change `kept` if the request does not ask for truncation.
 std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept) const {
   if (!parsed.truncate_prompt_tokens) return std::nullopt;
   const auto room = [this](int64_t answer) {
@@ -154,9 +155,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// Adds the requested grammar to `rules`, or returns the refusal. Runs on a worker thread, so the engine never waits for
-// it. The grammar is compiled in this process only after a child process has compiled it without a fault and its size
-// fits the memory budget. The matcher state of every answer must also fit the budget.
+// Adds the requested grammar to `rules`, or returns the refusal. Runs on a worker thread, so the engine does not wait.
+// A child process compiles the grammar first. The grammar is compiled in this process only if the child process
+// succeeded and the grammar's size fits the memory budget. The matcher state of every answer must also fit the budget.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {

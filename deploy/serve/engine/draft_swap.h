@@ -1,10 +1,10 @@
-// Manages the serving draft and, during a trial, a candidate next to it. Decides which conversations each draft gets,
-// and measures the trial, whose states are
+// Manages the serving draft and, during a trial, a candidate that may replace it. Decides which conversations each
+// draft gets, and measures the trial. The states of a trial are
 //   loading → canary → promoted | dropped, or loading → refused.
-// A sequence keeps its draft to its end; a model is freed when the last sequence that uses it ends. To compare the
-// drafts, the candidate ("shadow") also scores sequences of the serving draft, at the positions that the serving draft
-// reached. There the target's p is known, and the text does not depend on the candidate, so the two overlaps form a
-// pair.
+// A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
+// drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
+// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
+// drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>

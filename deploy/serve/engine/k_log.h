@@ -20,8 +20,9 @@ class KLog {
   // test another K or to measure costs.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice, if basis.k differs from the
-  // K logged last and the last line is at least kQuiet seconds old. Returns none until the costs are measured.
+  // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice of K. Returns none if
+  // basis.k is the K logged last, if the last line is less than kQuiet seconds old, or if the costs are not measured
+  // yet.
   std::optional<std::string> line(const DepthEvidence& basis, double now);
 
  private:

@@ -61,8 +61,8 @@ struct HttpServer::Impl {
 };
 
 // Returns the address by which connections of one client are counted. For IPv6 this is the first 64 bits, because one
-// customer usually has all addresses with the same prefix; an IPv4-mapped address becomes the IPv4 address. All
-// processes that connect to a Unix socket count as one peer.
+// customer usually has all addresses with the same prefix. An IPv4-mapped IPv6 address is counted as the IPv4 address.
+// All processes that connect to a Unix socket count as one peer.
 std::string peer_of(const ByteStream::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);

@@ -342,8 +342,8 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Detects that the client disconnects while the engine works, by the end of the byte stream. Watching ends when bytes
-// of a next request arrive. A client that shuts down only its sending direction counts as disconnected.
+// Detects that the client disconnects while the engine works: the byte stream ends. Stops watching when bytes of the
+// next request arrive. A client that shuts down only its sending direction counts as disconnected.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
   ByteStream::Waiting waiting = ByteStream::Waiting::kNothing;

@@ -1,6 +1,6 @@
-// Parses the bytes of a connection into requests, as RFC 9112 says. Only this class decides where a request ends and
-// the next request begins, and it refuses every request that could be interpreted in two ways. It has no socket: the
-// caller, a connection or tests/fuzz, gives it the bytes.
+// Parses the bytes of a connection into requests, by RFC 9112. Only this class decides where a request ends and the
+// next request begins. It refuses every request that could be interpreted in two ways. It has no socket: the caller (a
+// connection or tests/fuzz) gives it the bytes.
 #pragma once
 
 #include <boost/asio/buffer.hpp>

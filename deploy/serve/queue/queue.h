@@ -71,8 +71,9 @@ class Channel {
   void push(ChoiceEvent event);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Called by the connection. take() returns all events so far. `wake` is called for the first push after a take(), on
-  // the engine thread and outside the lock. When on_event({}) returns, the previous function may still be running.
+  // Called by the connection. take() returns all events since the last take(). `wake` is called for the first push
+  // after a take(), on the engine thread and outside the lock. When on_event({}) returns, the previous `wake` may still
+  // be running.
   std::vector<ChoiceEvent> take();
   void on_event(std::function<void()> wake);
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -123,17 +124,18 @@ struct GenerationRequest {
 // Returns the seed of answer `index`: for 0 the request's own seed, for the others a derived seed.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
-// Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as
-// many turns as ten requests for one answer. The next answer comes from the tenant that has been served least; a
-// tenant's own requests are served in order of arrival. This is the virtual token counter of Sheng et al., "Fairness in
-// Serving Large Language Models", OSDI 2024.
+// Holds the waiting requests of each tenant. try_pop() takes single answers, so a request for ten answers takes as many
+// turns as ten requests for one answer. The next answer comes from the tenant that has been served least; a tenant's
+// own requests are served in order of arrival. This is the virtual token counter of Sheng et al., "Fairness in Serving
+// Large Language Models", OSDI 2024.
 //
-// An answer is charged 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every
-// other prompt token when it is prefilled, and 2 for every generated token. Prompt tokens found in the prefix cache,
-// shared with an answer to the same prompt, or prefilled again after preemption are free. A millisecond of computing
-// grammar masks is charged like a generated token. When a tenant with no waiting request sends one, its count is raised
-// to the least count among waiting tenants, or to that of the tenant served last if none waits. So no tenant can save
-// up turns.
+// A tenant is charged for its answers:
+// - 1 when an answer leaves the queue, for the prompt token that its first step processes;
+// - 1 for every other prompt token when it is prefilled, and 2 for every generated token;
+// - 2 for every millisecond of computing grammar masks.
+// Free are prompt tokens found in the prefix cache, shared with an answer to the same prompt, or prefilled again after
+// preemption. When a request of a tenant without waiting requests arrives, the tenant's charge is raised to the least
+// charge among waiting tenants (if none waits, of the tenant served last). So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
@@ -151,8 +153,8 @@ class RequestQueue {
   Push would_push(const std::string& tenant) const;  // what push() would return now
   size_t size() const;
   // Returns a value for Retry-After, from 1 to kMaxRetrySeconds: the estimated seconds until the waiting requests have
-  // started, from the rate at which requests finished recently. If only the tenant's own limit is reached, counts only
-  // the requests that are served before the tenant's next request.
+  // started, from the rate at which requests finished recently. If only the tenant's own limit is reached, considers
+  // only the requests that are served before the tenant's next request.
   int retry_after(const std::string& tenant) const;
 
   struct Next {

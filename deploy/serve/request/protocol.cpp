@@ -131,8 +131,8 @@ void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
-// Reads the answer's maximum length. max_completion_tokens replaces max_tokens, its deprecated name. The default value
-// in request_numbers.cpp is applied later, because it depends on the space left in the context.
+// Reads the answer's maximum length. max_completion_tokens replaces max_tokens, which is the deprecated name of the
+// same field. A default value is applied later, because it depends on the space left in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find_field(body, key)) continue;

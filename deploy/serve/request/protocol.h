@@ -1,6 +1,6 @@
 // Parses the request bodies of /v1/chat/completions, /v1/completions, /tokenize and /detokenize into native types. All
-// client input is bounded and typed here. Only tool schemas and chat_template_kwargs stay JSON for later code. Pure
-// functions.
+// client input is typed here, and its size is limited. Only tool schemas and chat_template_kwargs stay JSON. The
+// functions are pure.
 #pragma once
 
 #include <cstdint>

@@ -33,9 +33,9 @@ class DraftControl {
   // Sets whether there are several tenants. If so, at most half of the conversations that score a draft on trial may
   // come from one tenant.
   virtual void set_several_tenants(bool several) = 0;
-  // Executes the order and then calls `done`, with the error if it failed; a failed order changes nothing. After a load
-  // has started, `done` is called later, from another thread; in all other cases it is called before order() returns.
-  // An order that is not possible in the current state gives an Error(kUsage).
+  // Executes the order and then calls `done`, with the error if the order failed. A failed order changes nothing. If a
+  // load has started, `done` is called later, from another thread; otherwise it is called before order() returns. An
+  // order that is not possible in the current state fails with Error(kUsage).
   virtual void order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) = 0;
 };
 

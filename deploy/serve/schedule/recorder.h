@@ -1,7 +1,7 @@
-// Writes traffic and acceptance records of finished answers on its own thread, so that the engine never waits for a
-// disk. Files are JSONL. Lines are appended to "<name>.jsonl.partial", which is renamed to "<name>.jsonl" when the file
-// is full or old, and at the end, so that readers see only complete files. When the disk is full, records are lost
-// (counted, logged once), but requests are still answered.
+// Writes traffic and acceptance records of finished answers as JSONL, on its own thread, so that the engine never waits
+// for a disk. Lines are appended to "<name>.jsonl.partial". The file is renamed to "<name>.jsonl" when it is full or
+// old, and at the end, so readers see only complete files. When the disk is full, records are lost (counted, and logged
+// once), but requests are still answered.
 #pragma once
 
 #include <condition_variable>

@@ -1,10 +1,12 @@
 // Continuous batching on one engine thread: decides which sequences are in the next step, when new ones start and when
-// they end. Tokens come from a StepRunner. An exception caused by one sequence ends only that sequence. Prompts are
-// prefilled between steps, a bounded number of tokens per turn. When the KV caches are full, the newest sequence is
-// preempted; it is prefilled again when another sequence has ended, before any new sequence starts. So the oldest
-// sequence always makes progress, and an answer's text does not depend on other sequences. If the batch is full, a
-// tenant with no answer in it soon gets the seat of another tenant's newest answer, which continues when a seat is
-// free.
+// they end. A StepRunner computes the tokens.
+// - An exception caused by one sequence ends only that sequence.
+// - Prompts are prefilled between steps, a bounded number of tokens each time.
+// - When the KV caches are full, the newest sequence is preempted. It is prefilled again when another sequence has
+//   ended, before any new sequence starts. So the oldest sequence always makes progress, and no answer's text depends
+//   on other sequences.
+// - If the batch is full, a tenant without an answer in the batch soon gets the seat of another tenant's newest
+//   answer, which continues when a seat is free.
 #pragma once
 
 #include <atomic>

@@ -205,7 +205,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
 
 // 64 equal prompts in one request without a seed must be as random as 64 requests: any two answers are independent, and
 // the number of answers with a given token varies as much as for independent draws. The server takes its seeds from the
-// system, so each of the three comparisons fails by chance once in a million runs.
+// system, so each of the three comparisons below fails by chance once in a million runs.
 TEST(SamplingThroughTheServer, PromptsOfOneRequestAreAnsweredIndependently) {
   constexpr int64_t kPrompts = 64, kRequests = 600;
   constexpr double kErrorRate = 1e-6;
