@@ -181,7 +181,8 @@ LoadedPair load(const PairOptions& options) {
   pair.device = model::resolve_device(options.device.device);
   if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
-  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if impossible
+  // Throws if the target cannot be divided among this many processes.
+  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);
   pair.dtype = model::resolve_decoding_dtype(options.device.dtype, config, pair.device, options.tensor_parallel);
   std::optional<decode::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;

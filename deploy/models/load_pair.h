@@ -26,8 +26,9 @@
 namespace specdec::deploy {
 
 struct PairOptions {
-  std::string target;  // MODEL; if it is a package, its own draft is used too, unless `draft` names another
-  std::string draft;   // MODEL; empty = none
+  // MODEL argument: package, directory or hub name. The draft in a package is used, too, if `draft` is "".
+  std::string target;
+  std::string draft;  // MODEL argument; "" = none
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;  // false: a package's own draft is not used
@@ -84,9 +85,9 @@ struct LoadedPair {
   // counts.
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };
-// Works in this order: resolves the names, checks the binding (a stale draft is reported before any other error), reads
-// configs and vocabularies, plans and checks memory, then loads tokenizer and weights. Throws Error(kModel | kDevice |
-// kUsage | kIo). Sets the CPU thread count if device.threads > 0.
+// Loads a pair in this order: resolves the names, checks the binding (a stale draft is reported before any other
+// error), reads configs and vocabularies, plans and checks memory, then loads tokenizer and weights. Throws
+// Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count if device.threads > 0.
 LoadedPair load_pair(const PairOptions& options);
 
 // Returns the id of the eos_token of the tokenizer in `directory`, -1 if it names none. Throws Error(kModel).

@@ -26,7 +26,8 @@ struct TensorRankOptions {
   // Program and first arguments with which the other ranks are started. The descriptor number of a socket is appended,
   // and the program must pass it to run_tensor_rank().
   std::vector<std::string> command;
-  // Called from another thread if a rank is lost while this process waits or is idle. It must end the process.
+  // Called from another thread if a rank is lost while this process waits or is idle. The function must end the
+  // process.
   std::function<void(const Error&)> on_lost;
 };
 

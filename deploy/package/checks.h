@@ -9,8 +9,8 @@ namespace specdec::deploy {
 
 struct Finding {
   bool fatal = false;  // true: the pair cannot be served; false: at least one engine serves it worse
-  std::string rule;    // an id of lint_rules.h
-  std::string file;    // path the finding is about
+  std::string rule;    // id of a rule in lint_rules.h
+  std::string file;    // path of the file with the fault
   std::string text;
 };
 void visit_fields(Fields& f, Finding& finding);

@@ -43,8 +43,8 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
 bool starts_plain(const LaunchPlan& plan) {
   return plan.verdict != Verdict::kPass && plan.tried_k > 0 && plan.obstacle.empty();
 }
-// Returns the plan that would result if the gate had passed with the K that it tried. Comments in launch files use it
-// to show how to draft anyway.
+// Returns the plan that would result if the gate had passed with the K that it tried. Launch files without drafting use
+// this plan in a comment that says how to draft anyway.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
   plan.verdict = Verdict::kPass;
@@ -188,8 +188,8 @@ std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   text += std::string("speculative_config:\n  decoding_type: ") +
           (v1_2 ? in_engines(plan).tensorrt_llm_1_2 : in_engines(plan).tensorrt_llm) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
-  // eagle3_layers_to_capture names the layer whose output is read; the head's config names the layer whose input is
-  // read, so the number here is one less.
+  // eagle3_layers_to_capture names the layer whose output is read, and the head's config the layer whose input is read.
+  // So the number here is one less than in the head's config.
   if (in_engines(plan).is_head && !plan.head.taps.empty()) {
     std::string layers;
     for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);

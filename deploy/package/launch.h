@@ -32,10 +32,10 @@ struct LaunchPlan {
   bool greedy = false;                 // the gate measured at temperature 0
   DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
   HeadFacts head;                      // set only if the draft is an EAGLE-3 head
-  std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
+  std::vector<std::string> variants;   // formats of the draft's quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;    // the gate's verdict
-  std::string gate;                    // gate_brief() of the report, for a comment; "" = none
+  std::string gate;                    // text of gate_brief() for a comment in the launch file; "" = none
   int tried_k = 0;                     // the K that the gate tried, if it did not pass
   // Why the engine of the launch file cannot serve this draft; set by launch_files(). If it is not "", the file starts
   // the engine without the draft and states this reason.

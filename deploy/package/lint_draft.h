@@ -1,4 +1,5 @@
-// Shared by the checks of all kinds of drafts: the files, access to config.json, and the comparison of tensors.
+// Code that the checks of all kinds of drafts share: the draft's files, access to config.json, and the comparison of
+// tensors.
 #pragma once
 
 #include <cstdint>

@@ -169,7 +169,8 @@ class HeadLinter {
     if (uses_taps() && norm_before_fc()) required["input_norm.weight"] = {taps() * theirs};
     if (flag("fc_norm", false) || flag("use_aux_norm", false)) tap_norms(theirs, required);
     if (draft_vocab() != vocab) required["d2t"] = {draft_vocab()};
-    // lm_head.weight is optional if the head proposes the whole vocabulary, because it then uses the target's.
+    // lm_head.weight is optional if the head proposes the whole vocabulary, because the head can then use the target's
+    // lm_head.
     (draft_vocab() == vocab ? optional : required)["lm_head.weight"] = {draft_vocab(), hidden};
     lint_.compare_tensors(
         tensors_, required, optional,
@@ -309,8 +310,8 @@ class HeadLinter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Warns about an lm_head that was never trained. The standard deviation of freshly initialised weights equals
-  // initializer_range within a fraction of a per cent; that of trained weights does not.
+  // Warns about an lm_head that was never trained. If it is fresh, the standard deviation of its weights equals
+  // initializer_range within a fraction of a per cent. After training it differs more.
   void initial_head() {
     if (!tensors_.contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_.entry("lm_head.weight");

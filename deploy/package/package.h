@@ -24,10 +24,10 @@ struct PackageOptions {
   std::filesystem::path store;                         // has packages/, refs/ and tmp/; created if missing
   std::string name;                                    // served model name; "" = the target directory's name
   std::vector<std::string> engines;                    // engines that get a launch file; empty = all
-  std::string reference;       // where engines find the target if the package has no copy; "" = it is copied
+  std::string reference;       // where engines find the target; "" = the target is copied into the package
   std::string parent_channel;  // the package to which this channel points becomes the parent; "" = no parent
   bool allow_failed = false;
-  bool is_public = false;  // the manifest then says that anyone may read the package
+  bool is_public = false;  // true: the manifest says that anyone may read the package
 };
 
 // The result of a package command. exit_code is 0 on success, 5 if report, draft or package belong to another target.

@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kMaxLogBytes = 64u << 20;
 const char kRemovedSuffix[] = ".removed.partial";
 
-// Refuses a store in which a link replaces one of these directories, because this process would write and remove files
-// outside the store.
+// Throws if one of the store's own directories is a link. Otherwise this process could write and remove files outside
+// the store.
 void refuse_links(const fs::path& store) {
   for (const char* own : {"packages", "refs", "pins", "tmp"}) {
     std::error_code none;

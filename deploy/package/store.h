@@ -70,7 +70,7 @@ void visit_fields(Fields& f, ChannelChange& change);
 ChannelChange promote(const std::filesystem::path& store, const std::string& package, const std::string& channel,
                       const LogEntry& entry, const ChannelSigner& signer = {});
 
-// Makes the signed record of a channel after its move number `number`. Throws what sign_minisign throws.
+// Makes the signed record that a channel has after its move with this number. Throws what sign_minisign throws.
 ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now,
                            const ChannelSigner& signer);
 

@@ -11,7 +11,7 @@
 
 namespace specdec::deploy {
 
-inline constexpr int64_t kLeastUnits = 4;  // prompts; with fewer, no speed-up is judged
+inline constexpr int64_t kLeastUnits = 4;  // number of prompts; with fewer, no speed-up is judged
 // At or below this p-value the sampled output is judged to differ from the target's distribution.
 inline constexpr double kSampledLimit = 1e-4;
 

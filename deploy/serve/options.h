@@ -21,7 +21,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_origins;  // web pages of these origins may call the server
   std::string admin_socket;
   std::string record_dir;        // directory for traffic records (with text) and acceptance records
-  double record_rejects = 0;     // fraction of the conversations whose rejected drafts are recorded too
+  double record_rejects = 0;     // fraction of the conversations whose rejected draft tokens are recorded, too
   int64_t record_quota_mib = 0;  // for all files under record_dir; 0 = no quota
   std::string acceptance_log;    // file for acceptance records, which hold no text
   // Names in /v1/models; replies carry the first name. Default: the name of the target's directory.

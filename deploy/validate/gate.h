@@ -33,8 +33,8 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale = "")
 void check_floor(const std::string& flag, double floor, bool force);
 
 struct AcceptanceRules {
-  double floor = 0.60, goal = 0.70;              // of alpha; the goal is only reported, never judged
-  std::map<std::string, double> segment_floors;  // by name, of the segments that are judged
+  double floor = 0.60, goal = 0.70;              // floor and goal of alpha; the goal is only reported, never judged
+  std::map<std::string, double> segment_floors;  // name → floor, for the segments that are judged
   bool paired = false;                           // every request also has the alpha of the draft to compare with
   std::optional<double> min_gain;                // smallest allowed paired difference of alpha; none: not judged
   // Segments in which alpha may be lower than the other draft's by at most kSegmentLoss.

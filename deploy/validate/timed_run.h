@@ -16,7 +16,7 @@ namespace specdec::deploy {
 
 struct GroupOptions {
   SpeculationOptions speculation = {};                  // k = 0: plain decoding
-  decode::RequestOptions request = {.max_tokens = 64};  // for every answer, which has exactly max_tokens
+  decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each has exactly max_tokens tokens
   uint64_t seed = 0;                                    // of prompt 0; prompt i uses seed + i
 };
 // Sums over all runs of one configuration.

@@ -40,7 +40,7 @@ constexpr size_t kLookEvery = 32, kLeastRequests = 64;
 // kSegmentRequests: requests that a segment needs before --segments-floor applies to it. kBigSegment: requests that a
 // segment needs before a loss in it can fail the gate.
 constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
-constexpr double kMinGain = -0.02;  // default for --against
+constexpr double kMinGain = -0.02;  // the default of --min-gain with --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 // A validation in progress. Each method fills its part of the report.

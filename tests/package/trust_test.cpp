@@ -1,5 +1,5 @@
-// Tests when a package is trusted: depending on its store, on links that lead to it, and on signed and numbered
-// channels. Also tests that files did not change between their check and their use.
+// Tests which packages are trusted: rules of the store, links that lead to a package, signed and numbered channels.
+// Also tests that a file that changed between its check and its use is noticed.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -137,7 +137,8 @@ TEST(Sampled, TheRightRulesPass) {
   EXPECT_LT(test.sequence_p, 1);
 }
 
-// With a correct engine p-values are at least uniform, so the smallest of 200 should not be far below 1/200.
+// With a correct engine, a p-value is at most x with a probability of at most x. So the smallest of 200 p-values should
+// not be far below 1/200.
 TEST(Sampled, Calibration) {
   int below_tenth = 0;
   double smallest = 1;

@@ -149,7 +149,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Records that the last `bytes` of the decided text are content.
+  // Records that the last `bytes` bytes of the text decided so far are content.
   void note_content(size_t bytes) {
     if (bytes == 0) return;
     const size_t end = decided();

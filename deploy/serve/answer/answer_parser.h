@@ -12,8 +12,8 @@
 
 namespace specdec::deploy {
 
-// A piece of a function call. A call's first piece has its name; the `arguments` of all its pieces together are its
-// JSON.
+// A piece of a function call. The first piece has the function's name. The `arguments` of all pieces, concatenated, are
+// the JSON of the call's arguments.
 struct CallPiece {
   size_t index = 0;  // position of the call in the answer
   std::string name;  // "" in all pieces but the first

@@ -77,8 +77,8 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
-    // The request is answered, so its bytes are released now: its record may still wait for a slow disk and would block
-    // other requests.
+    // The request is answered, so its bytes are released from the memory budget now. The request itself may be kept
+    // longer, by a record that waits for a slow disk, and its bytes would then block other requests.
     if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
@@ -160,8 +160,8 @@ class Generation final : public Exchange {
     if (!stream_) bytes_ += piece.bytes() + event.token_ids.size() * sizeof(int32_t);
   }
 
-  // Adds the log-probabilities of an event. Those of a chat wait until release_content() knows which tokens are
-  // content.
+  // Adds the log-probabilities of an event. The log-probabilities of a chat wait until release_content() knows which
+  // tokens are content.
   void add_scored(const ChoiceEvent& event, Answer& answer) {
     TokenPlaces& places = places_[event.choice];
     const GenerationRequest& request = *reply_.request;
@@ -284,12 +284,12 @@ class Generation final : public Exchange {
   const bool stream_;
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
-  std::vector<bool> calls_;            // by answer: it contains a function call
-  std::vector<AnswerParser> parsers_;  // by answer; empty: all text is content
-  std::vector<TokenPlaces> places_;    // by answer; empty without log-probabilities
+  std::vector<bool> calls_;            // [answer] whether it contains a function call
+  std::vector<AnswerParser> parsers_;  // [answer]; empty: all text is content
+  std::vector<TokenPlaces> places_;    // [answer]; empty without log-probabilities
   std::vector<std::deque<std::pair<TokenEntry, TextRange>>>
-      undecided_;                 // by answer: tokens of a chat that may turn out to be content
-  std::vector<size_t> received_;  // by answer: bytes of text received
+      undecided_;                 // [answer] → tokens of a chat that may turn out to be content
+  std::vector<size_t> received_;  // [answer] → bytes of text received
   std::shared_ptr<Channel> channel_;
   size_t bytes_ = 0;  // size of a reply that is not streamed, so far
   bool sent_ = false, ended_ = false;

@@ -25,14 +25,14 @@ struct ReplyFrame {
   bool include_usage = false, return_token_ids = false, include_metrics = false;
   bool tokens_as_ids = false;   // tokens in lists of log-probabilities are shown as "token_id:7" instead of their texts
   int logprobs = -1;            // >= 0: log-probabilities of each token and of this many likeliest tokens; -1: none
-  int64_t prompt_tokens = 0;    // of all prompts together
+  int64_t prompt_tokens = 0;    // number of tokens of all prompts together
   bool short_call_ids = false;  // calls get ids of nine letters and digits, which Mistral's templates demand
 };
 
 // One token's entry in a list of log-probabilities.
 struct TokenEntry {
   std::string bytes;                               // may end or begin inside a UTF-8 character
-  size_t offset = 0;                               // number of characters of the text before it
+  size_t offset = 0;                               // number of characters in the text before this token
   std::optional<float> logprob;                    // none for the first token of an echoed prompt
   std::vector<std::pair<std::string, float>> top;  // the likeliest tokens here, descending: bytes and log-probability
 };

@@ -343,7 +343,7 @@ std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parse
   auto format = std::make_shared<AnswerFormat>();
   format->offered = parsed.chat.tools;
   if (format->offered.choice != ToolChoice::kNone) format->tools = model_.tool_format;
-  if (!parsed.grammar) format->reasoning = model_.reasoning;  // a grammar covers the whole answer: no thoughts
+  if (!parsed.grammar) format->reasoning = model_.reasoning;  // an answer that must match a grammar has no thoughts
   format->begins_reasoning = ends_with_marker(*prompt, format->reasoning.begin);
   if (format->offered.forced()) {
     format->begins_in_call = true;

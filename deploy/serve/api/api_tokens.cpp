@@ -47,8 +47,8 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
-// Returns the largest size in bytes of a text that is encoded even if its tokens exceed the context. It is at least the
-// size up to which encode() does not probe the beginning first.
+// Returns the largest size in bytes of a text that encode_long() encodes. All texts that encode() encodes without a
+// look at their beginning are within this size.
 size_t Api::longest_text() const {
   return std::max(limits_.long_text_bytes,
                   2 * kProbedBytesPerToken * (static_cast<size_t>(model_.max_context) + longest_token_bytes_));
@@ -135,7 +135,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
     return invalid_parameter("min_tokens", "at most " + std::to_string(out.options.max_tokens) +
                                                ", the most tokens that the answer may have");
   if (rules.min_tokens > 0) {
-    rules.stop_ids = model_.eos_ids;  // also with ignore_eos, as in vLLM
+    rules.stop_ids = model_.eos_ids;  // min_tokens forbids these tokens even with ignore_eos, as in vLLM
     rules.stop_ids.insert(rules.stop_ids.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
   }
   for (const std::string& word : parsed.bad_words)
@@ -172,7 +172,7 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     rules.constraint = masks_.off_thread(matcher, out.tenant, model_.vocab_size, of_one);
     return std::nullopt;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the fault is not in the grammar
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds of errors are no fault of the grammar
     // The error's text is not logged, because it would quote the grammar.
     log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
     return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");

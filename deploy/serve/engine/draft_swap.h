@@ -47,7 +47,7 @@ struct NamedDraft {
 
 class DraftSwap final : public DraftControl {
  public:
-  // Limit of the conversations that a trial scores; more would hardly narrow the interval.
+  // A trial scores at most this many conversations; more would hardly narrow the interval.
   static constexpr size_t kScored = 10000;
   static constexpr double kScore = 0.1;
 
@@ -69,8 +69,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Both
-  // belong to the engine thread. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
+  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load
@@ -85,7 +85,7 @@ class DraftSwap final : public DraftControl {
   // Engine thread only. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as
   // long as the trial's shares (score, serve) do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
-  // Records the overlaps of both drafts at each position of a step that was scored by both.
+  // Records the overlaps of the serving draft and of the shadow at each position of a step that both scored.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
               std::span<const double> shadow);
 
@@ -113,7 +113,7 @@ class DraftSwap final : public DraftControl {
   mutable std::mutex mutex_;  // guards all members below
   std::shared_ptr<Held> serving_, candidate_;
   std::vector<std::weak_ptr<Held>> former_;
-  std::string state_ = "none", name_, reason_;  // of the latest load
+  std::string state_ = "none", name_, reason_;  // state, name and reason of the latest load
   double score_ = kScore, serve_ = 0;
   int64_t served_ = 0;                           // answers drafted by the candidate
   std::map<std::string, Scores> scores_;         // by conversation

@@ -26,7 +26,7 @@ class KLog {
   std::optional<std::string> line(const DepthEvidence& basis, double now);
 
  private:
-  std::vector<double> shares_;  // share of each K in recent steps; older steps fade
+  std::vector<double> shares_;  // share of each K in the steps so far; older steps count less
   int prevailing_ = 0;
   int said_ = -1;
   double said_at_ = 0;

@@ -170,7 +170,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
                                        ": no package (a directory with manifest.json, STORE:CHANNEL or sha256-...): "
                                        "use --target for a model");
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
-  const text::GrammarChecker grammars;  // starts a child process, so before any thread, like the template
+  const text::GrammarChecker grammars;  // starts a child process, which must happen before any thread starts
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   wanted.rank_command = hooks.rank_command;

@@ -117,7 +117,7 @@ bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-    // A round on the device does not call target_ and the timed drafts, so its times are added here.
+    // A round on the device calls neither target_ nor the timed drafts, so its times are added here.
     const decode::RoundSeconds& round = stepper_.device_seconds();
     for (const auto& level : round.levels) draft_seconds_ += level.seconds;
     target_seconds_ += round.target;

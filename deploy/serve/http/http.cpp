@@ -111,8 +111,8 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
           "1\r\nContent-Length: " +
           std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      // This fits the empty send buffer of a new socket, so it never blocks. With TLS no reply is sent, because the
-      // handshake would block.
+      // The text fits the empty send buffer of a new socket, so send() never blocks. With TLS no reply is sent, because
+      // the handshake would block.
       if (!listener.identity &&
           ::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log(LogLevel::kDebug, "a surplus connection was closed unanswered");

@@ -46,8 +46,8 @@ struct HttpReply {
 };
 HttpReply error_reply(const ApiError& error, const std::string& request_id);
 
-// The answering of one request. The connection makes all calls, one at a time; only the wake function may be called
-// from other threads.
+// Answers one request. The connection makes all calls, one at a time; only the wake function may be called from other
+// threads.
 class Exchange {
  public:
   struct Turn {
@@ -61,14 +61,14 @@ class Exchange {
   // before the first next().
   virtual void on_wake(std::function<void()> wake) = 0;
   virtual Turn next() = 0;
-  virtual void abandon() = 0;  // stop the work: the client has disconnected or the time limit is exceeded
+  virtual void abandon() = 0;  // stops the work: the client has disconnected or the time limit is exceeded
 };
 
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
   // Called after the headers were read and before the body is read; must not block. A returned reply is sent at once.
-  // If it returns none, the body is read and respond() is called.
+  // If none is returned, the body is read and respond() is called.
   virtual std::optional<HttpReply> answer_head(HttpRequest& request) = 0;
   // Called on a worker thread with the whole request. Must not throw and must not return null.
   virtual std::shared_ptr<Exchange> respond(HttpRequest request) = 0;

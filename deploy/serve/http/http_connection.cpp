@@ -136,7 +136,7 @@ void Connection::await_deadline(uint64_t epoch) {
     if (ec || epoch != self->deadline_epoch_) return;
     self->timed_out_ = true;
     self->stream_.cancel();
-    // cancel() misses an operation that is between two of its steps. So it is called again a moment later.
+    // cancel() misses an operation that is between two of its steps. So cancel() is called again a moment later.
     self->deadline_.expires_after(kCancelAgain);
     self->await_deadline(epoch);
   });

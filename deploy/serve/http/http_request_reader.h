@@ -29,8 +29,8 @@ class RequestReader {
 
   explicit RequestReader(const ServeLimits& limits);
 
-  // Returns a buffer for bytes from the socket; commit() then says how many were written to it. Must not be called
-  // after kFaulty.
+  // Returns a buffer for bytes from the socket. The caller then tells commit() how many bytes it wrote to the buffer.
+  // Must not be called after kFaulty.
   boost::asio::mutable_buffer prepare();
   void commit(size_t bytes) { buffer_.commit(bytes); }
   bool empty() const { return buffer_.size() == 0; }  // whether all bytes were consumed

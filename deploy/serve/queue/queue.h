@@ -37,8 +37,8 @@ struct ChoiceResult {
   int64_t completion_tokens = 0;  // including EOS and the tokens of a stop string
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
-  std::vector<RejectRecord::Reject> rejects = {};  // rejected drafts; empty unless they are recorded
-  std::string draft = {};         // fingerprint of the draft that drafted, cut to kDraftLabel; "" = none
+  std::vector<RejectRecord::Reject> rejects = {};  // rejected draft tokens; empty unless they are recorded
+  std::string draft = {};         // fingerprint of the draft that was used, cut to kDraftLabel characters; "" = none
   bool ended_by_request = false;  // true: a stop string or stop token of the request ended the answer
 };
 
@@ -52,10 +52,10 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to append to the answer
   std::vector<int32_t> token_ids;  // new tokens, to append to the answer
-  // Log-probabilities of token_ids, if requested. With echo they begin with those of the prompt, of which the first is
-  // NaN, because no token precedes the prompt's first token.
+  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. The first of
+  // them is NaN, because no token precedes the prompt's first token.
   std::vector<decode::PositionLogprobs> logprobs;
-  std::vector<TokenText> texts;  // by token of token_ids, before a stop string is cut off; only with log-probabilities
+  std::vector<TokenText> texts;  // for each of token_ids, before a stop string is cut off; only with log-probabilities
   // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
   // it.
   bool echo = false;

@@ -1,5 +1,5 @@
-// Limits on what one client may ask of the server, each with the HTTP status of a reply to a request beyond it. The
-// values are defaults. Tests try values just under, at and above each limit.
+// Limits on the requests of a client. A comment with a number from 400 on gives the HTTP status of the reply to a
+// request beyond the limit. The values are defaults. Tests try values just under, at and above each limit.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct ServeLimits {
   // Limits of the HTTP transport, with the status of the refusal.
   size_t header_bytes = 32 << 10;      // request line and headers: 431
   size_t header_fields = 100;          // 431
-  size_t body_bytes = 8 << 20;         // 413, with Content-Length or chunked
+  size_t body_bytes = 8 << 20;         // 413, for chunked bodies, too
   size_t connections = 1024;           // beyond it an idle or slow connection is closed for the new one, else 503
   size_t admin_connections = 16;       // of the Unix socket, by the same rule
   size_t small_body_bytes = 64 << 10;  // larger bodies share one worker, and count towards held_bytes while arriving
@@ -33,7 +33,7 @@ struct ServeLimits {
   // Limits of the body; the reply is 400 and names the parameter. The ranges of numeric fields are in
   // request_numbers.cpp.
   int json_depth = 64;
-  size_t array_items = 65536;  // in each array or object
+  size_t array_items = 65536;  // items in each array or object
   size_t messages = 2048;
   size_t prompts = 64;
   size_t choices = 128;      // answers of a request: prompts × n

@@ -120,8 +120,8 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   }
 }
 
-// Reads OpenAI's two forms of the request for log-probabilities: in chat logprobs: true with top_logprobs: n, in
-// completions logprobs: n.
+// Reads a request for the n likeliest log-probabilities: in chat {"logprobs": true, "top_logprobs": n}, in completions
+// {"logprobs": n}.
 void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   const bool chat = out.endpoint == Endpoint::kChat;
   if (chat && read_boolean(body, "logprobs", "logprobs")) out.options.logprobs = 0;

@@ -49,8 +49,8 @@ struct Scheduler::Active {
   std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;
   decode::AnswerCut cut;
-  double stepped_at = 0;  // Clock::seconds() at its latest tokens
-  double seated_at = 0;   // Clock::seconds() when it last got a seat in the batch
+  double stepped_at = 0;  // Clock::seconds() when the answer last got tokens
+  double seated_at = 0;   // Clock::seconds() when the answer last got a seat in the batch
   bool ended = false;
   // late: the grammar mask for the next step is not computed yet. waited: the engine has already waited for this mask
   // once.

@@ -26,7 +26,7 @@ class LiveGate {
   static constexpr size_t kConversations = 1 << 16;  // per draft; more would hardly narrow the interval
   static constexpr int64_t kLeastReached = 8;        // reached draft positions; answers with fewer are left out
 
-  // `of_one_tenant`: limit of a draft's conversations that come from one tenant.
+  // `of_one_tenant` limits how many of a draft's conversations may come from one tenant.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
 
   void set_limit_of_one_tenant(size_t conversations);

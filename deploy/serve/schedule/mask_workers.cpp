@@ -47,8 +47,8 @@ struct MaskWorkers::Answer {
   std::vector<uint32_t> next;
 
   bool busy = false;
-  MaskState state = MaskState::kLate;  // of `mask`, valid if not busy
-  std::vector<uint32_t> mask;          // for the position of the latest job
+  MaskState state = MaskState::kLate;  // state of `mask`, valid if not busy
+  std::vector<uint32_t> mask;          // the mask for the position of the latest job
 };
 
 class MaskWorkers::OffThread final : public decode::Constraint {
@@ -66,7 +66,7 @@ class MaskWorkers::OffThread final : public decode::Constraint {
       workers_.wait(lock, [this] { return !answer_->busy; });
       if (answer_->busy) break;
       lock.unlock();
-      state = prepare();  // the mask just computed may be for an abandoned position
+      state = prepare();  // the mask just computed may be for a position that was left meanwhile
       lock.lock();
     }
     if (state == MaskState::kReady) std::copy_n(answer_->mask.begin(), bits.size(), bits.begin());

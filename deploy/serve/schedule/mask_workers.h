@@ -32,8 +32,8 @@ class MaskWorkers {
   // the part of each constraint, in bytes, that the request's hold in the budget covers already.
   Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
-  // Called by the engine. settle() waits until no mask is being computed, but at most MaskLimits::wait_seconds_per_step
-  // per step. begin_step() starts a step and resets that time.
+  // Called by the engine. begin_step() starts a step. settle() waits until no mask is being computed, in each step at
+  // most MaskLimits::wait_seconds_per_step in all.
   void begin_step();
   void settle();
 

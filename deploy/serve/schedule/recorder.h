@@ -57,7 +57,7 @@ struct RecorderOptions {
   std::string record_dir;      // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
   std::string acceptance_log;  // a file to which acceptance records are appended as well; "" = none
   std::string target, draft;   // fingerprint ids; "" for draft = none
-  bool rejects = false;        // true: rejected drafts are written to the subdirectory "rejects" of record_dir
+  bool rejects = false;        // true: rejected draft tokens are written to the subdirectory "rejects" of record_dir
   // Quota of all files under record_dir in bytes. At the quota, records are lost until files are removed. 0 = no quota.
   uint64_t quota_bytes = 0;
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};

@@ -43,7 +43,7 @@ struct FinishedAnswer {
 struct SchedulerOptions {
   size_t max_batch = 8;
   int64_t prompt_budget_tokens = 512;  // prefill limit between two steps; bounds the inter-token latency
-  double reject_share = 0;             // fraction of the conversations whose rejected drafts are recorded
+  double reject_share = 0;             // fraction of the conversations whose rejected draft tokens are recorded
 };
 
 // The objects that a scheduler works with. They must outlive it.
