@@ -49,7 +49,7 @@ void check_options(const BenchOptions& o) {
   check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
-// A draft that is benchmarked, with the state that its runs share for all K.
+// A draft that is benchmarked, and the state that its runs with different K share.
 struct Contender {
   std::string name;
   decode::DraftPtr weights;

@@ -101,7 +101,7 @@ std::string choose_draft(const LaunchPlan& plan) {
 }
 
 // Returns vLLM's --speculative-config. vLLM requires that the first range starts at batch size 1 and that every K is at
-// most num_speculative_tokens. It uses the last K for larger batches.
+// most num_speculative_tokens. For batches beyond the last range, vLLM uses the last K.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", in_engines(plan).vllm},
                  {"model", draft},

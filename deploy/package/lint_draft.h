@@ -57,8 +57,8 @@ class DraftLint {
 };
 
 // Checks an EAGLE-3 head. Each finding says what the loaders of vLLM and SGLang do with the head. A finding is an error
-// if vLLM or SGLang loads the head wrongly or not at all, and if a change of the head's files can correct that. It is a
-// warning if another engine, or specdec, cannot use the head.
+// if vLLM or SGLang loads the head wrongly or not at all, and if a change of the head's files can correct that. A
+// finding is a warning if another engine, or specdec, cannot use the head.
 void lint_head(DraftLint& lint, const SafetensorsDirectory& tensors);
 
 }  // namespace specdec::deploy

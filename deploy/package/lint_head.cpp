@@ -274,7 +274,8 @@ class HeadLinter {
     if (!target.contains(theirs)) return Likeness::kOther;
     const TensorEntry &a = tensors_.entry(ours), &b = target.entry(theirs);
     if (a.shape != b.shape || !has_floats(a) || !has_floats(b)) return Likeness::kOther;
-    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;  // relative (bf16), absolute (fp16 near 0)
+    // kRounding: largest relative error of rounding to bf16. kSmallest: largest error of rounding to fp16 near 0.
+    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;
     const uint64_t count = a.bytes / static_cast<uint64_t>(dtype_bytes(a.dtype));
     bool equal = a.dtype == b.dtype;
     for (uint64_t at = 0; at < count; at += 1u << 20) {
@@ -310,8 +311,8 @@ class HeadLinter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Warns about an lm_head that was never trained. If it is fresh, the standard deviation of its weights equals
-  // initializer_range within a fraction of a per cent. After training it differs more.
+  // Warns about an lm_head that was never trained: the standard deviation of its weights still equals initializer_range
+  // within a fraction of a per cent.
   void initial_head() {
     if (!tensors_.contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_.entry("lm_head.weight");

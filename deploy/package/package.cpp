@@ -230,8 +230,9 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
     GateCommand command = command_again(report, options.target.string(), options.draft.string(), file);
+    // The report belongs to another pair, so the next command is to validate this pair.
     if (is_stale && judged.verdict != Verdict::kStale)
-      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: validate
+      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";
     outcome.next = are_swapped(in) ? exchanged_command(options) : next_command(judged, command);
   };
   summarise(options.report, in.report);

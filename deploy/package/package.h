@@ -45,7 +45,7 @@ struct PackageOutcome {
   std::string gate_line;  // `gate` as one line of text
   std::string name;       // the served model's name in the launch files
   std::string next;       // the command that the user should run next
-  ChannelRecord channel;  // a copy's source channel, if the source was named by its channel
+  ChannelRecord channel;  // the channel that named the package to copy; empty if no channel did
   std::vector<std::string> warnings;
   // A lock on the package. While it exists, garbage collection keeps the package, even if no channel points to it yet.
   std::shared_ptr<const DirectoryLock> hold;

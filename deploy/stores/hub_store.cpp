@@ -267,7 +267,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string digest_, before_;  // before_: digest of the package to which the channel pointed before
   net::HubRefs refs_;
   Tag tag_ = Tag::kNone;
-  std::string work_, parent_;  // the branch that receives the commit, and its previous head
+  std::string work_, parent_;  // work_: the branch that receives the commit; parent_: that branch's head before it
   net::HubTree parent_tree_;
   std::set<std::string> large_;
   std::optional<net::HubUpload> upload_;

@@ -54,8 +54,8 @@ struct MeasuredSpeed {
   bool gains() const { return !busy && speedup.n >= kLeastUnits && speedup.ci.low > 1; }
 };
 // Chooses a K for each range of batch sizes. Each batch size of the table gets the K with the largest predicted
-// speed-up, or 0 if no predicted speed-up is above 1. Batch sizes between two of the table get the K of the smaller
-// one. Neighbouring ranges with the same K become one range with the smaller speed-up.
+// speed-up, or 0 if no predicted speed-up is above 1. A batch size between two batch sizes of the table gets the K of
+// the smaller one. Neighbouring ranges with the same K become one range with the smaller speed-up.
 //
 // A measurement at batch 1 changes this:
 // - Batch 1 gets the measured K if the whole interval is above 1, else 0. Batch sizes up to the table's next size get

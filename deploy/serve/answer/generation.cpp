@@ -109,8 +109,8 @@ class Generation final : public Exchange {
   }
 
  private:
-  // The tokenizer may strip the first space of the shown text. That text begins with the echoed prompt. Without echo,
-  // the answer is its beginning only if the prompt has nothing but special tokens.
+  // The tokenizer may strip the first space of the shown text. With echo, the shown text begins with the prompt.
+  // Without echo, the answer's first space is stripped only if the prompt has nothing but special tokens.
   void make_places() {
     const GenerationRequest& request = *reply_.request;
     for (size_t i = 0; i < answers_.size(); ++i) {

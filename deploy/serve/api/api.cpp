@@ -468,9 +468,9 @@ std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes
   return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
-// Returns the domain under which the request is counted. If the number of domain names has reached its limit, this is
-// "other" for a new name. With several tenants, one tenant may introduce at most half of the names, so that some remain
-// for the others.
+// Returns the domain under which the request is counted. A new domain is counted as "other" if the number of domain
+// names has reached its limit. With several tenants, one tenant may introduce at most half of the names, so that some
+// remain for the others.
 std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);

@@ -15,7 +15,7 @@ std::string milliseconds(double seconds) { return format("%.3g ms", 1e3 * second
 }  // namespace
 
 void KLog::chose(std::span<const int> ks) {
-  constexpr double kFade = 0.95, kClear = 1.2;  // kClear: share that a new K needs, relative to the old K's
+  constexpr double kFade = 0.95, kClear = 1.2;  // a new K prevails if its share is > kClear times the old K's
   if (ks.empty()) return;
   for (double& share : shares_) share *= kFade;
   for (const int k : ks) {

@@ -167,10 +167,10 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   if (result.mask_late) return;
   result.failed = result.failure || result.emitted.empty();
-  // The sequence may have emitted no token without a failure of its own. Then the target's pass threw, also when it was
-  // repeated for this sequence alone. An exception of that pass that is no Error comes from LibTorch and counts as a
-  // failure of the device. If the exception is the sequence's own failure instead, the sequence's state may be the
-  // cause, so it does not count as a failure of the device.
+  // If the sequence emitted no token and has no failure of its own, the target's pass threw, even when it was repeated
+  // for this sequence alone. If the exception is no Error, it comes from LibTorch and counts as a device failure. A
+  // sequence's own failure that is no Error does not count as a device failure, because the sequence's state may be the
+  // cause.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   const Failure failure = failure_of(cause);
@@ -240,7 +240,7 @@ void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
   // Updates the moving mean of answer lengths. The controllers expect every answer, even a half-finished one, to
-  // continue for this many tokens. A K must pay off within them.
+  // continue for this many tokens, so a K must pay off within this many tokens.
   if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   running_.erase(it);

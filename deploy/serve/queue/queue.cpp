@@ -150,7 +150,8 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns, each as often as this one
+  // Tenants take turns. So while this tenant's requests are served, every other waiting tenant gets as many turns.
+  if (size_ < limit_ && at != tenants_.end()) {
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
     ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));

@@ -133,9 +133,9 @@ uint64_t choice_seed(uint64_t seed, size_t index);
 // - 1 when an answer leaves the queue, for the prompt token that its first step processes;
 // - 1 for every other prompt token when it is prefilled, and 2 for every generated token;
 // - 2 for every millisecond of computing grammar masks.
-// Free are prompt tokens found in the prefix cache, shared with an answer to the same prompt, or prefilled again after
-// preemption. When a request of a tenant without waiting requests arrives, the tenant's charge is raised to the least
-// charge among waiting tenants (if none waits, of the tenant served last). So no tenant can save up turns.
+// A prompt token is free if it is found in the prefix cache, shared with an answer to the same prompt, or prefilled
+// again after preemption. When a request of a tenant without waiting requests arrives, the tenant's charge is raised to
+// the least charge among waiting tenants (if none waits, of the tenant served last). So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;

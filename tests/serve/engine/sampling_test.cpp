@@ -181,7 +181,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   size_t turn = 0;
   for (const Option& option : options()) {
     ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn, &suffix}[turn++ % 7];
-    server.hang_up();  // long before this server is used again, other servers run their options
+    server.hang_up();  // the server closes an idle connection while the other servers run their options
     std::map<Tokens, double> expected;
     walk(option, toy_logits(21), {}, 1, expected);
     std::map<Tokens, int64_t> counts;
