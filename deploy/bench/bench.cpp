@@ -55,7 +55,7 @@ struct Contender {
   decode::DraftPtr weights;
   std::unique_ptr<decode::CausalModel> model;
   double sampled_p_value = 1;
-  std::map<int, GreedyComparison> quality;  // by K
+  std::map<int, GreedyComparison> quality;  // K → comparison of greedy texts
 };
 
 // A contender with one K. Its costs and overlaps come only from its own runs, as on a server that runs this draft with

@@ -21,12 +21,12 @@
 namespace specdec::deploy {
 
 struct BenchRow {
-  std::string draft;  // as given; empty for a row of plain decoding
+  std::string draft;  // name as the user gave it; "" = a row of plain decoding
   std::string name;   // for display: the directory's name if no other draft has the same
   int k = 0;          // -1: the controller chooses K
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                            // of all steps; the target's prefill is excluded
+  double seconds = 0;                            // seconds of all steps, without the target's prefill
   double ttft_ms = 0;                            // mean time to first token
   double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between two deliveries of tokens
   AcceptanceCounts counts;
@@ -44,7 +44,7 @@ struct BenchRow {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 struct BenchResult {
-  Verdict verdict = Verdict::kInconclusive;  // or kFaster, kNotWorthIt, kNotLossless, kStale
+  Verdict verdict = Verdict::kInconclusive;  // kInconclusive, kFaster, kNotWorthIt, kNotLossless or kStale
   std::string reason;
   std::string started;
   double seconds = 0;

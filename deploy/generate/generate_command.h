@@ -26,7 +26,7 @@ struct GenerateHooks {                              // each may be empty
 struct GenerateOutput {
   bool stale = false;  // the draft is bound to another target and allow_stale was not set, so nothing was generated
   std::string stale_reason;
-  std::string text;  // only the generated text
+  std::string text;  // the generated text, without the prompt
   decode::GenerateResult result;
   Json inputs;  // {target: {path, id}, draft: …}
   std::string started;

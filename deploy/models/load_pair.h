@@ -63,8 +63,8 @@ struct LoadedPair {
   std::filesystem::path target_dir, draft_dir;
   std::string package_digest;
   std::unique_ptr<TensorRanks> ranks;               // null: this process holds the whole target
-  std::shared_ptr<const model::Decoder> target;     // with `ranks`: only this process's shard
-  model::DecoderConfig config;                      // of the whole target; eos_ids include the tokenizer's eos_token
+  std::shared_ptr<const model::Decoder> target;     // the whole target; with `ranks`, only this process's shard
+  model::DecoderConfig config;                      // the whole target's; eos_ids include the tokenizer's eos_token
   decode::DraftPtr draft;                           // null: the pair has no draft
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
   std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
@@ -96,7 +96,7 @@ int32_t tokenizers_end(const std::filesystem::path& directory);
 struct LoadedDraft {
   std::filesystem::path directory;
   decode::DraftPtr draft;
-  std::string warning;      // as LoadedPair::warning
+  std::string warning;      // a warning as in LoadedPair::warning
   int64_t cache_bytes = 0;  // size planned for the draft's KV cache
 };
 // Loads another draft, options.draft, for the target of a loaded pair, in the same order as load_pair(). The draft must

@@ -33,7 +33,7 @@ struct LaunchPlan {
   DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
   HeadFacts head;                      // set only if the draft is an EAGLE-3 head
   std::vector<std::string> variants;   // formats of the draft's quantised variants, in draft-<format>/
-  std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
+  std::vector<ScheduleRow> schedule;   // ascending, from batch size 1; if the gate did not pass, every k is 0
   Verdict verdict = Verdict::kPass;    // the gate's verdict
   std::string gate;                    // text of gate_brief() for a comment in the launch file; "" = none
   int tried_k = 0;                     // the K that the gate tried, if it did not pass

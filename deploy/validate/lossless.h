@@ -40,10 +40,10 @@ struct SampledOptions {
   SamplingOptions sampling;  // temperature 0 is replaced by 1, because greedy output has no distribution to test
   VerifyRule verify = VerifyRule::kToken;
   int k = 3;
-  int64_t tokens = 5;   // per run
-  int64_t runs = 1600;  // over all contexts
+  int64_t tokens = 5;   // tokens generated in each run
+  int64_t runs = 1600;  // number of runs over all contexts together
   int batch = 8;
-  double seconds = 30;  // afterwards no new batch starts, but every context gets at least one
+  double seconds = 30;  // time limit, beyond which no new batch starts; every context gets at least one batch
   uint64_t seed = 0;
   decode::Stepper::VerifyFn verify_fn = &decode::verify;
 };

@@ -17,7 +17,7 @@ namespace specdec::deploy {
 struct GroupOptions {
   SpeculationOptions speculation = {};                  // k = 0: plain decoding
   decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each has exactly max_tokens tokens
-  uint64_t seed = 0;                                    // of prompt 0; prompt i uses seed + i
+  uint64_t seed = 0;                                    // seed of prompt 0; prompt i uses seed + i
 };
 // Sums over all runs of one configuration.
 struct GroupFigures {

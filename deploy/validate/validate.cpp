@@ -404,7 +404,7 @@ class Run {
   int64_t requests_available_ = 0;  // number of requests in the split
   std::shared_ptr<const DirectoryLock> data_in_use_;
   bool written_by_target_ = false;
-  std::vector<decode::Rollout> rollouts_;  // of the first rows, in the random order
+  std::vector<decode::Rollout> rollouts_;  // roll-outs of the first rows in the random order
 };
 
 }  // namespace

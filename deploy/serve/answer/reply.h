@@ -73,7 +73,7 @@ std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& pi
 // `calls`: the answer contains a function call.
 std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason, bool calls);
 std::string usage_event(const ReplyFrame& frame,
-                        const std::vector<Answer>& answers);  // "" unless usage or metrics were asked for
+                        const std::vector<Answer>& answers);  // returns "" unless usage or metrics were asked for
 std::string error_event(const ApiError& error, const std::string& request_id);
 std::string done_event();
 

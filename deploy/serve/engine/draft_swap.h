@@ -59,7 +59,7 @@ class DraftSwap final : public DraftControl {
     decode::CostModel costs;  // engine thread only: costs of this draft; the target's costs are shared by all drafts
     int plain_owed = -1;      // engine thread only: plain steps until drafting is tried again (ControllerOptions)
     KLog k_log;               // engine thread only, like depth_evidence
-    DepthEvidence depth_evidence;  // of the draft's latest step
+    DepthEvidence depth_evidence;  // figures of the draft's latest step
     // Engine thread only: mean overlaps that controllers observed. Seeded requests under the coupled rule have their
     // own mean.
     decode::OverlapMean overlap, coupled_overlap;
@@ -116,7 +116,7 @@ class DraftSwap final : public DraftControl {
   std::string state_ = "none", name_, reason_;  // state, name and reason of the latest load
   double score_ = kScore, serve_ = 0;
   int64_t served_ = 0;                           // answers drafted by the candidate
-  std::map<std::string, Scores> scores_;         // by conversation
+  std::map<std::string, Scores> scores_;         // conversation → scores
   std::map<uint64_t, size_t> scored_by_tenant_;  // scored conversations of each tenant
   size_t scored_of_one_tenant_ = kScored;
   std::thread loader_;

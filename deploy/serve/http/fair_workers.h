@@ -48,7 +48,7 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // with waiting or running items, or more than floor_ seconds used
+  std::map<std::string, Party> parties_;  // only those with work or with more than floor_ seconds used
   double floor_ = 0;                      // seconds that the party served last had used; new parties start with them
   size_t waiting_ = 0, running_large_ = 0;
 };

@@ -33,7 +33,7 @@ struct ApiRequest {
   decode::RequestOptions options;
   // Penalties, logit_bias, allowed_token_ids, min_tokens. Ids are >= 0; the vocabulary is checked later.
   decode::LogitsProcessors rules;
-  std::vector<std::string> bad_words;       // as texts
+  std::vector<std::string> bad_words;       // the words as texts, not yet as tokens
   std::optional<RequestedGrammar> grammar;  // from response_format, guided_* or structured_outputs
   bool echo = false;                        // completions: the answer begins with the prompt; max_tokens may then be 0
   std::optional<int64_t> seed;

@@ -63,7 +63,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "function_call", .only = kChat, .defaults = {"none", "auto"}},
       {.name = "tools", .only = kCompletions, .defaults = {empty}},
       {.name = "tool_choice", .only = kCompletions, .defaults = {"none", "auto"}},
-      // Fields that say where and when the request runs
+      // Fields that choose an adapter, priority or KV cache for the request
       {.name = "lora"},
       {.name = "lora_request"},
       {.name = "lora_path"},

@@ -37,7 +37,7 @@ struct FinishedAnswer {
   size_t choice = 0;
   std::string text;  // the text that was sent
   ChoiceResult result;
-  std::vector<int32_t> token_ids = {};  // up to the end of the answer
+  std::vector<int32_t> token_ids = {};  // all tokens up to the end of the answer
 };
 
 struct SchedulerOptions {

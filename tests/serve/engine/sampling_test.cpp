@@ -23,7 +23,7 @@ struct Option {
   LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
-  Tokens stop_tokens = {};  // in addition to EOS
+  Tokens stop_tokens = {};  // stop tokens in addition to EOS
   // Returns whether the text is a prefix of a text that the grammar accepts.
   std::function<bool(const std::string&)> prefix_of_grammar;
   std::function<bool(const std::string&)> whole_of_grammar;
